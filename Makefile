@@ -1,0 +1,50 @@
+# Two commands are enough: `make demo` shows outlay at work, `make test` proves it.
+# Both start from python3, pip and make alone, and reuse .venv on the next call.
+
+PYTHON ?= python3
+BIN := .venv/bin
+PYTEST_ARGS ?=
+
+.PHONY: demo test check lint types unit bench clean
+
+demo: .venv/.installed
+	$(BIN)/python examples/demo.py
+
+test: .venv/.dev-installed
+	tools/system-packages
+	$(MAKE) --no-print-directory check
+
+check: lint types unit
+
+lint: .venv/.dev-installed
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+types: .venv/.dev-installed
+	$(BIN)/mypy
+
+unit: .venv/.dev-installed
+	$(BIN)/coverage erase
+	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+bench: .venv/.bench-installed
+	$(BIN)/python benchmarks/run_all.py
+
+clean:
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/.installed: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet -e .
+	touch $@
+
+.venv/.dev-installed: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet -e '.[dev]'
+	touch $@ .venv/.installed
+
+.venv/.bench-installed: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet -e '.[dev,bench]'
+	touch $@ .venv/.dev-installed .venv/.installed

@@ -1,0 +1,91 @@
+"""The only reader of clocks.
+
+Everything that needs the time takes a Clock, so that tests can hold it still, step it back an hour
+or let it run without waiting.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+from outlay.errors import InvalidValue
+
+
+class Clock(Protocol):
+    """A wall clock, a monotonic clock, and a way to wait."""
+
+    def wall_ns(self) -> int:
+        """Return UTC nanoseconds since the epoch; may step in either direction."""
+
+    def monotonic_ns(self) -> int:
+        """Return nanoseconds since an arbitrary instant; never goes back."""
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for ``seconds``."""
+
+
+class SystemClock:
+    """The clocks of this machine."""
+
+    # Bound C functions: on the hot path a Python-level wrapper would cost as much as the clock.
+    wall_ns = staticmethod(time.time_ns)
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    sleep = staticmethod(time.sleep)
+
+
+class ManualClock:
+    """A clock that moves only when told to."""
+
+    def __init__(self, wall_ns: int = 1_700_000_000_000_000_000, monotonic_ns: int = 0) -> None:
+        self._wall_ns = wall_ns
+        self._monotonic_ns = monotonic_ns
+
+    def wall_ns(self) -> int:
+        """Return the wall time set so far."""
+        return self._wall_ns
+
+    def monotonic_ns(self) -> int:
+        """Return the monotonic time set so far."""
+        return self._monotonic_ns
+
+    def sleep(self, seconds: float) -> None:
+        """Advance both clocks by ``seconds`` without waiting."""
+        self.advance(round(seconds * 1_000_000_000))
+
+    def advance(self, ns: int) -> None:
+        """Let ``ns`` nanoseconds pass on both clocks."""
+        self._wall_ns += ns
+        self._monotonic_ns += ns
+
+    def step_wall(self, ns: int) -> None:
+        """Set the wall clock forward (or back) by ``ns``, as an administrator or NTP would."""
+        self._wall_ns += ns
+
+
+SYSTEM = SystemClock()
+
+
+def utc_datetime(wall_ns: int) -> datetime:
+    """Return the instant as an aware UTC datetime, to the microsecond."""
+    seconds, ns = divmod(wall_ns, 1_000_000_000)
+    return datetime.fromtimestamp(seconds, tz=UTC).replace(microsecond=ns // 1000)
+
+
+def utc_text(wall_ns: int) -> str:
+    """Return the instant as people read it: ``2026-11-15 20:30:00Z``."""
+    return utc_datetime(wall_ns).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def wall_ns_of(moment: datetime) -> int:
+    """Return an aware datetime as UTC nanoseconds.
+
+    Raises:
+        InvalidValue: The datetime has no time zone, so which instant it means is unknown.
+    """
+    if moment.tzinfo is None:
+        raise InvalidValue("time", moment, "a datetime with a time zone (tzinfo=timezone.utc)")
+    since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    whole_seconds = since_epoch.days * 86_400 + since_epoch.seconds
+    return whole_seconds * 1_000_000_000 + since_epoch.microseconds * 1000

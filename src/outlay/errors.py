@@ -1,0 +1,94 @@
+"""Every way outlay says that something is wrong: exceptions and findings.
+
+An *exception* means the caller cannot get what it asked for. A *finding* means something is wrong
+in the user's data: it is a value, returned beside the result and shown with it.
+
+    OutlayError
+    ├── InvalidValue (ValueError)     an argument or setting that cannot be used
+    ├── UnitMismatch (TypeError)      two quantities of different units met
+    ├── RunInUse                      a second live writer of the same rank
+    ├── NotARun                       a path that holds no run log
+    └── MissingExtra (ImportError)    an optional dependency is not installed
+
+This module knows no other module; packages add their own cases below one of these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+
+
+class OutlayError(Exception):
+    """The root of every exception that outlay raises on purpose."""
+
+
+class InvalidValue(OutlayError, ValueError):
+    """A value was given that cannot be used; says what was seen and what is allowed."""
+
+    def __init__(self, name: str, seen: object, expected: str) -> None:
+        super().__init__(f"{name}: got {seen!r}; expected {expected}")
+        self.name = name
+        self.seen = seen
+        self.expected = expected
+
+
+class UnitMismatch(OutlayError, TypeError):
+    """Two quantities that do not share a unit were added or compared."""
+
+    def __init__(self, left: object, right: object) -> None:
+        super().__init__(f"cannot combine {left!r} with {right!r}: their units differ")
+
+
+class RunInUse(OutlayError):
+    """Another live process is already recording this rank of this run."""
+
+    def __init__(self, directory: str, rank: int, holder: str) -> None:
+        super().__init__(
+            f"{directory}: rank {rank} is already being recorded by {holder}. "
+            "Stop that process, or record this run in another directory (dir=...)."
+        )
+
+
+class NotARun(OutlayError):
+    """A path was given that holds no run log."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__(
+            f"{path}: no run log here (expected {path}/ledger/*.jsonl). "
+            "Name a directory that was given to outlay.run(dir=...) or `outlay exec --dir`."
+        )
+
+
+class MissingExtra(OutlayError, ImportError):
+    """A feature needs an optional dependency that is not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        super().__init__(f"{feature} needs an extra: pip install 'outlay[{extra}]'")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Finding:
+    """Something wrong in the user's data, and where.
+
+    Attributes:
+        source: The file or vendor it was found in.
+        line: Its 1-based line, or 0 where lines mean nothing.
+        message: What is wrong, as a sentence.
+        severity: ``error`` when facts were lost or refused, ``warning`` when they are in doubt.
+    """
+
+    source: str
+    line: int = 0
+    message: str
+    severity: Literal["error", "warning"] = "error"
+
+    def __str__(self) -> str:
+        where = f"{self.source}:{self.line}" if self.line else self.source
+        return f"{where}: {self.message}"
+
+
+def choices(names: Iterable[object]) -> str:
+    """Return the valid choices as one phrase for an error message."""
+    return "one of " + ", ".join(sorted(str(name) for name in names))

@@ -1,0 +1,161 @@
+"""Money and rates as integer micro-units with a currency.
+
+A micro-unit is one millionth of the currency unit: fine enough for the price of a token, and an
+integer, so that sums are exact in any order.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from typing import Literal, Self
+
+from outlay.errors import InvalidValue, UnitMismatch
+from outlay.units.numbers import NUMBER, exact_decimal
+
+MICROS = 1_000_000
+_SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP"}
+_AMOUNT = re.compile(rf"\s*([$€£])?\s*({NUMBER})\s*([A-Za-z]{{3}})?\s*")
+_PER_HOUR = re.compile(r"(.*?)\s*/\s*(?:h|hr|hour)\s*")
+
+Rounding = Literal["half-even", "up"]
+_ROUNDING = {"half-even": ROUND_HALF_EVEN, "up": ROUND_CEILING}
+_EXPECTED_MONEY = 'a finite amount such as "5 USD", "$5", Decimal("5.00") or 5'
+_EXPECTED_RATE = 'a finite amount per hour such as "1.50 USD/h", "$1.50/h" or 1.5'
+
+
+def _read_amount(
+    value: object, *, name: str, currency: str, rounding: Rounding, expected: str
+) -> tuple[int, str]:
+    if isinstance(value, str):
+        match = _AMOUNT.fullmatch(value)
+        if match is None or (match[1] and match[3]):
+            raise InvalidValue(name, value, expected)
+        currency = _SYMBOLS[match[1]] if match[1] else (match[3] or currency).upper()
+        number = exact_decimal(match[2], name=name, expected=expected)
+    else:
+        number = exact_decimal(value, name=name, expected=expected)
+    if number < 0 or number.adjusted() > 30:
+        raise InvalidValue(name, value, f"{expected}, zero or more")
+    return int((number * MICROS).to_integral_value(_ROUNDING[rounding])), currency
+
+
+def _amount_text(micros: int, currency: str) -> str:
+    whole, fraction = divmod(abs(micros), MICROS)
+    digits = f"{fraction:06d}".rstrip("0").ljust(2, "0")
+    return f"{'-' if micros < 0 else ''}{whole}.{digits} {currency}"
+
+
+@dataclass(frozen=True, slots=True)
+class Money:
+    """An amount of one currency, exact to the micro-unit; may be negative as a difference."""
+
+    micros: int
+    currency: str = "USD"
+
+    @classmethod
+    def parse(
+        cls,
+        value: object,
+        *,
+        name: str = "amount",
+        currency: str = "USD",
+        rounding: Rounding = "half-even",
+    ) -> Self:
+        """Return ``"5 USD"``, ``"$5"``, a Decimal, an int or a float as Money, zero or more.
+
+        Args:
+            value: What the user wrote; Money passes through.
+            name: What to call it in an error.
+            currency: Assumed where the value names none.
+            rounding: Of digits beyond the micro-unit; a guard rounds up, so that doubt costs.
+        """
+        if isinstance(value, cls):
+            return value
+        micros, currency = _read_amount(
+            value, name=name, currency=currency, rounding=rounding, expected=_EXPECTED_MONEY
+        )
+        return cls(micros, currency)
+
+    @property
+    def amount(self) -> Decimal:
+        """The amount in currency units, exactly."""
+        return Decimal(self.micros) / MICROS
+
+    def _micros_of(self, other: object) -> int:
+        if not isinstance(other, Money) or other.currency != self.currency:
+            raise UnitMismatch(self, other)
+        return other.micros
+
+    def __add__(self, other: Money) -> Money:
+        return Money(self.micros + self._micros_of(other), self.currency)
+
+    def __sub__(self, other: Money) -> Money:
+        return Money(self.micros - self._micros_of(other), self.currency)
+
+    def __neg__(self) -> Money:
+        return Money(-self.micros, self.currency)
+
+    def __mul__(self, factor: int) -> Money:
+        if isinstance(factor, bool) or not isinstance(factor, int):
+            raise UnitMismatch(self, factor)
+        return Money(self.micros * factor, self.currency)
+
+    __rmul__ = __mul__
+
+    def __lt__(self, other: Money) -> bool:
+        return self.micros < self._micros_of(other)
+
+    def __le__(self, other: Money) -> bool:
+        return self.micros <= self._micros_of(other)
+
+    def __gt__(self, other: Money) -> bool:
+        return self.micros > self._micros_of(other)
+
+    def __ge__(self, other: Money) -> bool:
+        return self.micros >= self._micros_of(other)
+
+    def __bool__(self) -> bool:
+        return self.micros != 0
+
+    def __str__(self) -> str:
+        return _amount_text(self.micros, self.currency)
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Money per hour, exact to the micro-unit."""
+
+    micros_per_hour: int
+    currency: str = "USD"
+
+    @classmethod
+    def parse(cls, value: object, *, name: str = "price", currency: str = "USD") -> Self:
+        """Return ``"1.50 USD/h"``, ``"$1.50/h"`` or a bare number as an hourly rate."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, str) and (per_hour := _PER_HOUR.fullmatch(value)):
+            value = per_hour[1]
+        micros, currency = _read_amount(
+            value, name=name, currency=currency, rounding="half-even", expected=_EXPECTED_RATE
+        )
+        return cls(micros, currency)
+
+    @property
+    def per_hour(self) -> Money:
+        """What one hour costs."""
+        return Money(self.micros_per_hour, self.currency)
+
+    def __mul__(self, count: int) -> Rate:
+        return Rate((self.per_hour * count).micros, self.currency)
+
+    __rmul__ = __mul__
+
+    def __add__(self, other: Rate) -> Rate:
+        if not isinstance(other, Rate):
+            raise UnitMismatch(self, other)
+        return Rate((self.per_hour + other.per_hour).micros, self.currency)
+
+    def __str__(self) -> str:
+        return f"{_amount_text(self.micros_per_hour, self.currency)}/h"

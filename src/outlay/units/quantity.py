@@ -1,0 +1,196 @@
+"""Durations, tokens, energy and FLOPs: integers that remember their unit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import timedelta
+from decimal import Decimal
+from typing import ClassVar, Self
+
+from outlay.errors import InvalidValue, UnitMismatch
+from outlay.units.numbers import NUMBER, exact_decimal, split_unit, whole
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """A whole number of one unit; adds and compares only with its own kind."""
+
+    value: int
+
+    def _value_of(self, other: object) -> int:
+        if type(other) is not type(self):
+            raise UnitMismatch(self, other)
+        return other.value
+
+    def __add__(self, other: Self) -> Self:
+        return type(self)(self.value + self._value_of(other))
+
+    def __sub__(self, other: Self) -> Self:
+        return type(self)(self.value - self._value_of(other))
+
+    def __lt__(self, other: Self) -> bool:
+        return self.value < self._value_of(other)
+
+    def __le__(self, other: Self) -> bool:
+        return self.value <= self._value_of(other)
+
+    def __gt__(self, other: Self) -> bool:
+        return self.value > self._value_of(other)
+
+    def __ge__(self, other: Self) -> bool:
+        return self.value >= self._value_of(other)
+
+    def __bool__(self) -> bool:
+        return self.value != 0
+
+
+_NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
+_NS |= {"m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
+_DURATION_PART = re.compile(rf"\s*({NUMBER})\s*({'|'.join(sorted(_NS, key=len, reverse=True))})")
+
+
+class Duration(Quantity):
+    """A span of time in whole nanoseconds."""
+
+    __slots__ = ()
+    EXPECTED: ClassVar = 'a duration with its unit, such as "72h", "1h20m", "90s" or "250ms"'
+
+    @classmethod
+    def parse(cls, value: object, *, name: str = "duration") -> Self:
+        """Return ``"72h"``, ``"1h20m"`` or a timedelta; a bare number is refused as ambiguous."""
+        if isinstance(value, cls):
+            return value
+        if isinstance(value, timedelta):
+            microseconds = value // timedelta(microseconds=1)
+            return cls._checked(Decimal(microseconds * 1000), name=name, seen=value)
+        if not isinstance(value, str) or not value.strip():
+            raise InvalidValue(name, value, cls.EXPECTED)
+        total, rest = Decimal(0), value
+        while rest.strip():
+            part = _DURATION_PART.match(rest)
+            if part is None:
+                raise InvalidValue(name, value, cls.EXPECTED)
+            total += exact_decimal(part[1], name=name, expected=cls.EXPECTED) * _NS[part[2]]
+            rest = rest[part.end() :]
+        return cls._checked(total, name=name, seen=value)
+
+    @classmethod
+    def _checked(cls, ns: Decimal, *, name: str, seen: object) -> Self:
+        if ns < 0:
+            raise InvalidValue(name, seen, f"{cls.EXPECTED}, zero or more")
+        return cls(whole(ns, name=name, seen=seen, expected=cls.EXPECTED))
+
+    @property
+    def ns(self) -> int:
+        """The duration in nanoseconds."""
+        return self.value
+
+    @property
+    def seconds(self) -> float:
+        """The duration in seconds, for showing."""
+        return self.value / 1e9
+
+    def __str__(self) -> str:
+        return duration_text(self.value)
+
+
+def duration_text(ns: int) -> str:
+    """Return nanoseconds as people read them: ``1h20m``, ``42.0s``, ``3.1ms``."""
+    sign, ns = ("-", -ns) if ns < 0 else ("", ns)
+    if ns < 10**6:
+        return f"{sign}{ns / 1e3:.1f}us" if ns else "0s"
+    if ns < 10**9:
+        return f"{sign}{ns / 1e6:.1f}ms"
+    if ns < 60 * 10**9:
+        return f"{sign}{ns / 1e9:.1f}s"
+    minutes, seconds = divmod(ns // 10**9, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{sign}{days}d{hours:02d}h"
+    return f"{sign}{hours}h{minutes:02d}m" if hours else f"{sign}{minutes}m{seconds:02d}s"
+
+
+_THOUSANDS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_THOUSANDS |= {"P": 10**15, "E": 10**18, "Z": 10**21}
+
+
+def _parse_count(value: object, *, suffix: str, name: str, expected: str) -> int:
+    if not isinstance(value, str):
+        number = exact_decimal(value, name=name, expected=expected)
+    else:
+        number, unit = split_unit(value, name=name, expected=expected)
+        unit = unit.removesuffix("s").removesuffix(suffix).strip()
+        if unit not in _THOUSANDS:
+            raise InvalidValue(name, value, expected)
+        number *= _THOUSANDS[unit]
+    if number < 0:
+        raise InvalidValue(name, value, f"{expected}, zero or more")
+    return whole(number, name=name, seen=value, expected=expected)
+
+
+class Tokens(Quantity):
+    """A number of tokens (or of whatever a run counts its data in)."""
+
+    __slots__ = ()
+    EXPECTED: ClassVar = 'a whole number of tokens, such as 50_000, "50k" or "1.2e12tok"'
+
+    @classmethod
+    def parse(cls, value: object, *, name: str = "tokens") -> Self:
+        """Return ``"50k"``, ``"1.2e12tok"`` or a whole number as Tokens."""
+        if isinstance(value, cls):
+            return value
+        return cls(_parse_count(value, suffix="tok", name=name, expected=cls.EXPECTED))
+
+    def __str__(self) -> str:
+        return f"{self.value:,} tok"
+
+
+class Flops(Quantity):
+    """A number of floating-point operations."""
+
+    __slots__ = ()
+    EXPECTED: ClassVar = 'a whole number of FLOPs, such as 10**18, "1e18" or "1.5 EFLOP"'
+
+    @classmethod
+    def parse(cls, value: object, *, name: str = "flops") -> Self:
+        """Return ``"1.5 EFLOP"``, ``"1e18"`` or a whole number as Flops."""
+        if isinstance(value, cls):
+            return value
+        return cls(_parse_count(value, suffix="FLOP", name=name, expected=cls.EXPECTED))
+
+    def __str__(self) -> str:
+        return f"{self.value:.3e} FLOP"
+
+
+MILLIJOULES_PER_WH = 3_600_000
+_MILLIJOULES = {"mJ": 1, "J": 10**3, "kJ": 10**6, "MJ": 10**9}
+_MILLIJOULES |= {"Wh": MILLIJOULES_PER_WH, "kWh": 10**3 * MILLIJOULES_PER_WH}
+
+
+class Energy(Quantity):
+    """Energy in whole millijoules, the unit in which accelerators count it."""
+
+    __slots__ = ()
+    EXPECTED: ClassVar = 'an energy with its unit, such as "5 Wh", "1.2 kWh" or "300 J"'
+
+    @classmethod
+    def parse(cls, value: object, *, name: str = "energy") -> Self:
+        """Return ``"5 Wh"``, ``"1.2 kWh"`` or ``"300 J"``; a bare number is refused."""
+        if isinstance(value, cls):
+            return value
+        if not isinstance(value, str):
+            raise InvalidValue(name, value, cls.EXPECTED)
+        number, unit = split_unit(value, name=name, expected=cls.EXPECTED)
+        if unit not in _MILLIJOULES or number < 0:
+            raise InvalidValue(name, value, cls.EXPECTED)
+        return cls(whole(number * _MILLIJOULES[unit], name=name, seen=value, expected=cls.EXPECTED))
+
+    @property
+    def wh(self) -> float:
+        """The energy in watt-hours, for showing."""
+        return self.value / MILLIJOULES_PER_WH
+
+    def __str__(self) -> str:
+        return f"{self.wh:.3f} Wh"

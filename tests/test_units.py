@@ -1,0 +1,157 @@
+"""Quantities: what is parsed, what is refused, and that units never mix."""
+
+from __future__ import annotations
+
+import math
+from datetime import timedelta
+from decimal import Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlay.errors import InvalidValue, UnitMismatch
+from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
+
+micros = st.integers(min_value=0, max_value=10**18)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5 USD", Money(5_000_000)),
+        ("$5", Money(5_000_000)),
+        ("5", Money(5_000_000)),
+        ("€0.25", Money(250_000, "EUR")),
+        ("1_000.5 eur", Money(1_000_500_000, "EUR")),
+        ("1e-6", Money(1)),
+        (Decimal("1.10"), Money(1_100_000)),
+        (3, Money(3_000_000)),
+        (0.1, Money(100_000)),
+        (Money(7, "GBP"), Money(7, "GBP")),
+    ],
+)
+def test_money_is_parsed_exactly(text: object, expected: Money) -> None:
+    assert Money.parse(text) == expected
+
+
+@pytest.mark.parametrize(
+    "value",
+    [math.nan, math.inf, -1, True, None, "", "five", "$5 USD", "5 US", "1e99", b"5", "-3 USD"],
+)
+def test_what_is_no_amount_is_refused_with_what_was_seen(value: object) -> None:
+    with pytest.raises(InvalidValue, match="ceiling: got"):
+        Money.parse(value, name="ceiling")
+
+
+def test_rounding_up_never_asks_for_less_than_was_meant() -> None:
+    assert Money.parse("0.0000001", rounding="up") == Money(1)
+    assert Money.parse("0.0000001") == Money(0)
+
+
+@given(micros, micros)
+def test_money_adds_and_orders_as_its_integers_do(a: int, b: int) -> None:
+    assert (Money(a) + Money(b)).micros == a + b
+    assert (Money(a) - Money(b)).micros == a - b
+    assert (Money(a) < Money(b)) == (a < b)
+
+
+@given(micros)
+def test_money_text_parses_back_to_the_same_money(a: int) -> None:
+    assert Money.parse(str(Money(a, "EUR"))) == Money(a, "EUR")
+
+
+@given(st.integers(min_value=0, max_value=10**12))
+def test_rate_text_parses_back_to_the_same_rate(a: int) -> None:
+    assert Rate.parse(str(Rate(a))) == Rate(a)
+
+
+@pytest.mark.parametrize("text", ["1.50 USD/h", "$1.50/hr", "1.5 / hour", "1.5", 1.5])
+def test_rates_are_per_hour(text: object) -> None:
+    assert Rate.parse(text) == Rate(1_500_000)
+
+
+def test_currencies_do_not_mix() -> None:
+    with pytest.raises(UnitMismatch):
+        Money(1, "USD") + Money(1, "EUR")
+
+
+def test_money_is_never_multiplied_by_a_float() -> None:
+    with pytest.raises(UnitMismatch):
+        Money(1) * 0.5  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("72h", 72 * 3600 * 10**9),
+        ("1h20m", 4800 * 10**9),
+        ("1.5h", 5400 * 10**9),
+        ("250ms", 250 * 10**6),
+        ("2d 3min", (2 * 86_400 + 180) * 10**9),
+        (timedelta(seconds=1.5), 1_500_000_000),
+    ],
+)
+def test_durations_are_parsed_to_the_nanosecond(text: object, ns: int) -> None:
+    assert Duration.parse(text).ns == ns
+
+
+@pytest.mark.parametrize("value", [90, "90", "", "h", "-1h", "1x", "1h2", None, True, "0.1ns"])
+def test_a_duration_without_a_clear_unit_is_refused(value: object) -> None:
+    with pytest.raises(InvalidValue):
+        Duration.parse(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [
+        ("50k", 50_000),
+        ("1.2e12tok", 1_200_000_000_000),
+        ("50_000", 50_000),
+        (7, 7),
+        ("3 Mtok", 3_000_000),
+    ],
+)
+def test_tokens_are_whole_numbers(text: object, count: int) -> None:
+    assert Tokens.parse(text).value == count
+
+
+@pytest.mark.parametrize("value", ["1.5", 0.5, "5 potatoes", math.nan, -1, True, "1e99"])
+def test_what_is_no_token_count_is_refused(value: object) -> None:
+    with pytest.raises(InvalidValue):
+        Tokens.parse(value)
+
+
+def test_flops_may_exceed_sixty_four_bits() -> None:
+    assert Flops.parse("1.5 ZFLOP").value == 15 * 10**20
+
+
+def test_energy_is_kept_in_millijoules() -> None:
+    assert Energy.parse("5 Wh") == Energy.parse("18 kJ") == Energy(18_000_000)
+
+
+def test_energy_without_a_unit_is_refused() -> None:
+    with pytest.raises(InvalidValue):
+        Energy.parse(5)
+
+
+def test_quantities_of_different_kinds_do_not_mix() -> None:
+    with pytest.raises(UnitMismatch):
+        Tokens(1) + Energy(1)  # type: ignore[operator]
+    with pytest.raises(UnitMismatch):
+        _ = Duration(1) < Tokens(1)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [
+        (0, "0s"),
+        (3_100_000, "3.1ms"),
+        (42 * 10**9, "42.0s"),
+        (4800 * 10**9, "1h20m"),
+        (-90 * 10**9, "-1m30s"),
+        (90_000 * 10**9, "1d01h"),
+    ],
+)
+def test_durations_read_as_people_write_them(ns: int, text: str) -> None:
+    assert str(Duration(ns)) == text
