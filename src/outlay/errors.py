@@ -8,7 +8,8 @@ in the user's data: it is a value, returned beside the result and shown with it.
     ├── UnitMismatch (TypeError)      two quantities of different units met
     ├── RunInUse                      a second live writer of the same rank
     ├── NotARun                       a path that holds no run log
-    └── MissingExtra (ImportError)    an optional dependency is not installed
+    ├── MissingExtra (ImportError)    an optional dependency is not installed
+    └── Refused                       a guard or a budget says no; each has its own case below it
 
 This module knows no other module; packages add their own cases below one of these.
 """
@@ -17,15 +18,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 
 class OutlayError(Exception):
-    """The root of every exception that outlay raises on purpose."""
+    """The root of every exception that outlay raises on purpose.
+
+    ``exit_code`` is what the command line exits with: 1 failed, 2 wrong usage, 3 refused.
+    """
+
+    exit_code: ClassVar[int] = 1
+
+
+class Refused(OutlayError):
+    """A guard or a budget does not allow what was asked."""
+
+    exit_code = 3
 
 
 class InvalidValue(OutlayError, ValueError):
     """A value was given that cannot be used; says what was seen and what is allowed."""
+
+    exit_code = 2
 
     def __init__(self, name: str, seen: object, expected: str) -> None:
         super().__init__(f"{name}: got {seen!r}; expected {expected}")
@@ -53,6 +67,8 @@ class RunInUse(OutlayError):
 
 class NotARun(OutlayError):
     """A path was given that holds no run log."""
+
+    exit_code = 2
 
     def __init__(self, path: str) -> None:
         super().__init__(

@@ -1,0 +1,47 @@
+"""How every command speaks: tables for people, JSON for programs, one line for an error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from outlay.errors import Finding
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False)
+
+
+def print_json(value: object) -> None:
+    """Print one indented JSON document; structs, dataclasses and paths included."""
+    encoded = msgspec.json.encode(value, enc_hook=str)
+    sys.stdout.write(msgspec.json.format(encoded, indent=2).decode() + "\n")
+
+
+def print_json_line(value: object) -> None:
+    """Print one JSON object on a line of its own, for streams of them."""
+    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+
+
+def print_findings(findings: Iterable[Finding]) -> None:
+    """Show what is wrong in the data, beside whatever was shown before."""
+    for finding in findings:
+        style = "red" if finding.severity == "error" else "yellow"
+        console.print(f"[{style}]{finding.severity}[/{style}] ", end="")
+        console.print(str(finding), markup=False, soft_wrap=True)
+
+
+def new_table(*columns: str, title: str | None = None) -> Table:
+    """Return an empty table in the house style; columns that start with ">" align right."""
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        right = column.startswith(">")
+        table.add_column(column.lstrip(">"), justify="right" if right else "left")
+    return table
