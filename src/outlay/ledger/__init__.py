@@ -1,0 +1,54 @@
+"""The run log: what happened in a run, as appended facts. It computes nothing from them."""
+
+from outlay.ledger.codec import encode_line
+from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
+from outlay.ledger.records import (
+    AttemptEnded,
+    AttemptStarted,
+    BudgetEvent,
+    CheckpointCommitted,
+    EndStatus,
+    Gap,
+    Heartbeat,
+    Metric,
+    Note,
+    Price,
+    PriceChanged,
+    Record,
+    SpanBegun,
+    SpanEnded,
+    Step,
+    Unknown,
+    kind_of,
+)
+from outlay.ledger.segments import SegmentId, ledger_dir, segment_paths
+from outlay.ledger.writer import SegmentWriter
+
+__all__ = [
+    "AttemptEnded",
+    "AttemptStarted",
+    "BudgetEvent",
+    "CheckpointCommitted",
+    "Chunk",
+    "EndStatus",
+    "Gap",
+    "Heartbeat",
+    "LedgerReader",
+    "Metric",
+    "Note",
+    "Price",
+    "PriceChanged",
+    "Record",
+    "RunLog",
+    "SegmentId",
+    "SegmentWriter",
+    "SpanBegun",
+    "SpanEnded",
+    "Step",
+    "Unknown",
+    "encode_line",
+    "kind_of",
+    "ledger_dir",
+    "read_run",
+    "segment_paths",
+]

@@ -1,0 +1,188 @@
+"""Reading a run log: every good record once, and findings for the rest.
+
+The reader follows growing files from where it stopped, in blocks of bounded size. It never raises
+on bad bytes, and what it returns does not depend on the order or the names of the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from outlay.errors import Finding, NotARun
+from outlay.ledger.codec import decode_block
+from outlay.ledger.records import AttemptStarted, Gap, Record
+from outlay.ledger.segments import SegmentId, id_from_name, ledger_dir, segment_paths
+
+BLOCK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some records of one segment, in sequence unless the disk held them otherwise."""
+
+    segment: SegmentId
+    records: Sequence[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class RunLog:
+    """Everything that was good in a run log, by segment, and what was not."""
+
+    segments: dict[SegmentId, list[Record]]
+    findings: list[Finding]
+
+    @property
+    def records(self) -> list[Record]:
+        """All records, segment after segment, oldest first."""
+        return [record for segment in sorted(self.segments) for record in self.segments[segment]]
+
+
+@dataclass(slots=True)
+class _File:
+    """How far one file has been read."""
+
+    offset: int = 0
+    line: int = 0
+    segment: SegmentId | None = None
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """Which records of a segment were seen; a segment may be spread over copies of its file."""
+
+    next_seq: int = 0
+    missing: list[range] = field(default_factory=list)
+    damaged: int = 0
+    lost: int = 0
+
+    def is_new(self, seq: int) -> bool:
+        """Say whether ``seq`` was not seen before, and take note of it."""
+        if seq >= self.next_seq:
+            if seq > self.next_seq:
+                self.missing.append(range(self.next_seq, seq))
+            self.next_seq = seq + 1
+            return True
+        for index, hole in enumerate(self.missing):
+            if seq in hole:
+                halves = (range(hole.start, seq), range(seq + 1, hole.stop))
+                self.missing[index : index + 1] = [half for half in halves if half]
+                return True
+        return False
+
+    @property
+    def unexplained(self) -> int:
+        """How many records are missing beyond those known to be damaged or lost in writing."""
+        return sum(map(len, self.missing)) - self.damaged - self.lost
+
+
+class LedgerReader:
+    """Follows one run's log; each record is returned once, by the first poll that can see it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+        self._files: dict[str, _File] = {}
+        self._sequences: dict[SegmentId, _Sequence] = {}
+        self._findings: dict[Finding, None] = {}  # A set that keeps the order of discovery.
+
+    def poll(self) -> Iterator[Chunk]:
+        """Yield what was appended since the last poll, oldest segment first."""
+        for path in segment_paths(self.run_dir):
+            yield from self._poll_file(path, self._files.setdefault(path.name, _File()))
+
+    def findings(self) -> list[Finding]:
+        """Return what has been found wrong so far, the present tails included."""
+        return [*self._findings, *self._missing_records(), *self._torn_tails()]
+
+    def _poll_file(self, path: Path, file: _File) -> Iterator[Chunk]:
+        try:
+            with path.open("rb") as stream:
+                stream.seek(file.offset)
+                while block := _whole_lines(stream.read(BLOCK_BYTES), stream):
+                    file.offset += len(block)
+                    yield self._take(path, file, block)
+        except OSError as error:
+            self._complain(path, 0, f"cannot be read: {error.strerror}")
+
+    def _take(self, path: Path, file: _File, block: bytes) -> Chunk:
+        decoded = decode_block(block)
+        if file.segment is None:
+            file.segment = _identify(path, decoded.records)
+        sequence = self._sequences.setdefault(file.segment, _Sequence())
+        for index, complaint in decoded.complaints:
+            self._complain(path, file.line + index + 1, complaint)
+        sequence.damaged += len(decoded.complaints)
+        file.line += block.count(b"\n")
+        return Chunk(file.segment, self._new_records(path, sequence, decoded.records))
+
+    def _new_records(
+        self, path: Path, sequence: _Sequence, records: Sequence[Record]
+    ) -> Sequence[Record]:
+        if _are_consecutive(records, sequence.next_seq):
+            # The usual case, without a look at each record's place.
+            sequence.next_seq += len(records)
+            new: Sequence[Record] = records
+        else:
+            new = [record for record in records if sequence.is_new(record.seq)]
+        for record in new:
+            if type(record) is Gap:
+                sequence.lost += record.lost
+                self._complain(path, 0, f"{record.lost} records were not written: {record.reason}")
+        return new
+
+    def _missing_records(self) -> Iterator[Finding]:
+        for segment, sequence in sorted(self._sequences.items()):
+            if sequence.unexplained > 0:
+                message = f"{sequence.unexplained} records are missing in the middle"
+                yield Finding(source=segment.file_name, message=message)
+
+    def _torn_tails(self) -> Iterator[Finding]:
+        for name, file in sorted(self._files.items()):
+            path = ledger_dir(self.run_dir) / name
+            torn = path.stat().st_size - file.offset if path.exists() else 0
+            if torn:
+                message = f"the last line is torn: {torn} bytes without an end"
+                yield Finding(source=name, line=file.line + 1, message=message)
+
+    def _complain(self, path: Path, line: int, message: str) -> None:
+        self._findings[Finding(source=path.name, line=line, message=message)] = None
+
+
+def read_run(run_dir: Path) -> RunLog:
+    """Read a whole run log at once.
+
+    Raises:
+        NotARun: There is no run log in ``run_dir``.
+    """
+    if not segment_paths(run_dir):
+        raise NotARun(str(run_dir))
+    reader = LedgerReader(run_dir)
+    segments: dict[SegmentId, list[Record]] = {}
+    for chunk in reader.poll():
+        segments.setdefault(chunk.segment, []).extend(chunk.records)
+    return RunLog(segments, reader.findings())
+
+
+def _whole_lines(block: bytes, stream: BinaryIO) -> bytes:
+    """Return the block's whole lines; where a line is longer than the block, read on to its end."""
+    end = block.rfind(b"\n") + 1
+    if end or not block:
+        stream.seek(end - len(block), 1)
+        return block[:end]
+    rest = stream.readline()
+    return block + rest if rest.endswith(b"\n") else b""
+
+
+def _are_consecutive(records: Sequence[Record], next_seq: int) -> bool:
+    if not records or records[0].seq != next_seq:
+        return False
+    return [record.seq for record in records] == list(range(next_seq, next_seq + len(records)))
+
+
+def _identify(path: Path, records: Sequence[Record]) -> SegmentId:
+    first = records[0] if records else None
+    if isinstance(first, AttemptStarted):
+        return SegmentId(start_ns=first.t_ns, rank=first.rank, host=first.host, pid=first.pid)
+    return id_from_name(path)

@@ -1,0 +1,184 @@
+"""The facts a run log can hold: one frozen struct per kind, and their closed union.
+
+A record says what happened and when; it never says what that means. Times are UTC nanoseconds on
+the attempt's own axis: its wall clock at the start plus what the monotonic clock measured since.
+How a record becomes a line is the subject of ``outlay.ledger.codec``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted"]
+
+UNWRITTEN = -1
+"""The sequence number of a record that is not in a segment yet."""
+
+
+class Price(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one GPU costs for an hour, and who says so."""
+
+    micros_per_hour: int
+    currency: str = "USD"
+    source: str = "stated"
+
+
+class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+    """What every record carries: when it happened, and its place in the segment."""
+
+    seq: int = UNWRITTEN
+    t_ns: int
+
+
+class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
+    """A process began to record; always the first record of its segment."""
+
+    run_id: str = ""
+    model: str = ""
+    name: str = ""
+    rank: int = 0
+    world_size: int = 1
+    pid: int = 0
+    host: str = ""
+    boot_id: str = ""
+    user: str = ""
+    launch: str = ""
+    slurm_job: str = ""
+    slurm_account: str = ""
+    slurm_partition: str = ""
+    instance_id: str = ""
+    git_commit: str = ""
+    versions: dict[str, str] = {}
+    tags: dict[str, str] = {}
+    gpu: str = ""
+    gpus: int = 1
+    price: Price | None = None
+    stopped_price: Price | None = None
+
+
+class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):
+    """The process said goodbye; its absence means that it was killed or is still alive."""
+
+    status: EndStatus
+    reason: str = ""
+    exit_code: int | None = None
+
+
+class SpanBegun(_Base, frozen=True, kw_only=True, tag="span_begun"):
+    """A named stretch of work began.
+
+    ``overlapped`` marks work beside training (another thread, an asynchronous save): it is reported
+    but takes no part in the partition of wall time.
+    """
+
+    name: str
+    overlapped: bool = False
+
+
+class SpanEnded(_Base, frozen=True, kw_only=True, tag="span_ended"):
+    """The span that began at sequence number ``begun`` of the same segment is over."""
+
+    begun: int
+
+
+class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
+    """One training step (or ``count`` consecutive ones), written when it ended at ``t_ns``.
+
+    It ran during ``[t_ns - dur_ns, t_ns)``; training waited for its data during the ``wait_ns``
+    before that.
+    """
+
+    step: int
+    dur_ns: int
+    wait_ns: int = 0
+    tokens: int = 0
+    samples: int = 0
+    comm_bytes: int = 0
+    energy_mj: int = 0
+    flops: int = 0
+    count: int = 1
+
+
+class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
+    """A number the training reported about itself, such as accuracy."""
+
+    name: str
+    value: float
+    step: int | None = None
+
+
+class CheckpointCommitted(_Base, frozen=True, kw_only=True, tag="checkpoint_committed"):
+    """Everything up to and including ``step`` is safe on storage."""
+
+    step: int
+
+
+class PriceChanged(_Base, frozen=True, kw_only=True, tag="price_changed"):
+    """From ``t_ns`` on the run pays ``price`` for each of ``gpus`` GPUs."""
+
+    price: Price
+    gpus: int
+
+
+class BudgetEvent(_Base, frozen=True, kw_only=True, tag="budget_event"):
+    """A budget was set, changed, passed a threshold or stopped the run."""
+
+    event: str
+    data: dict[str, Any] = {}
+
+
+class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
+    """A sign of life, with what the accelerators did since the last one where that is known."""
+
+    gpu_busy_ns: int = 0
+    energy_mj: int = 0
+
+
+class Note(_Base, frozen=True, kw_only=True, tag="note"):
+    """Anything worth keeping that has no kind of its own."""
+
+    text: str = ""
+    data: dict[str, Any] = {}
+
+
+class Gap(_Base, frozen=True, kw_only=True, tag="gap"):
+    """The recorder could not write: ``lost`` records are missing before this one."""
+
+    lost: int
+    since_ns: int
+    reason: str = ""
+
+
+class Unknown(msgspec.Struct, frozen=True, kw_only=True):
+    """A record of a kind that this version does not know; kept as it was found."""
+
+    seq: int
+    t_ns: int
+    kind: str
+    fields: dict[str, Any]
+
+
+KnownRecord = (
+    AttemptStarted
+    | AttemptEnded
+    | SpanBegun
+    | SpanEnded
+    | Step
+    | Metric
+    | CheckpointCommitted
+    | PriceChanged
+    | BudgetEvent
+    | Heartbeat
+    | Note
+    | Gap
+)
+Record = KnownRecord | Unknown
+
+
+def kind_of(record: Record) -> str:
+    """Return the record's kind as it stands in the log."""
+    if isinstance(record, Unknown):
+        return record.kind
+    return str(record.__struct_config__.tag)

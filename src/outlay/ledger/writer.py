@@ -1,0 +1,200 @@
+"""One process's append-only segment: a record is in the kernel's hands when ``append`` returns.
+
+It never raises into training and never blocks on its own account: what cannot be written is
+counted, said once, and recorded as a gap as soon as writing works again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlay.clock import Clock
+from outlay.ledger.codec import encode_line
+from outlay.ledger.records import AttemptStarted, Gap, Record
+
+_log = logging.getLogger("outlay")
+
+_CLOSED = -1
+_RETRY_OPEN_NS = 1_000_000_000
+
+
+@dataclass(slots=True)
+class _Trouble:
+    """Why records are being lost, since when, and how many."""
+
+    since_ns: int
+    reason: str
+    lost: int = 0
+    torn: bool = False
+
+
+class SegmentWriter:
+    """Appends records to one file, which it creates and nobody else writes.
+
+    Args:
+        path: The segment's file; its directory is made when missing.
+        header: The segment's first record, kept so that a deleted file can be begun anew.
+        clock: Paces the attempts to open a file that cannot be opened.
+    """
+
+    def __init__(self, path: Path, header: AttemptStarted, clock: Clock) -> None:
+        self.path = path
+        self.lost = 0
+        self._header = encode_line(header, 0)
+        self._clock = clock
+        self._lock = threading.RLock()  # Reentrant: a signal handler may record during an append.
+        self._fd = _CLOSED
+        self._next_seq = 1
+        self._written = 0
+        self._trouble: _Trouble | None = None
+        self._retry_open_at_ns = 0
+        self._silent = False
+        self._warned = False
+        _live_writers.add(self)
+        self._open(header.t_ns)
+
+    def append(self, record: Record) -> int:
+        """Write one record and return its sequence number; on failure it is counted as lost."""
+        with self._lock:
+            seq = self._next_seq
+            self._next_seq = seq + 1
+            line = encode_line(record, seq)
+            if self._trouble is None:
+                try:
+                    if os.write(self._fd, line) == len(line):
+                        self._written += 1
+                        return seq
+                    self._lose(record, "the disk took only part of a record", torn=True)
+                except OSError as error:
+                    self._lose(record, _reason(error))
+            elif not self._silent:
+                self._append_in_trouble(record, line, self._trouble)
+            return seq
+
+    def sync(self) -> None:
+        """Make everything appended so far survive a power loss, where the disk allows it."""
+        with self._lock:
+            if self._fd == _CLOSED:
+                return
+            try:
+                os.fsync(self._fd)
+                if os.fstat(self._fd).st_nlink == 0:
+                    self._begin_anew()
+            except OSError as error:
+                self._warn(_reason(error))
+
+    def close(self) -> None:
+        """Stop writing; what is appended afterwards is dropped."""
+        with self._lock:
+            self._silent = True
+            self._trouble = _Trouble(0, "closed")
+            self._close_file()
+
+    def _open(self, t_ns: int) -> bool:
+        """Create the file with its header; a file without one is not left behind."""
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            self._fd = os.open(self.path, flags, 0o644)
+        except OSError as error:
+            self._open_failed(t_ns, _reason(error))
+            return False
+        with contextlib.suppress(OSError):
+            if os.write(self._fd, self._header) == len(self._header):
+                return True
+        self._close_file()
+        with contextlib.suppress(OSError):
+            self.path.unlink()
+        self._open_failed(t_ns, "no space for the first record")
+        return False
+
+    def _open_failed(self, t_ns: int, reason: str) -> None:
+        self._trouble = self._trouble or _Trouble(t_ns, reason)
+        self._retry_open_at_ns = self._clock.monotonic_ns() + _RETRY_OPEN_NS
+        self._warn(reason)
+
+    def _lose(self, record: Record, reason: str, *, torn: bool = False) -> None:
+        self._trouble = self._trouble or _Trouble(record.t_ns, reason)
+        self._trouble.lost += 1
+        self._trouble.torn |= torn
+        self.lost += 1
+        self._warn(reason)
+
+    def _append_in_trouble(self, record: Record, line: bytes, trouble: _Trouble) -> None:
+        """Try to write what was lost and then the record, in one write; else count it too."""
+        if not self._is_open(record.t_ns):
+            self._lose(record, trouble.reason)
+            return
+        # The seal ends a torn line, so that only that one is bad.
+        text = (b"\n" if trouble.torn else b"") + self._gap_line(record, trouble) + line
+        try:
+            written = os.write(self._fd, text)
+        except OSError as error:
+            self._lose(record, _reason(error))
+            return
+        if written != len(text):
+            self._lose(record, trouble.reason, torn=written > 0)
+            return
+        self._next_seq += 1
+        self._written += 2
+        self._trouble = None
+
+    def _gap_line(self, record: Record, trouble: _Trouble) -> bytes:
+        gap = Gap(
+            t_ns=record.t_ns, lost=trouble.lost, since_ns=trouble.since_ns, reason=trouble.reason
+        )
+        return encode_line(gap, self._next_seq)
+
+    def _is_open(self, t_ns: int) -> bool:
+        if self._fd != _CLOSED:
+            return True
+        return self._clock.monotonic_ns() >= self._retry_open_at_ns and self._open(t_ns)
+
+    def _begin_anew(self) -> None:
+        """The file was deleted under us: everything written to it is gone."""
+        self._close_file()
+        reason = "the segment file was deleted while it was being written"
+        self._trouble = _Trouble(self._clock.wall_ns(), reason, lost=self._written)
+        self.lost += self._written
+        self._written = 0
+        self._warn(reason)
+
+    def _close_file(self) -> None:
+        if self._fd != _CLOSED:
+            os.close(self._fd)
+            self._fd = _CLOSED
+
+    def _warn(self, reason: str) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning(
+                "cannot record to %s: %s. Training goes on; what is missing is counted.",
+                self.path,
+                reason,
+            )
+
+    def _abandon(self) -> None:
+        """In a forked child: the segment stays the parent's, and this copy falls silent."""
+        self._lock = threading.RLock()  # The parent's may be held by a thread that is not here.
+        self.close()
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
+
+
+_live_writers: weakref.WeakSet[SegmentWriter] = weakref.WeakSet()
+
+
+def _abandon_all() -> None:
+    for writer in list(_live_writers):
+        writer._abandon()
+
+
+os.register_at_fork(after_in_child=_abandon_all)
