@@ -21,6 +21,8 @@ from outlay.ledger.records import (
     Unknown,
     kind_of,
 )
+from outlay.ledger.resume import last_committed_step
+from outlay.ledger.run_file import RunIdentity, claim_identity, read_identity
 from outlay.ledger.segments import SegmentId, ledger_dir, segment_paths
 from outlay.ledger.writer import SegmentWriter
 
@@ -39,6 +41,7 @@ __all__ = [
     "Price",
     "PriceChanged",
     "Record",
+    "RunIdentity",
     "RunLog",
     "SegmentId",
     "SegmentWriter",
@@ -46,9 +49,12 @@ __all__ = [
     "SpanEnded",
     "Step",
     "Unknown",
+    "claim_identity",
     "encode_line",
     "kind_of",
+    "last_committed_step",
     "ledger_dir",
+    "read_identity",
     "read_run",
     "segment_paths",
 ]

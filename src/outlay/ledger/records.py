@@ -102,11 +102,19 @@ class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
 
 
 class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
-    """A number the training reported about itself, such as accuracy."""
+    """A number the training reported about itself, such as accuracy.
+
+    JSON has no NaN and no infinity: they stand as ``"nan"``, ``"inf"`` and ``"-inf"``.
+    """
 
     name: str
-    value: float
+    value: float | str
     step: int | None = None
+
+    @property
+    def number(self) -> float:
+        """The value as a float, whatever it is."""
+        return float(self.value)
 
 
 class CheckpointCommitted(_Base, frozen=True, kw_only=True, tag="checkpoint_committed"):

@@ -1,0 +1,55 @@
+"""The run's identity, written once: ``ledger/run.json``.
+
+All ranks and all attempts of a run share it; whoever comes first decides.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import msgspec
+
+from outlay.ledger.segments import ledger_dir
+
+
+class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
+    """Which run a directory holds."""
+
+    run_id: str
+    model: str
+    name: str
+    created_ns: int
+
+
+def run_file(run_dir: Path) -> Path:
+    """Return where the identity of a run is kept."""
+    return ledger_dir(run_dir) / "run.json"
+
+
+def read_identity(run_dir: Path) -> RunIdentity | None:
+    """Return the identity of the run in ``run_dir``; None when there is none that can be read."""
+    try:
+        return msgspec.json.decode(run_file(run_dir).read_bytes(), type=RunIdentity)
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def claim_identity(run_dir: Path, proposal: RunIdentity) -> RunIdentity:
+    """Write the proposal unless the directory has an identity already; return the one that holds.
+
+    Raises:
+        OSError: The directory cannot be written.
+    """
+    path = run_file(run_dir)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".run-{os.getpid()}-{proposal.run_id}.json")
+    draft.write_bytes(msgspec.json.encode(proposal) + b"\n")
+    try:
+        # A link either makes the whole file appear or fails: no reader sees half an identity.
+        with contextlib.suppress(FileExistsError):
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+    return read_identity(run_dir) or proposal

@@ -1,0 +1,10 @@
+"""Inside training: the recorder, and the gates that decide whether a step may run.
+
+Loads the standard library and msgspec only: a training process pays for nothing it does not use.
+"""
+
+from outlay.record.gate import Gate
+from outlay.record.recorder import Recorder, StepTimer
+from outlay.record.spans import Span
+
+__all__ = ["Gate", "Recorder", "Span", "StepTimer"]

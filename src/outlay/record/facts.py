@@ -1,0 +1,138 @@
+"""What is recorded about the process, the person and the host, and how to switch that off.
+
+Read from environment variables and a few files; nothing is executed and no network is asked. With
+``OUTLAY_RECORD_IDENTITY=0`` the facts that point at a person or a machine stay empty (PERSONAL).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import platform
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PERSONAL = ("user", "host", "boot_id", "instance_id", "slurm_account")
+_INSTANCE_VARIABLES = ("RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "INSTANCE_ID")
+_VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Where and by whom a process was started; the names are those of ``attempt_started``."""
+
+    rank: int
+    world_size: int
+    pid: int
+    host: str
+    boot_id: str
+    user: str
+    launch: str
+    slurm_job: str
+    slurm_account: str
+    slurm_partition: str
+    instance_id: str
+    git_commit: str
+    versions: dict[str, str]
+
+
+def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
+    """Return the facts of this process."""
+    personal = environ.get("OUTLAY_RECORD_IDENTITY", "1") not in ("0", "false", "off")
+    return Facts(
+        rank=rank(environ),
+        world_size=world_size(environ),
+        pid=os.getpid(),
+        host=socket.gethostname() if personal else "",
+        boot_id=_first_line(Path("/proc/sys/kernel/random/boot_id")) if personal else "",
+        user=_user() if personal else "",
+        launch=launch_id(environ),
+        slurm_job=environ.get("SLURM_JOB_ID", ""),
+        slurm_account=environ.get("SLURM_JOB_ACCOUNT", "") if personal else "",
+        slurm_partition=environ.get("SLURM_JOB_PARTITION", ""),
+        instance_id=_first_set(environ, _INSTANCE_VARIABLES) if personal else "",
+        git_commit=git_commit(Path.cwd()),
+        versions={"python": platform.python_version(), "outlay": outlay_version} | _versions(),
+    )
+
+
+def rank(environ: Mapping[str, str]) -> int:
+    """Return this process's rank, as torchrun or Slurm say it; 0 when alone."""
+    return _first_int(environ, ("RANK", "SLURM_PROCID"), default=0)
+
+
+def world_size(environ: Mapping[str, str]) -> int:
+    """Return how many processes train together; 1 when alone."""
+    return _first_int(environ, ("WORLD_SIZE", "SLURM_NTASKS"), default=1)
+
+
+def launch_id(environ: Mapping[str, str]) -> str:
+    """Return what all ranks of one start share and no other start has, or "" if unknown."""
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
+    if elastic != "none":
+        return f"torchelastic-{elastic}-{environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+    if job := environ.get("SLURM_JOB_ID"):
+        return f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}"
+    return ""
+
+
+def gpu_model() -> str:
+    """Return the NVIDIA model of this host as its driver's files name it, or ""."""
+    for information in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        with contextlib.suppress(OSError):
+            for line in information.read_text().splitlines():
+                if line.startswith("Model:"):
+                    return line.removeprefix("Model:").strip()
+    return ""
+
+
+def git_commit(directory: Path) -> str:
+    """Return the commit checked out around ``directory``, read from git's files, or ""."""
+    for parent in (directory, *directory.parents):
+        head = _first_line(parent / ".git" / "HEAD")
+        if not head:
+            continue
+        reference = head.removeprefix("ref: ")
+        if reference == head:
+            return head
+        return _first_line(parent / ".git" / reference) or _packed(parent / ".git", reference)
+    return ""
+
+
+def _packed(git_dir: Path, reference: str) -> str:
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        for line in (git_dir / "packed-refs").read_text().splitlines():
+            if line.endswith(f" {reference}"):
+                return line.split(" ", 1)[0]
+    return ""
+
+
+def _versions() -> dict[str, str]:
+    loaded = {name: sys.modules[name] for name in _VERSIONED if name in sys.modules}
+    return {name: str(getattr(module, "__version__", "")) for name, module in loaded.items()}
+
+
+def _user() -> str:
+    with contextlib.suppress(OSError, KeyError):
+        return getpass.getuser()
+    return ""
+
+
+def _first_line(path: Path) -> str:
+    try:
+        return path.read_text().split("\n", 1)[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _first_set(environ: Mapping[str, str], names: tuple[str, ...]) -> str:
+    return next((environ[name] for name in names if environ.get(name)), "")
+
+
+def _first_int(environ: Mapping[str, str], names: tuple[str, ...], *, default: int) -> int:
+    text = _first_set(environ, names)
+    return int(text) if text.isdecimal() else default

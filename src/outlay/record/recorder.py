@@ -1,0 +1,322 @@
+"""The recorder: turns what a training loop does into records, and asks the gates.
+
+It never raises into the loop for its own reasons. Its axis of time is the wall clock at its start
+plus the monotonic clock since, so that a wall clock that is set back does no harm. Steps are timed
+on the host, without synchronising an accelerator.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from outlay.clock import Clock
+from outlay.ledger import (
+    AttemptEnded,
+    BudgetEvent,
+    CheckpointCommitted,
+    EndStatus,
+    Heartbeat,
+    Metric,
+    Note,
+    Price,
+    PriceChanged,
+    Record,
+    SpanBegun,
+    SpanEnded,
+    Step,
+)
+from outlay.record.gate import Gate
+from outlay.record.spans import Span
+
+Batch = TypeVar("Batch")
+Count = int | Callable[[Any], int] | None
+
+
+class Writer(Protocol):
+    """Where records go: a segment, or nowhere."""
+
+    lost: int
+
+    def append(self, record: Record) -> int:
+        """Write one record and return its sequence number."""
+
+    def sync(self) -> None:
+        """Make what was written survive a power loss."""
+
+    def close(self) -> None:
+        """Stop writing."""
+
+
+class NullWriter:
+    """A writer that keeps nothing, for when recording is switched off."""
+
+    lost = 0
+
+    def append(self, record: Record) -> int:
+        """Drop the record."""
+        del record
+        return 0
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+@dataclass(slots=True)
+class Totals:
+    """What this attempt has done so far."""
+
+    steps: int = 0
+    tokens: int = 0
+    samples: int = 0
+    step_ns: int = 0
+    wait_ns: int = 0
+
+
+class StepTimer:
+    """One step of a loop that outlay does not drive; what it used may be set while it runs."""
+
+    __slots__ = (
+        "_begun_ns", "_recorder", "comm_bytes", "count", "energy_mj", "flops", "number",
+        "samples", "tokens",
+    )  # fmt: skip
+
+    def __init__(self, recorder: Recorder, tokens: int, samples: int) -> None:
+        self._recorder = recorder
+        self.number = recorder.next_step
+        self.tokens = tokens
+        self.samples = samples
+        self.comm_bytes = 0
+        self.energy_mj = 0
+        self.flops = 0
+        self.count = 1
+
+    def __enter__(self) -> StepTimer:
+        self._recorder.begin_step(self.number)
+        self._begun_ns = self._recorder.monotonic_ns()
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        if exc_type is not None:
+            return  # A step that failed did not happen; its time falls to `other`.
+        recorder = self._recorder
+        ended_ns = recorder.monotonic_ns()
+        recorder.end_step(
+            Step(
+                t_ns=ended_ns + recorder.wall_offset_ns,
+                step=self.number,
+                dur_ns=ended_ns - self._begun_ns,
+                tokens=self.tokens,
+                samples=self.samples,
+                comm_bytes=self.comm_bytes,
+                energy_mj=self.energy_mj,
+                flops=self.flops,
+                count=self.count,
+            )
+        )
+
+
+class Recorder:
+    """Records one process of one attempt.
+
+    Args:
+        writer: The segment to append to; its header is already written.
+        clock: Read twice a step.
+        wall_offset_ns: What turns the monotonic clock into the attempt's axis.
+        first_step: The number of the first step, unless the loop says otherwise.
+        gates: Asked before and told after every step.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        clock: Clock,
+        *,
+        wall_offset_ns: int,
+        first_step: int = 0,
+        gates: Iterable[Gate] = (),
+    ) -> None:
+        self.writer = writer
+        self.monotonic_ns = clock.monotonic_ns
+        self.wall_offset_ns = wall_offset_ns
+        self.next_step = first_step
+        self.step_number = first_step - 1
+        self.stop_reason: str | None = None
+        self.totals = Totals()
+        self.gates = list(gates)
+        self._stepping_thread = threading.get_ident()
+        self._left: Step | None = None
+
+    def now_ns(self) -> int:
+        """Return the present instant on the attempt's axis, in UTC nanoseconds."""
+        return self.monotonic_ns() + self.wall_offset_ns
+
+    def steps(
+        self,
+        loader: Iterable[Batch],
+        *,
+        tokens: Count = None,
+        samples: Count = None,
+        start: int | None = None,
+    ) -> Iterator[Batch]:
+        """Yield the loader's batches; the time between two is one step.
+
+        The wait for each batch is timed apart. The loop ends when the loader does, or when a gate
+        lets no further step run. A step left by ``break`` counts; one left by an exception does
+        not.
+
+        Args:
+            loader: Any iterable of batches.
+            tokens: The tokens of a batch: a number, or a function of the batch.
+            samples: The samples of a batch, likewise.
+            start: The number of the first step, where it is not the last committed checkpoint + 1.
+        """
+        if start is not None:
+            self.next_step = start
+        batches = iter(loader)
+        ready_ns = self.monotonic_ns()
+        while self.stop_reason is None:
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            batch_tokens, batch_samples = _count(tokens, batch), _count(samples, batch)
+            if not self.may_step(tokens=batch_tokens, samples=batch_samples):
+                return
+            number = self.next_step
+            self.begin_step(number)
+            begun_ns = self.monotonic_ns()
+            completed = False
+            try:
+                yield batch
+                completed = True
+            finally:
+                ended_ns = self.monotonic_ns()
+                step = Step(
+                    t_ns=ended_ns + self.wall_offset_ns,
+                    step=number,
+                    dur_ns=ended_ns - begun_ns,
+                    wait_ns=begun_ns - ready_ns,
+                    tokens=batch_tokens,
+                    samples=batch_samples,
+                )
+                if completed:
+                    self.end_step(step)
+                else:
+                    # Left by `break` or by an exception: which of the two is known at the next
+                    # call (the step is written) or when the run closes on an error (it is not).
+                    self._left = step
+            ready_ns = ended_ns
+
+    def step(self, *, tokens: int = 0, samples: int = 0) -> StepTimer:
+        """Return a timer for one step: ``with run.step(tokens=4096): ...``."""
+        return StepTimer(self, tokens, samples)
+
+    def may_step(self, *, tokens: int = 0, samples: int = 0) -> bool:
+        """Ask every gate whether a step of this size may run; a refusal ends the loop."""
+        for gate in self.gates:
+            self.stop_reason = self.stop_reason or gate.before_step(tokens=tokens, samples=samples)
+        return self.stop_reason is None
+
+    def begin_step(self, number: int) -> None:
+        """Take note of which step runs, and in which thread."""
+        if self._left is not None:
+            self._write_left_step()
+        self.step_number = number
+        self._stepping_thread = threading.get_ident()
+
+    def end_step(self, step: Step) -> None:
+        """Record a step that ran to its end, and tell the gates."""
+        self.writer.append(step)
+        self.next_step = step.step + step.count
+        totals = self.totals
+        totals.steps += step.count
+        totals.tokens += step.tokens
+        totals.samples += step.samples
+        totals.step_ns += step.dur_ns
+        totals.wait_ns += step.wait_ns
+        for gate in self.gates:
+            self.stop_reason = gate.after_step(step) or self.stop_reason
+
+    def span(self, name: str, *, overlapped: bool = False) -> Span:
+        """Return a span: ``with run.span("checkpoint_save"): ...`` or ``@run.span("evaluation")``.
+
+        Args:
+            name: A phase such as ``evaluation``, or any name of your own.
+            overlapped: The work runs beside training and does not hold it up.
+        """
+        return Span(self, name, overlapped=overlapped)
+
+    def begin_span(self, name: str, *, overlapped: bool) -> int:
+        """Record the begin of a span; another thread than the stepping one is beside it."""
+        beside = overlapped or threading.get_ident() != self._stepping_thread
+        return self.append(SpanBegun(t_ns=self.now_ns(), name=name, overlapped=beside))
+
+    def end_span(self, begun: int) -> None:
+        """Record the end of the span that began at sequence number ``begun``."""
+        self.append(SpanEnded(t_ns=self.now_ns(), begun=begun))
+
+    def metric(self, name: str, value: float, step: int | None = None) -> None:
+        """Record a number about the training, such as ``metric("accuracy", 0.91)``."""
+        number = self.step_number if step is None else step
+        value = float(value)
+        written = value if math.isfinite(value) else str(value)
+        self.append(Metric(t_ns=self.now_ns(), name=name, value=written, step=number))
+
+    def checkpoint_committed(self, step: int | None = None) -> None:
+        """Record that everything up to ``step`` (default: the last one) is safe on storage."""
+        number = self.step_number if step is None else step
+        self.append(CheckpointCommitted(t_ns=self.now_ns(), step=number))
+        self.writer.sync()
+
+    def price_changed(self, price: Price, gpus: int) -> PriceChanged:
+        """Record what the run pays from now on, and return the record."""
+        change = PriceChanged(t_ns=self.now_ns(), price=price, gpus=gpus)
+        self.append(change)
+        return change
+
+    def budget_event(self, event: str, data: dict[str, Any]) -> None:
+        """Record something that happened to the budget."""
+        self.append(BudgetEvent(t_ns=self.now_ns(), event=event, data=data))
+
+    def heartbeat(self, *, gpu_busy_ns: int = 0, energy_mj: int = 0) -> None:
+        """Record a sign of life."""
+        self.append(Heartbeat(t_ns=self.now_ns(), gpu_busy_ns=gpu_busy_ns, energy_mj=energy_mj))
+
+    def note(self, text: str, **data: object) -> None:
+        """Record anything worth keeping."""
+        self.append(Note(t_ns=self.now_ns(), text=text, data=data))
+
+    def append(self, record: Record) -> int:
+        """Write a record that is not a step."""
+        if self._left is not None:
+            self._write_left_step()
+        return self.writer.append(record)
+
+    def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
+        """Record the end of the attempt and stop writing."""
+        if status != "completed":
+            self._left = None
+        for gate in self.gates:
+            gate.finish(status)
+        end = AttemptEnded(t_ns=self.now_ns(), status=status, reason=reason, exit_code=exit_code)
+        self.append(end)
+        self.writer.sync()
+        self.writer.close()
+
+    def _write_left_step(self) -> None:
+        step, self._left = self._left, None
+        if step is not None:
+            self.end_step(step)
+
+
+def _count(count: Count, batch: object) -> int:
+    if count is None:
+        return 0
+    return int(count(batch)) if callable(count) else count
