@@ -1,0 +1,74 @@
+"""Connecting to the store: the only SQL that depends on which database it is.
+
+Queries live in the modules beside this one and speak plain SQLAlchemy Core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event
+from sqlalchemy.dialects import postgresql, sqlite
+
+BUSY_TIMEOUT_MS = 30_000
+
+
+def connect(url: URL) -> Engine:
+    """Return an engine for the URL; touches nothing yet."""
+    if url.get_backend_name() != "sqlite":
+        return create_engine(url)
+    # A connection per use: cheap with SQLite, and nothing open is carried across a fork.
+    engine = create_engine(url, poolclass=NullPool)
+    event.listen(engine, "connect", _prepare_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _prepare_sqlite(connection: Any, _record: object) -> None:
+    # The driver's own idea of when a transaction begins leaves DDL outside of it; we begin.
+    connection.isolation_level = None
+    connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    # A write lock taken at once waits its turn; one taken half-way fails when another wrote.
+    writes = connection.get_execution_options().get("outlay_writes", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+
+@contextmanager
+def writing(engine: Engine) -> Iterator[Connection]:
+    """One transaction that writes; commits at the end, rolls back on any exception."""
+    with engine.execution_options(outlay_writes=True).begin() as connection:
+        yield connection
+
+
+def upsert(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], *, newer: str
+) -> None:
+    """Insert rows, or replace those with the same primary key unless they are newer.
+
+    Args:
+        connection: Inside ``writing``.
+        table: Where to; its primary key decides what is the same row.
+        rows: Full rows by column name.
+        newer: The column that says which of two versions is the later one.
+    """
+    if not rows:
+        return
+    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
+    statement = insert(table)
+    keys = [column.name for column in table.primary_key]
+    replaced = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
+    connection.execute(
+        statement.on_conflict_do_update(
+            index_elements=keys,
+            set_=replaced,
+            where=table.c[newer] <= statement.excluded[newer],
+        ),
+        list(rows),
+    )

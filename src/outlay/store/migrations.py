@@ -1,0 +1,84 @@
+"""Bringing a store's tables forward, one version at a time; never back.
+
+Each migration runs in one transaction under the database's write lock, so that of two processes
+that open a store at once one migrates and the other finds it done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Engine, Table, func, insert, inspect, select
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import OutlayError
+from outlay.store import schema
+from outlay.store.engine import writing
+
+
+class StoreTooNew(OutlayError):
+    """A newer outlay wrote this store; this one does not know what its tables mean."""
+
+    def __init__(self, seen: int, known: int) -> None:
+        super().__init__(
+            f"the store has schema version {seen}, and this outlay knows up to {known}. "
+            "Upgrade outlay, or set OUTLAY_HOME to another directory."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One step forward.
+
+    A migration that will one day *change* a table must first freeze the definition that earlier
+    ones created it with; the test that walks old stores forward fails until that is done.
+
+    Attributes:
+        version: What the store is at afterwards.
+        creates: Tables that are new in it.
+        changes: Anything else it does.
+    """
+
+    version: int
+    creates: tuple[Table, ...] = ()
+    changes: Callable[[Connection], None] | None = None
+
+
+MIGRATIONS = (Migration(version=1, creates=(schema.runs,)),)
+NEWEST = MIGRATIONS[-1].version
+
+
+def migrate(engine: Engine, *, to: int = NEWEST, clock: Clock = SYSTEM) -> None:
+    """Bring the store to version ``to``; does nothing when it is there already.
+
+    Raises:
+        StoreTooNew: The store is past every version known here.
+    """
+    with engine.begin() as connection:
+        if _version(connection) == to:
+            return
+    with writing(engine) as connection:
+        schema.versions.create(connection, checkfirst=True)
+        at = _version(connection)
+        for migration in MIGRATIONS:
+            if at < migration.version <= to:
+                _apply(connection, migration, clock.wall_ns())
+
+
+def _version(connection: Connection) -> int:
+    if not inspect(connection).has_table(schema.versions.name):
+        return 0
+    at: int = connection.scalar(select(func.max(schema.versions.c.version))) or 0
+    if at > NEWEST:
+        raise StoreTooNew(at, NEWEST)
+    return at
+
+
+def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
+    for table in migration.creates:
+        table.create(connection)
+    if migration.changes is not None:
+        migration.changes(connection)
+    row = {"version": migration.version, "applied_ns": now_ns}
+    connection.execute(insert(schema.versions).values(row))

@@ -1,0 +1,66 @@
+"""Opening the store: where it is, and what to say when it cannot be opened."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from sqlalchemy import URL, Engine, make_url
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+
+from outlay.errors import InvalidValue, OutlayError
+from outlay.store.engine import connect
+from outlay.store.home import outlay_home
+from outlay.store.migrations import migrate
+
+_EXPECTED_URL = "a database URL such as postgresql+psycopg://host/outlay or sqlite:////path/to.db"
+
+
+class StoreUnavailable(OutlayError):
+    """The store cannot be opened."""
+
+    def __init__(self, url: URL, reason: str) -> None:
+        super().__init__(
+            f"cannot open the store at {url.render_as_string(hide_password=True)}: {reason}. "
+            "Set OUTLAY_HOME to a directory you can write to, or OUTLAY_STORE to a database URL."
+        )
+
+
+def open_store(data_dir: Path | str | None = None) -> Engine:
+    """Open the store, creating it or bringing its tables up to date first.
+
+    Args:
+        data_dir: A directory to keep it in; else ``$OUTLAY_STORE``, else ``$OUTLAY_HOME``.
+
+    Raises:
+        StoreUnavailable: It cannot be opened.
+        StoreTooNew: A newer outlay wrote it.
+    """
+    url = store_url(data_dir)
+    try:
+        if url.get_backend_name() == "sqlite" and url.database:
+            Path(url.database).parent.mkdir(parents=True, exist_ok=True)
+        engine = connect(url)
+        migrate(engine)
+    except (SQLAlchemyError, OSError, ImportError) as error:
+        raise StoreUnavailable(url, _reason(error)) from error
+    return engine
+
+
+def store_url(data_dir: Path | str | None = None) -> URL:
+    """Return the address of the store: an explicit directory, the environment, the home."""
+    named = os.environ.get("OUTLAY_STORE")
+    if data_dir is None and named:
+        try:
+            return make_url(named)
+        except ArgumentError:
+            # The value may hold a password, so the message does not repeat it.
+            raise InvalidValue("OUTLAY_STORE", "an unreadable URL", _EXPECTED_URL) from None
+    directory = outlay_home() if data_dir is None else Path(data_dir).expanduser()
+    return URL.create("sqlite", database=str(directory.absolute() / "outlay.db"))
+
+
+def _reason(error: Exception) -> str:
+    # SQLAlchemy's own text repeats the statement and its parameters; the driver's says why.
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,145 @@
+"""What every database behind the store must do; another database joins by adding its URL."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import URL, Engine
+
+from outlay.store import RunRow, open_store, runs, schema
+from outlay.store.engine import writing
+from outlay.units import Money
+
+DATABASES = ["sqlite"]
+
+
+@pytest.fixture(params=DATABASES)
+def store(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Engine:
+    """An empty store in each database."""
+    url = {"sqlite": URL.create("sqlite", database=str(tmp_path / "store.db"))}[request.param]
+    monkeypatch.setenv("OUTLAY_STORE", url.render_as_string(hide_password=False))
+    return open_store()
+
+
+def run_row(run_id: str = "r1", *, started_ns: int = 100, updated_ns: int = 200) -> RunRow:
+    return RunRow(
+        run_id=run_id,
+        dir=f"/runs/{run_id}",
+        model="bert-base",
+        name=run_id,
+        status="running",
+        attempts=1,
+        steps=10,
+        tokens=5_000,
+        started_ns=started_ns,
+        last_seen_ns=started_ns + 50,
+        tags={"team": "nlp"},
+        updated_ns=updated_ns,
+    )
+
+
+def test_a_registered_run_is_read_back_as_it_was(store: Engine) -> None:
+    row = replace(run_row(), cost_micros=1_500_000, currency="USD", ended_ns=2**62)
+    runs.register(store, [row])
+    assert runs.get(store, "r1") == row
+
+
+def test_a_cost_has_its_currency(store: Engine) -> None:
+    runs.register(store, [replace(run_row(), cost_micros=7, currency="EUR")])
+    found = runs.get(store, "r1")
+    assert found is not None
+    assert found.cost == Money(7, "EUR")
+
+
+def test_a_run_without_a_price_has_no_cost(store: Engine) -> None:
+    runs.register(store, [run_row()])
+    found = runs.get(store, "r1")
+    assert found is not None
+    assert found.cost is None
+
+
+def test_an_unregistered_run_is_none(store: Engine) -> None:
+    assert runs.get(store, "nobody") is None
+
+
+def test_registering_twice_changes_nothing(store: Engine) -> None:
+    for _ in range(2):
+        runs.register(store, [run_row("a"), run_row("b")])
+    assert [row.run_id for row in runs.list_runs(store)] == ["a", "b"]
+
+
+def test_a_later_look_at_a_run_replaces_the_earlier(store: Engine) -> None:
+    later = replace(run_row(updated_ns=300), status="completed")
+    runs.register(store, [run_row(updated_ns=200)])
+    runs.register(store, [later])
+    assert runs.get(store, "r1") == later
+
+
+def test_a_look_that_arrives_late_does_not_replace_a_later_one(store: Engine) -> None:
+    later = replace(run_row(updated_ns=300), status="completed")
+    runs.register(store, [later])
+    runs.register(store, [run_row(updated_ns=200)])
+    assert runs.get(store, "r1") == later
+
+
+def test_registering_no_runs_is_nothing(store: Engine) -> None:
+    runs.register(store, [])
+    assert runs.list_runs(store) == []
+
+
+def test_runs_are_listed_newest_first(store: Engine) -> None:
+    runs.register(store, [run_row("old", started_ns=1), run_row("new", started_ns=9)])
+    assert [row.run_id for row in runs.list_runs(store)] == ["new", "old"]
+
+
+def test_runs_are_filtered_by_status_model_and_life(store: Engine) -> None:
+    done = replace(run_row("done"), status="completed")
+    other = replace(run_row("other"), model="gpt")
+    late = run_row("late", started_ns=10_000)
+    runs.register(store, [done, other, late])
+    assert [row.run_id for row in runs.list_runs(store, status="completed")] == ["done"]
+    assert [row.run_id for row in runs.list_runs(store, model="gpt")] == ["other"]
+    assert [row.run_id for row in runs.list_runs(store, since_ns=10_050)] == ["late"]
+    assert [row.run_id for row in runs.list_runs(store, limit=1)] == ["late"]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@given(
+    st.lists(
+        st.builds(
+            run_row,
+            st.sampled_from(["a", "b", "c"]),
+            started_ns=st.integers(0, 5),
+            updated_ns=st.integers(0, 5),
+        ),
+        max_size=8,
+    )
+)
+def test_any_order_of_registering_leaves_the_latest_look(store: Engine, rows: list[RunRow]) -> None:
+    with writing(store) as connection:
+        connection.execute(schema.runs.delete())
+    for row in rows:
+        runs.register(store, [row])
+    latest = {row.run_id: row for row in sorted(rows, key=lambda row: row.updated_ns)}
+    assert {row.run_id: row for row in runs.list_runs(store)} == latest
+
+
+def test_a_failed_transaction_leaves_nothing(store: Engine) -> None:
+    def fail() -> None:
+        with writing(store) as connection:
+            connection.execute(schema.runs.insert(), [vars_of(run_row())])
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail()
+    assert runs.list_runs(store) == []
+
+
+def vars_of(row: RunRow) -> dict[str, object]:
+    return {name: getattr(row, name) for name in RunRow.__slots__}

@@ -1,0 +1,149 @@
+"""Opening the store: where it is, who may open it, and stores of other versions."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, MetaData, func, insert, select, text
+
+from outlay.errors import InvalidValue
+from outlay.store import StoreTooNew, StoreUnavailable, migrations, open_store, outlay_home, schema
+from outlay.store.engine import connect, writing
+from outlay.store.opening import store_url
+
+
+def columns_of(store: Engine) -> dict[str, list[str]]:
+    reflected = MetaData()
+    reflected.reflect(store)
+    return {
+        name: sorted(
+            f"{column.name} {column.type} {column.nullable} {column.primary_key}"
+            for column in table.columns
+        )
+        for name, table in reflected.tables.items()
+    }
+
+
+def pragma(store: Engine, name: str) -> object:
+    with store.begin() as connection:
+        return connection.scalar(text(f"PRAGMA {name}"))
+
+
+def test_the_store_is_in_the_home_by_default(private_home: Path) -> None:
+    open_store()
+    assert (private_home / "outlay.db").is_file()
+
+
+def test_a_data_dir_puts_the_store_elsewhere(tmp_path: Path, private_home: Path) -> None:
+    open_store(tmp_path / "made" / "on demand")
+    assert (tmp_path / "made" / "on demand" / "outlay.db").is_file()
+    assert not (private_home / "outlay.db").exists()
+
+
+def test_the_environment_names_another_database(
+    tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_STORE", f"sqlite:///{tmp_path}/team.db")
+    open_store()
+    assert (tmp_path / "team.db").is_file()
+    assert not (private_home / "outlay.db").exists()
+
+
+def test_without_a_setting_the_home_is_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OUTLAY_HOME")
+    assert outlay_home().name == "outlay"
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("journal_mode", "wal"), ("busy_timeout", 30_000), ("foreign_keys", 1)]
+)
+def test_sqlite_is_set_up_for_many_processes(name: str, expected: object) -> None:
+    assert pragma(open_store(), name) == expected
+
+
+def test_opening_again_changes_nothing() -> None:
+    before = columns_of(open_store())
+    assert columns_of(open_store()) == before
+
+
+def test_a_store_of_a_newer_outlay_is_refused() -> None:
+    with writing(open_store()) as connection:
+        connection.execute(insert(schema.versions).values(version=999, applied_ns=0))
+    with pytest.raises(StoreTooNew, match=r"999.*Upgrade outlay"):
+        open_store()
+
+
+@pytest.mark.parametrize("version", range(migrations.NEWEST))
+def test_an_older_store_walks_forward_to_the_schema_of_today(version: int, tmp_path: Path) -> None:
+    old = connect(store_url(tmp_path))
+    migrations.migrate(old, to=version)
+    migrations.migrate(old)
+    fresh = connect(store_url(tmp_path / ".."))
+    schema.metadata.create_all(fresh)
+    assert columns_of(old) == columns_of(fresh)
+
+
+def test_a_file_that_is_no_database_is_said_so(private_home: Path) -> None:
+    (private_home / "outlay.db").write_text("these are not the books" * 100)
+    with pytest.raises(StoreUnavailable, match=r"not a database.*OUTLAY_HOME"):
+        open_store()
+
+
+def test_a_home_that_is_a_file_is_said_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreUnavailable, match="OUTLAY_HOME"):
+        open_store(tmp_path / "file")
+
+
+def test_an_unreadable_url_is_refused_without_repeating_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTLAY_STORE", "hunter2")
+    with pytest.raises(InvalidValue, match="OUTLAY_STORE") as caught:
+        open_store()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_password_is_not_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTLAY_STORE", "nosuchdb://me:hunter2@127.0.0.1/outlay")
+    with pytest.raises(StoreUnavailable) as caught:
+        open_store()
+    assert "hunter2" not in str(caught.value)
+
+
+def test_processes_that_open_a_new_store_at_once_all_succeed(private_home: Path) -> None:
+    program = """
+import sys
+from outlay.store import RunRow, open_store, runs
+print("ready", flush=True)
+sys.stdin.readline()
+me = sys.argv[1]
+row = dict(dir="/", model="m", name=me, status="running", attempts=1, steps=0, tokens=0)
+store = open_store()
+runs.register(store, [RunRow(run_id=me, started_ns=0, last_seen_ns=0, updated_ns=0, **row)])
+"""
+    workers = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(number)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(8)
+    ]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    for worker in workers:
+        assert worker.stdin is not None
+        worker.stdin.write("go\n")
+        worker.stdin.flush()
+    assert [worker.communicate()[1] for worker in workers] == [""] * 8
+    assert (private_home / "outlay.db").is_file()
+    with open_store().begin() as connection:
+        assert connection.scalar(select(func.count()).select_from(schema.runs)) == 8
+        assert connection.scalar(select(func.count()).select_from(schema.versions)) == (
+            migrations.NEWEST
+        )
