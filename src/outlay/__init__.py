@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from outlay.errors import Finding, OutlayError
+    from outlay.runs import Run, run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
 # Each public name and the module that defines it.
@@ -24,7 +25,9 @@ _HOMES = {
     "Money": "outlay.units",
     "OutlayError": "outlay.errors",
     "Rate": "outlay.units",
+    "Run": "outlay.runs",
     "Tokens": "outlay.units",
+    "run": "outlay.runs",
 }
 
 __all__ = [
@@ -35,7 +38,9 @@ __all__ = [
     "Money",
     "OutlayError",
     "Rate",
+    "Run",
     "Tokens",
+    "run",
 ]
 
 

@@ -1,5 +1,6 @@
 """The run log: what happened in a run, as appended facts. It computes nothing from them."""
 
+from outlay.ledger.attempts import Attempt, SegmentLife, derive_attempts
 from outlay.ledger.codec import encode_line
 from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
 from outlay.ledger.records import (
@@ -10,6 +11,7 @@ from outlay.ledger.records import (
     EndStatus,
     Gap,
     Heartbeat,
+    KnownRecord,
     Metric,
     Note,
     Price,
@@ -27,6 +29,7 @@ from outlay.ledger.segments import SegmentId, ledger_dir, segment_paths
 from outlay.ledger.writer import SegmentWriter
 
 __all__ = [
+    "Attempt",
     "AttemptEnded",
     "AttemptStarted",
     "BudgetEvent",
@@ -35,6 +38,7 @@ __all__ = [
     "EndStatus",
     "Gap",
     "Heartbeat",
+    "KnownRecord",
     "LedgerReader",
     "Metric",
     "Note",
@@ -44,12 +48,14 @@ __all__ = [
     "RunIdentity",
     "RunLog",
     "SegmentId",
+    "SegmentLife",
     "SegmentWriter",
     "SpanBegun",
     "SpanEnded",
     "Step",
     "Unknown",
     "claim_identity",
+    "derive_attempts",
     "encode_line",
     "kind_of",
     "last_committed_step",

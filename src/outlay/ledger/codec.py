@@ -14,8 +14,7 @@ import msgspec
 
 from outlay.ledger.records import KnownRecord, Record, Unknown
 
-VERSION = 1
-_PREFIX = b'{"v":%d,' % VERSION
+_PREFIX = b'{"v":1,'
 _SEAL_BYTES = len(b',"crc":"00000000"}')
 
 _encode = msgspec.json.Encoder().encode
@@ -30,10 +29,9 @@ class Decoded(NamedTuple):
     complaints: list[tuple[int, str]]
 
 
-def encode_line(record: Record, seq: int) -> bytes:
+def encode_line(record: KnownRecord, seq: int) -> bytes:
     """Return the record as a sealed line, newline included, with ``seq`` as its place."""
-    fields = _encode_unknown(record) if type(record) is Unknown else _encode(record)
-    body = b'%b"seq":%d,%b' % (_PREFIX, seq, fields[1:-1])
+    body = b'{"v":1,"seq":%d,%b' % (seq, _encode(record)[1:-1])
     return b'%b,"crc":"%08x"}\n' % (body, crc32(body))
 
 
@@ -80,10 +78,6 @@ def _decode_line(line: bytes) -> Record:
         return _decoder.decode(line)
     except msgspec.ValidationError as error:
         return _decode_unknown(line, error)
-
-
-def _encode_unknown(record: Unknown) -> bytes:
-    return _encode({"kind": record.kind, "t_ns": record.t_ns} | record.fields)
 
 
 def _decode_unknown(line: bytes, error: msgspec.ValidationError) -> Unknown:

@@ -7,6 +7,7 @@ counted, said once, and recorded as a gap as soon as writing works again.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import os
 import threading
@@ -16,7 +17,7 @@ from pathlib import Path
 
 from outlay.clock import Clock
 from outlay.ledger.codec import encode_line
-from outlay.ledger.records import AttemptStarted, Gap, Record
+from outlay.ledger.records import AttemptStarted, Gap, KnownRecord
 
 _log = logging.getLogger("outlay")
 
@@ -37,6 +38,9 @@ class _Trouble:
 class SegmentWriter:
     """Appends records to one file, which it creates and nobody else writes.
 
+    The usual append takes no lock: a number from a counter and one ``write`` to a descriptor in
+    append mode are each atomic, and readers put records in order by their number.
+
     Args:
         path: The segment's file; its directory is made when missing.
         header: The segment's first record, kept so that a deleted file can be begun anew.
@@ -48,38 +52,34 @@ class SegmentWriter:
         self.lost = 0
         self._header = encode_line(header, 0)
         self._clock = clock
-        self._lock = threading.RLock()  # Reentrant: a signal handler may record during an append.
+        self._numbers = itertools.count(1)
         self._fd = _CLOSED
-        self._next_seq = 1
-        self._written = 0
         self._trouble: _Trouble | None = None
+        self._trouble_lock = threading.RLock()  # Reentrant: a signal handler may append, too.
         self._retry_open_at_ns = 0
         self._silent = False
         self._warned = False
         _live_writers.add(self)
         self._open(header.t_ns)
 
-    def append(self, record: Record) -> int:
+    def append(self, record: KnownRecord) -> int:
         """Write one record and return its sequence number; on failure it is counted as lost."""
-        with self._lock:
-            seq = self._next_seq
-            self._next_seq = seq + 1
-            line = encode_line(record, seq)
-            if self._trouble is None:
-                try:
-                    if os.write(self._fd, line) == len(line):
-                        self._written += 1
-                        return seq
-                    self._lose(record, "the disk took only part of a record", torn=True)
-                except OSError as error:
-                    self._lose(record, _reason(error))
-            elif not self._silent:
-                self._append_in_trouble(record, line, self._trouble)
-            return seq
+        seq = next(self._numbers)
+        line = encode_line(record, seq)
+        if self._trouble is None:
+            try:
+                if os.write(self._fd, line) == len(line):
+                    return seq
+                self._lose(record, "the disk took only part of a record", torn=True)
+            except OSError as error:
+                self._lose(record, _reason(error))
+        elif not self._silent:
+            self._append_in_trouble(record, line)
+        return seq
 
     def sync(self) -> None:
         """Make everything appended so far survive a power loss, where the disk allows it."""
-        with self._lock:
+        with self._trouble_lock:
             if self._fd == _CLOSED:
                 return
             try:
@@ -91,24 +91,26 @@ class SegmentWriter:
 
     def close(self) -> None:
         """Stop writing; what is appended afterwards is dropped."""
-        with self._lock:
-            self._silent = True
-            self._trouble = _Trouble(0, "closed")
-            self._close_file()
+        self._silent = True
+        self._trouble = _Trouble(0, "closed")
+        self._fd = _CLOSED
 
     def _open(self, t_ns: int) -> bool:
         """Create the file with its header; a file without one is not left behind."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            self._fd = os.open(self.path, flags, 0o644)
+            descriptor = os.open(self.path, flags, 0o644)
         except OSError as error:
             self._open_failed(t_ns, _reason(error))
             return False
+        # Closed when nobody can use it any more: a thread may be about to write to it, and a
+        # number that was freed could by then be another file's.
+        weakref.finalize(self, os.close, descriptor).atexit = False
         with contextlib.suppress(OSError):
-            if os.write(self._fd, self._header) == len(self._header):
+            if os.write(descriptor, self._header) == len(self._header):
+                self._fd = descriptor
                 return True
-        self._close_file()
         with contextlib.suppress(OSError):
             self.path.unlink()
         self._open_failed(t_ns, "no space for the first record")
@@ -119,37 +121,40 @@ class SegmentWriter:
         self._retry_open_at_ns = self._clock.monotonic_ns() + _RETRY_OPEN_NS
         self._warn(reason)
 
-    def _lose(self, record: Record, reason: str, *, torn: bool = False) -> None:
-        self._trouble = self._trouble or _Trouble(record.t_ns, reason)
-        self._trouble.lost += 1
-        self._trouble.torn |= torn
-        self.lost += 1
-        self._warn(reason)
+    def _lose(self, record: KnownRecord, reason: str, *, torn: bool = False) -> None:
+        with self._trouble_lock:
+            self._trouble = self._trouble or _Trouble(record.t_ns, reason)
+            self._trouble.lost += 1
+            self._trouble.torn |= torn
+            self.lost += 1
+            self._warn(reason)
 
-    def _append_in_trouble(self, record: Record, line: bytes, trouble: _Trouble) -> None:
+    def _append_in_trouble(self, record: KnownRecord, line: bytes) -> None:
         """Try to write what was lost and then the record, in one write; else count it too."""
-        if not self._is_open(record.t_ns):
-            self._lose(record, trouble.reason)
-            return
-        # The seal ends a torn line, so that only that one is bad.
-        text = (b"\n" if trouble.torn else b"") + self._gap_line(record, trouble) + line
-        try:
-            written = os.write(self._fd, text)
-        except OSError as error:
-            self._lose(record, _reason(error))
-            return
-        if written != len(text):
-            self._lose(record, trouble.reason, torn=written > 0)
-            return
-        self._next_seq += 1
-        self._written += 2
-        self._trouble = None
+        with self._trouble_lock:
+            trouble = self._trouble or _Trouble(record.t_ns, "another thread had trouble")
+            if not self._is_open(record.t_ns):
+                self._lose(record, trouble.reason)
+                return
+            # The seal ends a torn line, so that only that one is bad.
+            text = (b"\n" if trouble.torn else b"") + self._gap_line(record, trouble) + line
+            try:
+                written = os.write(self._fd, text)
+            except OSError as error:
+                self._lose(record, _reason(error))
+                return
+            if written == len(text):
+                self._trouble = None
+            else:
+                self._lose(record, trouble.reason, torn=written > 0)
 
-    def _gap_line(self, record: Record, trouble: _Trouble) -> bytes:
+    def _gap_line(self, record: KnownRecord, trouble: _Trouble) -> bytes:
+        if not trouble.lost:
+            return b""
         gap = Gap(
             t_ns=record.t_ns, lost=trouble.lost, since_ns=trouble.since_ns, reason=trouble.reason
         )
-        return encode_line(gap, self._next_seq)
+        return encode_line(gap, next(self._numbers))
 
     def _is_open(self, t_ns: int) -> bool:
         if self._fd != _CLOSED:
@@ -158,17 +163,12 @@ class SegmentWriter:
 
     def _begin_anew(self) -> None:
         """The file was deleted under us: everything written to it is gone."""
-        self._close_file()
+        self._fd = _CLOSED
         reason = "the segment file was deleted while it was being written"
-        self._trouble = _Trouble(self._clock.wall_ns(), reason, lost=self._written)
-        self.lost += self._written
-        self._written = 0
+        gone = next(self._numbers) - 1 - self.lost
+        self._trouble = _Trouble(self._clock.wall_ns(), reason, lost=gone)
+        self.lost += gone
         self._warn(reason)
-
-    def _close_file(self) -> None:
-        if self._fd != _CLOSED:
-            os.close(self._fd)
-            self._fd = _CLOSED
 
     def _warn(self, reason: str) -> None:
         if not self._warned:
@@ -181,7 +181,7 @@ class SegmentWriter:
 
     def _abandon(self) -> None:
         """In a forked child: the segment stays the parent's, and this copy falls silent."""
-        self._lock = threading.RLock()  # The parent's may be held by a thread that is not here.
+        self._trouble_lock = threading.RLock()  # The parent's may be held by a thread not here.
         self.close()
 
 

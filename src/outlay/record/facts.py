@@ -48,7 +48,7 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         world_size=world_size(environ),
         pid=os.getpid(),
         host=socket.gethostname() if personal else "",
-        boot_id=_first_line(Path("/proc/sys/kernel/random/boot_id")) if personal else "",
+        boot_id=boot_id() if personal else "",
         user=_user() if personal else "",
         launch=launch_id(environ),
         slurm_job=environ.get("SLURM_JOB_ID", ""),
@@ -78,6 +78,11 @@ def launch_id(environ: Mapping[str, str]) -> str:
     if job := environ.get("SLURM_JOB_ID"):
         return f"slurm-{job}-{environ.get('SLURM_RESTART_COUNT', '0')}"
     return ""
+
+
+def boot_id() -> str:
+    """Return what changes with every boot of this machine, or "" where nothing says."""
+    return _first_line(Path("/proc/sys/kernel/random/boot_id"))
 
 
 def gpu_model() -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import struct
+import sys
 from pathlib import Path
 
 from outlay.errors import RunInUse
@@ -18,31 +20,61 @@ class RankLock:
     it, and network file systems know it. Since it does not exclude the process that holds it, that
     case is looked up here.
 
+    Args:
+        ledger: The directory of the run's segments; it exists.
+        rank: Which rank to hold.
+        holder: Who holds it, for the error that the next one gets.
+
     Raises:
         RunInUse: Another process, or this one, records that rank already.
         OSError: The lock file cannot be made.
     """
 
-    def __init__(self, ledger: Path, rank: int) -> None:
-        self._path = ledger.resolve() / f"rank-{rank}.lock"
+    def __init__(self, ledger: Path, rank: int, *, holder: str) -> None:
+        self._path = _lock_path(ledger, rank)
         if self._path in _held_here:
             raise RunInUse(str(ledger.parent), rank, "this process")
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
-            holder = os.read(self._fd, 200).decode(errors="replace").strip()
+            other = os.read(self._fd, 200).decode(errors="replace").strip()
             os.close(self._fd)
-            raise RunInUse(str(ledger.parent), rank, holder or "another process") from None
+            raise RunInUse(str(ledger.parent), rank, other or "another process") from None
         _held_here.add(self._path)
         os.ftruncate(self._fd, 0)
-        os.write(self._fd, f"pid {os.getpid()} on {os.uname().nodename}\n".encode())
+        os.write(self._fd, f"{holder}\n".encode())
 
     def release(self) -> None:
         """Let another process record this rank."""
         if self._path in _held_here:
             _held_here.discard(self._path)
             os.close(self._fd)
+
+
+def is_held(ledger: Path, rank: int) -> bool | None:
+    """Say whether a live process holds the rank, without taking it; None where nobody can tell.
+
+    Raises:
+        OSError: The lock file is not there or cannot be asked about.
+    """
+    path = _lock_path(ledger, rank)
+    if path in _held_here:
+        return True
+    if sys.platform != "linux":
+        return None
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # struct flock of Linux: l_type, l_whence, l_start, l_len, l_pid.
+        question = struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
+    finally:
+        os.close(descriptor)
+    return bool(struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK)
+
+
+def _lock_path(ledger: Path, rank: int) -> Path:
+    return ledger.resolve() / f"rank-{rank}.lock"
 
 
 def _forget_all() -> None:

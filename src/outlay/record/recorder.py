@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from outlay.clock import Clock
@@ -20,11 +19,11 @@ from outlay.ledger import (
     CheckpointCommitted,
     EndStatus,
     Heartbeat,
+    KnownRecord,
     Metric,
     Note,
     Price,
     PriceChanged,
-    Record,
     SpanBegun,
     SpanEnded,
     Step,
@@ -41,7 +40,7 @@ class Writer(Protocol):
 
     lost: int
 
-    def append(self, record: Record) -> int:
+    def append(self, record: KnownRecord) -> int:
         """Write one record and return its sequence number."""
 
     def sync(self) -> None:
@@ -56,7 +55,7 @@ class NullWriter:
 
     lost = 0
 
-    def append(self, record: Record) -> int:
+    def append(self, record: KnownRecord) -> int:
         """Drop the record."""
         del record
         return 0
@@ -68,37 +67,21 @@ class NullWriter:
         """Do nothing."""
 
 
-@dataclass(slots=True)
-class Totals:
-    """What this attempt has done so far."""
-
-    steps: int = 0
-    tokens: int = 0
-    samples: int = 0
-    step_ns: int = 0
-    wait_ns: int = 0
-
-
 class StepTimer:
     """One step of a loop that outlay does not drive; what it used may be set while it runs."""
 
-    __slots__ = (
-        "_begun_ns", "_recorder", "comm_bytes", "count", "energy_mj", "flops", "number",
-        "samples", "tokens",
-    )  # fmt: skip
+    comm_bytes = 0
+    energy_mj = 0
+    flops = 0
+    count = 1
 
     def __init__(self, recorder: Recorder, tokens: int, samples: int) -> None:
         self._recorder = recorder
-        self.number = recorder.next_step
         self.tokens = tokens
         self.samples = samples
-        self.comm_bytes = 0
-        self.energy_mj = 0
-        self.flops = 0
-        self.count = 1
 
     def __enter__(self) -> StepTimer:
-        self._recorder.begin_step(self.number)
+        self.number = self._recorder.begin_step()
         self._begun_ns = self._recorder.monotonic_ns()
         return self
 
@@ -148,10 +131,10 @@ class Recorder:
         self.next_step = first_step
         self.step_number = first_step - 1
         self.stop_reason: str | None = None
-        self.totals = Totals()
         self.gates = list(gates)
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
+        self._settled = False  # Whether a step can begin without a look at the two above.
 
     def now_ns(self) -> int:
         """Return the present instant on the attempt's axis, in UTC nanoseconds."""
@@ -187,10 +170,9 @@ class Recorder:
             except StopIteration:
                 return
             batch_tokens, batch_samples = _count(tokens, batch), _count(samples, batch)
-            if not self.may_step(tokens=batch_tokens, samples=batch_samples):
+            if self.gates and not self.may_step(tokens=batch_tokens, samples=batch_samples):
                 return
-            number = self.next_step
-            self.begin_step(number)
+            number = self.begin_step()
             begun_ns = self.monotonic_ns()
             completed = False
             try:
@@ -211,7 +193,7 @@ class Recorder:
                 else:
                     # Left by `break` or by an exception: which of the two is known at the next
                     # call (the step is written) or when the run closes on an error (it is not).
-                    self._left = step
+                    self._left, self._settled = step, False
             ready_ns = ended_ns
 
     def step(self, *, tokens: int = 0, samples: int = 0) -> StepTimer:
@@ -224,25 +206,20 @@ class Recorder:
             self.stop_reason = self.stop_reason or gate.before_step(tokens=tokens, samples=samples)
         return self.stop_reason is None
 
-    def begin_step(self, number: int) -> None:
-        """Take note of which step runs, and in which thread."""
-        if self._left is not None:
-            self._write_left_step()
-        self.step_number = number
-        self._stepping_thread = threading.get_ident()
+    def begin_step(self) -> int:
+        """Take note that the next step runs, and return its number."""
+        if not self._settled:
+            self._settle()
+        self.step_number = number = self.next_step
+        return number
 
     def end_step(self, step: Step) -> None:
         """Record a step that ran to its end, and tell the gates."""
         self.writer.append(step)
         self.next_step = step.step + step.count
-        totals = self.totals
-        totals.steps += step.count
-        totals.tokens += step.tokens
-        totals.samples += step.samples
-        totals.step_ns += step.dur_ns
-        totals.wait_ns += step.wait_ns
-        for gate in self.gates:
-            self.stop_reason = gate.after_step(step) or self.stop_reason
+        if self.gates:
+            for gate in self.gates:
+                self.stop_reason = gate.after_step(step) or self.stop_reason
 
     def span(self, name: str, *, overlapped: bool = False) -> Span:
         """Return a span: ``with run.span("checkpoint_save"): ...`` or ``@run.span("evaluation")``.
@@ -293,10 +270,9 @@ class Recorder:
         """Record anything worth keeping."""
         self.append(Note(t_ns=self.now_ns(), text=text, data=data))
 
-    def append(self, record: Record) -> int:
+    def append(self, record: KnownRecord) -> int:
         """Write a record that is not a step."""
-        if self._left is not None:
-            self._write_left_step()
+        self._write_left_step()
         return self.writer.append(record)
 
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
@@ -309,6 +285,11 @@ class Recorder:
         self.append(end)
         self.writer.sync()
         self.writer.close()
+
+    def _settle(self) -> None:
+        self._write_left_step()
+        self._stepping_thread = threading.get_ident()
+        self._settled = True
 
     def _write_left_step(self) -> None:
         step, self._left = self._left, None

@@ -1,0 +1,22 @@
+"""The only place where time becomes money.
+
+A run's price is a step function of time, in micro-units per hour for the whole run; its cost is the
+integral, kept exact as integers and rounded once.
+"""
+
+from outlay.rates.amounts import NS_PER_HOUR, apportion, round_units
+from outlay.rates.build import RunRates, given_back, run_rates
+from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+
+__all__ = [
+    "NS_PER_HOUR",
+    "Assumption",
+    "Basis",
+    "RateFunction",
+    "RatePiece",
+    "RunRates",
+    "apportion",
+    "given_back",
+    "round_units",
+    "run_rates",
+]

@@ -1,0 +1,32 @@
+"""Exact amounts: micro-units per hour times nanoseconds, rounded once and in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+NS_PER_HOUR = 3_600_000_000_000
+
+Key = TypeVar("Key")
+
+
+def round_units(units: int) -> int:
+    """Return exact units (micro-units per hour times ns) as micro-units, half to even."""
+    micros, rest = divmod(units, NS_PER_HOUR)
+    half = NS_PER_HOUR // 2
+    return micros + (rest > half or (rest == half and micros % 2 == 1))
+
+
+def apportion(parts: Mapping[Key, int]) -> dict[Key, int]:
+    """Return each part in micro-units, so that they sum to the rounded whole exactly.
+
+    Largest remainder: every part is rounded down, and the micro-units still missing go to the
+    parts that lost most; ties go to the part that comes first.
+    """
+    total = round_units(sum(parts.values()))
+    floors = {key: units // NS_PER_HOUR for key, units in parts.items()}
+    missing = total - sum(floors.values())
+    by_remainder = sorted(parts, key=lambda key: -(parts[key] % NS_PER_HOUR))
+    for key in by_remainder[:missing]:
+        floors[key] += 1
+    return floors

@@ -1,0 +1,124 @@
+"""From a run's attempts to its rate function.
+
+Between attempts the rule is, in this order: nothing is owed when the scheduler took the machine
+back; the full price when the same machine stayed up (same boot id); what the user stated for a
+stopped machine; else the full price, as an assumption that is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from outlay.errors import Finding
+from outlay.ledger import Price
+from outlay.ledger.attempts import Attempt
+from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+
+
+@dataclass(frozen=True, slots=True)
+class RunRates:
+    """A run's rate function, if it has a price, and what is wrong with its prices."""
+
+    function: RateFunction | None
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _InForce:
+    """From ``t_ns`` on, the run pays ``price`` for each of ``gpus``."""
+
+    t_ns: int
+    price: Price
+    gpus: int
+
+    @property
+    def micros_per_hour(self) -> int:
+        return self.price.micros_per_hour * self.gpus
+
+
+def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
+    """Return what the run costs over time, up to ``until_ns``.
+
+    Args:
+        attempts: Oldest first.
+        until_ns: How far the last attempt's price is carried on: the present of a live run, the
+            end of the window that is asked for, or its last sign of life.
+    """
+    changes = [list(_changes(attempt)) for attempt in attempts]
+    currencies = [change.price.currency for of_attempt in changes for change in of_attempt]
+    if not currencies:
+        return RunRates(None)
+    currency = currencies[0]
+    foreign = sorted({other for other in currencies if other != currency})
+    findings = tuple(
+        Finding(
+            source="prices",
+            message=f"a price in {other} is not counted: the run pays in {currency}",
+        )
+        for other in foreign
+    )
+    kept = [[c for c in of_attempt if c.price.currency == currency] for of_attempt in changes]
+    pieces, assumptions = _pieces(attempts, kept, until_ns)
+    return RunRates(RateFunction(tuple(pieces), currency, tuple(assumptions)), findings)
+
+
+def _changes(attempt: Attempt) -> Iterator[_InForce]:
+    header = attempt.header
+    if header.price is not None:
+        yield _InForce(attempt.start_ns, header.price, header.gpus)
+    for change in attempt.prices:
+        yield _InForce(change.t_ns, change.price, change.gpus)
+
+
+def _pieces(
+    attempts: Sequence[Attempt], changes: Sequence[Sequence[_InForce]], until_ns: int
+) -> tuple[list[RatePiece], list[Assumption]]:
+    pieces: list[RatePiece] = []
+    assumptions: list[Assumption] = []
+    for index, attempt in enumerate(attempts):
+        following = attempts[index + 1] if index + 1 < len(attempts) else None
+        end_ns = attempt.last_sign_ns
+        pieces += _attempt_pieces(changes[index], end_ns)
+        gap_end_ns = following.start_ns if following else until_ns
+        if gap_end_ns <= end_ns or not changes[index] or attempt.completed:
+            continue
+        piece = _gap_piece(attempt, following, changes[index][-1], gap_end_ns)
+        pieces.append(piece)
+        if piece.basis is Basis.ASSUMED:
+            text = "no record says whether the machine was kept; its full price is assumed"
+            assumptions.append(Assumption(piece.start_ns, piece.end_ns, text))
+    return pieces, assumptions
+
+
+def _attempt_pieces(changes: Sequence[_InForce], end_ns: int) -> Iterator[RatePiece]:
+    for change, following in pairwise((*changes, None)):
+        assert change is not None
+        piece_end_ns = end_ns if following is None else min(following.t_ns, end_ns)
+        if change.t_ns < piece_end_ns:
+            yield RatePiece(change.t_ns, piece_end_ns, change.micros_per_hour)
+
+
+def _gap_piece(
+    attempt: Attempt, following: Attempt | None, last: _InForce, gap_end_ns: int
+) -> RatePiece:
+    start_ns = attempt.last_sign_ns
+    if given_back(attempt, following):
+        return RatePiece(start_ns, gap_end_ns, 0, Basis.UNBILLED)
+    if following and attempt.header.boot_id and attempt.header.boot_id == following.header.boot_id:
+        return RatePiece(start_ns, gap_end_ns, last.micros_per_hour, Basis.MEASURED)
+    if (stopped := attempt.header.stopped_price) is not None:
+        rate = stopped.micros_per_hour * last.gpus
+        return RatePiece(start_ns, gap_end_ns, rate, Basis.STATED)
+    return RatePiece(start_ns, gap_end_ns, last.micros_per_hour, Basis.ASSUMED)
+
+
+def given_back(attempt: Attempt, following: Attempt | None) -> bool:
+    """Say whether the scheduler took the machine back after ``attempt``."""
+    if attempt.end is not None and attempt.end.status == "preempted":
+        return True
+    if following is None or not attempt.header.slurm_job:
+        return False
+    same_job = attempt.header.slurm_job == following.header.slurm_job
+    return same_job and attempt.header.launch != following.header.launch

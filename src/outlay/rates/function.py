@@ -1,0 +1,71 @@
+"""What a run costs per hour, as a step function of time.
+
+Inside an attempt it is price times GPUs, as rank 0 recorded them. Between attempts it depends on
+what happened to the machine, which ``outlay.rates.between`` decides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from outlay.rates.amounts import round_units
+from outlay.units import Money
+
+
+class Basis(StrEnum):
+    """On what ground a stretch of time is charged."""
+
+    MEASURED = "measured"
+    """A process was recording, or the machine is known to have stayed up."""
+    UNBILLED = "unbilled"
+    """The machine was given back: nothing to pay."""
+    STATED = "stated"
+    """The user said what a stopped machine costs."""
+    ASSUMED = "assumed"
+    """Nothing is known; charged as if the machine had stayed rented."""
+
+
+@dataclass(frozen=True, slots=True)
+class RatePiece:
+    """During ``[start_ns, end_ns)`` the whole run costs ``micros_per_hour``."""
+
+    start_ns: int
+    end_ns: int
+    micros_per_hour: int
+    basis: Basis = Basis.MEASURED
+
+
+@dataclass(frozen=True, slots=True)
+class Assumption:
+    """Something that a figure rests on and nobody measured."""
+
+    start_ns: int
+    end_ns: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RateFunction:
+    """A run's rate over time: pieces in order, without overlap; outside them nothing is charged."""
+
+    pieces: tuple[RatePiece, ...]
+    currency: str
+    assumptions: tuple[Assumption, ...] = ()
+
+    def units_between(self, start_ns: int, end_ns: int) -> int:
+        """Return the exact cost of ``[start_ns, end_ns)`` in micro-units per hour times ns."""
+        return sum(
+            piece.micros_per_hour * overlap_ns
+            for piece in self.pieces
+            if (overlap_ns := min(end_ns, piece.end_ns) - max(start_ns, piece.start_ns)) > 0
+        )
+
+    def cost_between(self, start_ns: int, end_ns: int) -> Money:
+        """Return the cost of ``[start_ns, end_ns)``, rounded once."""
+        return Money(round_units(self.units_between(start_ns, end_ns)), self.currency)
+
+    def rate_at(self, t_ns: int) -> int:
+        """Return the rate in force at an instant, in micro-units per hour; 0 outside the pieces."""
+        holding = (p.micros_per_hour for p in self.pieces if p.start_ns <= t_ns < p.end_ns)
+        return next(holding, 0)

@@ -1,0 +1,157 @@
+"""What a run is started with: arguments first, then the environment, then defaults.
+
+Everything is checked here, before anything is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlay.clock import utc_datetime
+from outlay.errors import InvalidValue
+from outlay.ledger import Price, read_identity
+from outlay.record import facts
+from outlay.units import Duration, Rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arguments:
+    """What the caller of ``outlay.run`` wrote; None where it was left out."""
+
+    model: str
+    dir: Path | str | None = None
+    name: str | None = None
+    gpu: str | None = None
+    gpus: int | None = None
+    price: object = None
+    stopped_price: object = None
+    tags: Mapping[str, str] | None = None
+    heartbeat: object = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a run is started with, checked and complete."""
+
+    model: str
+    name: str
+    dir: Path
+    gpu: str
+    gpus: int
+    price: Price | None
+    stopped_price: Price | None
+    tags: dict[str, str]
+    heartbeat: Duration | None
+
+
+def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Options:
+    """Return the options of a run.
+
+    Raises:
+        InvalidValue: One of them cannot be used; says which, and what is allowed.
+    """
+    model = _text(arguments.model, name="model")
+    name = _text(arguments.name, name="name") if arguments.name is not None else model
+    options = Options(
+        model=model,
+        name=name,
+        gpu=arguments.gpu or facts.gpu_model(),
+        gpus=_gpus(arguments.gpus, environ),
+        price=_price(arguments.price, environ),
+        stopped_price=parse_price(arguments.stopped_price, name="stopped_price", source="stated"),
+        tags=_tags(arguments.tags),
+        heartbeat=_heartbeat(arguments.heartbeat),
+        dir=_directory(arguments.dir, name, environ, now_ns),
+    )
+    _refuse_another_model(options)
+    return options
+
+
+def parse_price(value: object, *, name: str, source: str) -> Price | None:
+    """Return ``"1.50 USD/h"`` as a price per GPU-hour with its provenance."""
+    if value is None:
+        return None
+    rate = Rate.parse(value, name=name)
+    return Price(micros_per_hour=rate.micros_per_hour, currency=rate.currency, source=source)
+
+
+def gpu_count(value: object, *, name: str) -> int:
+    """Return a number of GPUs for the whole run: a whole number, one or more."""
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidValue(name, value, "a whole number of GPUs for the whole run, 1 or more")
+    return value
+
+
+def _text(value: object, *, name: str) -> str:
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidValue(name, value, "a non-empty name")
+    return value
+
+
+def _gpus(value: int | None, environ: Mapping[str, str]) -> int:
+    if value is not None:
+        return gpu_count(value, name="gpus")
+    if stated := environ.get("OUTLAY_GPUS"):
+        return gpu_count(stated, name="OUTLAY_GPUS")
+    return facts.world_size(environ)
+
+
+def _price(value: object, environ: Mapping[str, str]) -> Price | None:
+    if value is not None:
+        return parse_price(value, name="price", source="argument")
+    return parse_price(
+        environ.get("OUTLAY_PRICE") or None, name="OUTLAY_PRICE", source="environment"
+    )
+
+
+def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    checked = dict(tags or {})
+    if not all(isinstance(text, str) for pair in checked.items() for text in pair):
+        raise InvalidValue("tags", tags, "a mapping of text to text")
+    return checked
+
+
+def _heartbeat(value: object) -> Duration | None:
+    if value is None:
+        return None
+    every = Duration.parse(value, name="heartbeat")
+    if not every:
+        raise InvalidValue("heartbeat", value, 'a duration above zero, such as "30s"')
+    return every
+
+
+def _directory(
+    value: Path | str | None, name: str, environ: Mapping[str, str], now_ns: int
+) -> Path:
+    stated = value if value is not None else environ.get("OUTLAY_RUN_DIR") or None
+    directory = (
+        Path(stated).expanduser() if stated is not None else _new_directory(name, environ, now_ns)
+    )
+    for path in (directory, *directory.parents):
+        if path.exists() and not path.is_dir():
+            raise InvalidValue("dir", str(directory), f"a directory; {path} is a file")
+    return directory.absolute()
+
+
+def _new_directory(name: str, environ: Mapping[str, str], now_ns: int) -> Path:
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    if facts.world_size(environ) == 1:
+        return Path("outlay-runs") / f"{slug}-{utc_datetime(now_ns):%Y%m%d-%H%M%S}"
+    # Ranks start at different instants, so a time would give each a directory of its own.
+    launch = facts.launch_id(environ)
+    if not launch:
+        expected = "a directory that all ranks share (dir=... or OUTLAY_RUN_DIR)"
+        raise InvalidValue("dir", None, expected)
+    return Path("outlay-runs") / f"{slug}-{launch}"
+
+
+def _refuse_another_model(options: Options) -> None:
+    identity = read_identity(options.dir)
+    if identity is not None and identity.model != options.model:
+        expected = f"{identity.model!r}, the run that {options.dir} holds, or another dir"
+        raise InvalidValue("model", options.model, expected)
