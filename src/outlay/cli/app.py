@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from outlay import __version__
-from outlay.cli.output import errors
+from outlay.cli import books, execute
+from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
 # The five questions, in the order in which a user meets them.
@@ -45,11 +46,21 @@ def overview(
         bool,
         typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version."),
     ] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Keep the books of ML training."""
+    """Keep the books of ML training: what a run may spend, what it spent, what it got for it.
+
+    Without a command: what is running now, what it burns per hour, and what is wrong.
+    """
     del version
     if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+        books.overview(as_json)
+
+
+app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
+app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
+app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)
+app.add_typer(books.ledger, name="ledger", rich_help_panel=THE_BOOKS)
 
 
 def main() -> None:
@@ -57,7 +68,7 @@ def main() -> None:
     try:
         app()
     except OutlayError as error:
-        errors.print(f"[red]error:[/red] {type(error).__name__}: ", end="")
+        errors.print("[red]error:[/red] ", end="")
         errors.print(str(error), markup=False, soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

@@ -1,6 +1,6 @@
 """The run log: what happened in a run, as appended facts. It computes nothing from them."""
 
-from outlay.ledger.attempts import Attempt, SegmentLife, derive_attempts
+from outlay.ledger.attempts import Attempt, SegmentLife, alive_until, derive_attempts
 from outlay.ledger.codec import encode_line
 from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
 from outlay.ledger.records import (
@@ -25,10 +25,11 @@ from outlay.ledger.records import (
 )
 from outlay.ledger.resume import last_committed_step
 from outlay.ledger.run_file import RunIdentity, claim_identity, read_identity
-from outlay.ledger.segments import SegmentId, ledger_dir, segment_paths
+from outlay.ledger.segments import SUPERVISOR, SegmentId, ledger_dir, segment_paths
 from outlay.ledger.writer import SegmentWriter
 
 __all__ = [
+    "SUPERVISOR",
     "Attempt",
     "AttemptEnded",
     "AttemptStarted",
@@ -54,6 +55,7 @@ __all__ = [
     "SpanEnded",
     "Step",
     "Unknown",
+    "alive_until",
     "claim_identity",
     "derive_attempts",
     "encode_line",

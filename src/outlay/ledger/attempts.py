@@ -1,16 +1,16 @@
 """Attempts, derived: which segments make up one start of the run, and how each began and ended.
 
-A run's timeline is that of its lowest recorded rank, almost always rank 0; the other ranks add
-signs of life.
+A run's timeline is that of its lowest recorded rank, almost always rank 0; the other ranks, and a
+supervisor that watched from outside, add signs of life.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outlay.ledger.records import AttemptEnded, AttemptStarted, PriceChanged, Record, Step
-from outlay.ledger.segments import SegmentId
+from outlay.ledger.segments import SUPERVISOR, SegmentId
 
 
 @dataclass(slots=True)
@@ -75,23 +75,50 @@ class Attempt:
 def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     """Return the run's attempts, oldest first; the order of ``lives`` does not matter."""
     ordered = sorted(lives, key=lambda life: life.segment)
-    if not ordered:
-        return []
-    lowest = min(life.segment.rank for life in ordered)
-    leaders = [life for life in ordered if life.segment.rank == lowest]
+    leaders = _leaders(ordered)
     followers: dict[SegmentId, list[SegmentLife]] = {life.segment: [] for life in leaders}
     for life in ordered:
-        if life.segment.rank != lowest:
+        if life.segment not in followers:
             followers[_leader_of(life, leaders).segment].append(life)
-    next_starts = [*(life.segment.start_ns for life in leaders[1:]), None]
+    groups = sorted(
+        ((leader, followers[leader.segment]) for leader in leaders),
+        key=lambda group: _start_ns(*group),
+    )
+    next_starts = [*(_start_ns(*group) for group in groups[1:]), None]
     return [
-        _attempt(leader, followers[leader.segment], next_start)
-        for leader, next_start in zip(leaders, next_starts, strict=True)
+        _attempt(leader, followers, next_start)
+        for (leader, followers), next_start in zip(groups, next_starts, strict=True)
     ]
+
+
+def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
+    """Return the attempts of a run that is alive now: the present counts as its last sign."""
+    return [*attempts[:-1], replace(attempts[-1], last_sign_ns=now_ns)]
+
+
+def _leaders(ordered: Sequence[SegmentLife]) -> list[SegmentLife]:
+    """Return the segments that make the timeline: one rank's, and supervisors who saw none."""
+    ranks = {life.segment.rank for life in ordered}
+    lowest = min(ranks - {SUPERVISOR} or ranks, default=0)
+    leaders = [life for life in ordered if life.segment.rank == lowest]
+    if lowest == SUPERVISOR:
+        return leaders
+    alone = [
+        life
+        for life in ordered
+        if life.segment.rank == SUPERVISOR and not any(_watched(life, leader) for leader in leaders)
+    ]
+    return leaders + alone
+
+
+def _watched(supervisor: SegmentLife, life: SegmentLife) -> bool:
+    return supervisor.segment.start_ns <= life.segment.start_ns <= supervisor.last_sign_ns
 
 
 def _leader_of(life: SegmentLife, leaders: Sequence[SegmentLife]) -> SegmentLife:
     """Return the leader that was launched together with ``life``: by launch id, else by time."""
+    if life.segment.rank == SUPERVISOR:
+        return next(leader for leader in leaders if _watched(life, leader))
     launch = life.header.launch if life.header else ""
     together = [
         leader for leader in leaders if launch and leader.header and leader.header.launch == launch
@@ -100,6 +127,12 @@ def _leader_of(life: SegmentLife, leaders: Sequence[SegmentLife]) -> SegmentLife
         together or leaders,
         key=lambda leader: abs(leader.segment.start_ns - life.segment.start_ns),
     )
+
+
+def _start_ns(leader: SegmentLife, followers: Sequence[SegmentLife]) -> int:
+    """Return when an attempt began: with its supervisor where it had one, else with its leader."""
+    watching = (f.segment.start_ns for f in followers if f.segment.rank == SUPERVISOR)
+    return min([leader.segment.start_ns, *watching])
 
 
 def _attempt(
@@ -113,9 +146,15 @@ def _attempt(
         segment=leader.segment,
         ranks=tuple(life.segment for life in (leader, *followers)),
         header=leader.header or AttemptStarted(t_ns=leader.segment.start_ns),
-        end=leader.end,
+        end=leader.end or _witnessed_end(followers),
         prices=tuple(sorted(leader.prices, key=lambda change: change.t_ns)),
-        start_ns=leader.segment.start_ns,
+        start_ns=_start_ns(leader, followers),
         last_sign_ns=last_sign_ns,
         overlaps=overlaps,
     )
+
+
+def _witnessed_end(followers: Sequence[SegmentLife]) -> AttemptEnded | None:
+    """Return how a leader without a last word ended, as its supervisor saw it."""
+    ends = [life.end for life in followers if life.segment.rank == SUPERVISOR]
+    return next((end for end in ends if end is not None), None)

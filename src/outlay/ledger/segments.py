@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LEDGER = "ledger"
-_NAME = re.compile(r"(\d+)-(.*)-(\d+)-r(\d+)\.jsonl")
+_NAME = re.compile(r"(\d+)-(.*)-(\d+)-r(-?\d+)\.jsonl")
+
+SUPERVISOR = -1
+"""The rank of a process that watches the training from outside, such as ``outlay exec``."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

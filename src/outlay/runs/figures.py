@@ -22,6 +22,7 @@ from outlay.ledger import (
     SegmentId,
     SegmentLife,
     Step,
+    alive_until,
     derive_attempts,
     ledger_dir,
     read_identity,
@@ -157,14 +158,14 @@ class RunFollower:
         last = attempts[-1]
         alive = last.end is None and _is_alive(self._dir, last, now_ns)
         until_ns = now_ns if alive else last.last_sign_ns
-        rates = run_rates(attempts, until_ns)
+        rates = run_rates(alive_until(attempts, now_ns) if alive else attempts, until_ns)
         identity = read_identity(self._dir) or _identity_of(attempts[0])
         timeline = [self._segments[attempt.segment] for attempt in attempts]
         every = self._segments.values()
         return RunFigures(
             run_id=identity.run_id,
-            model=identity.model,
-            name=identity.name,
+            model=identity.model or last.header.model,
+            name=identity.name or last.header.name,
             dir=str(self._dir),
             status=_status(last, alive=alive),
             attempts=len(attempts),
@@ -185,7 +186,7 @@ class RunFollower:
             gpus=last.header.gpus,
             tags=last.header.tags,
             cost=_cost(rates.function, attempts[0].start_ns, until_ns),
-            burn_micros_per_hour=_burn(rates.function, last, alive=alive),
+            burn_micros_per_hour=_burn(rates.function, until_ns, alive=alive),
             assumptions=_assumptions(rates.function),
             findings=(*self._reader.findings(), *rates.findings),
         )
@@ -231,10 +232,10 @@ def _cost(rates: RateFunction | None, start_ns: int, end_ns: int) -> Money | Non
     return None if rates is None else rates.cost_between(start_ns, end_ns)
 
 
-def _burn(rates: RateFunction | None, last: Attempt, *, alive: bool) -> int | None:
+def _burn(rates: RateFunction | None, until_ns: int, *, alive: bool) -> int | None:
     if rates is None:
         return None
-    return rates.rate_at(last.last_sign_ns - 1) if alive else 0
+    return rates.rate_at(until_ns - 1) if alive else 0
 
 
 def _assumptions(rates: RateFunction | None) -> tuple[str, ...]:

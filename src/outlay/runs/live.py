@@ -11,6 +11,7 @@ import os
 import sys
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -91,7 +92,7 @@ def run(
 class Run:
     """One attempt of one run, seen from inside the training process."""
 
-    def __init__(self, options: Options, clock: Clock = SYSTEM) -> None:
+    def __init__(self, options: Options, clock: Clock = SYSTEM, *, rank: int | None = None) -> None:
         self.options = options
         self.dir = options.dir
         self._disabled = os.environ.get("OUTLAY_DISABLED", "") not in ("", "0")
@@ -102,6 +103,8 @@ class Run:
         self._preempted = ""
         self._price, self._gpus = options.price, options.gpus
         about = facts.gather(os.environ, outlay_version=outlay.__version__)
+        if rank is not None:
+            about = replace(about, rank=rank)
         start_wall_ns, start_monotonic_ns = clock.wall_ns(), clock.monotonic_ns()
         self._start_ns = start_wall_ns
         self.run_id = uuid.uuid4().hex
@@ -222,7 +225,9 @@ class Run:
         status, reason = _outcome(error)
         self.close(status, reason)
 
-    def close(self, status: EndStatus = "completed", reason: str = "") -> None:
+    def close(
+        self, status: EndStatus = "completed", reason: str = "", *, exit_code: int | None = None
+    ) -> None:
         """Record the end of the attempt; further calls do nothing."""
         if self._ended is not None or os.getpid() != self._pid:
             return  # Ended already, or a forked child that inherited its parent's run.
@@ -233,7 +238,7 @@ class Run:
         self._ended = status
         if self._heartbeat is not None:
             self._heartbeat.stop()
-        self._recorder.close(status, reason or self._recorder.stop_reason or "")
+        self._recorder.close(status, reason or self._recorder.stop_reason or "", exit_code)
         self._watch.remove()
         atexit.unregister(self._close_at_exit)
         if self._lock is not None:
@@ -256,7 +261,7 @@ class Run:
             return
         committed = last_committed_step(self.dir)
         self.resume_step = 0 if committed is None else committed + 1
-        if about.rank == 0:
+        if about.rank <= 0:
             leave_notice(self.run_id, self.dir)
 
     def _new_segment(self, about: facts.Facts, clock: Clock) -> SegmentWriter:

@@ -19,9 +19,12 @@ from outlay.units import Duration, Rate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Arguments:
-    """What the caller of ``outlay.run`` wrote; None where it was left out."""
+    """What the caller of ``outlay.run`` wrote; None where it was left out.
 
-    model: str
+    A supervisor, which watches a command from outside, does not know the model.
+    """
+
+    model: str | None
     dir: Path | str | None = None
     name: str | None = None
     gpu: str | None = None
@@ -53,8 +56,8 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     Raises:
         InvalidValue: One of them cannot be used; says which, and what is allowed.
     """
-    model = _text(arguments.model, name="model")
-    name = _text(arguments.name, name="name") if arguments.name is not None else model
+    model = "" if arguments.model is None else _text(arguments.model, name="model")
+    name = model if arguments.name is None else _text(arguments.name, name="name")
     options = Options(
         model=model,
         name=name,
@@ -152,6 +155,8 @@ def _new_directory(name: str, environ: Mapping[str, str], now_ns: int) -> Path:
 
 def _refuse_another_model(options: Options) -> None:
     identity = read_identity(options.dir)
-    if identity is not None and identity.model != options.model:
+    if identity is None or "" in (identity.model, options.model):
+        return
+    if identity.model != options.model:
         expected = f"{identity.model!r}, the run that {options.dir} holds, or another dir"
         raise InvalidValue("model", options.model, expected)

@@ -1,0 +1,225 @@
+"""The books themselves: which runs there are, and what their logs hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from outlay.cli.output import (
+    AsJson,
+    console,
+    new_table,
+    print_findings,
+    print_json,
+    print_json_line,
+)
+from outlay.clock import SYSTEM, utc_text
+from outlay.errors import Finding, InvalidValue
+from outlay.ledger import Record, kind_of, read_run
+from outlay.runs.collect import collect, find_runs, refresh_registered
+from outlay.runs.figures import RunFigures, RunFollower
+from outlay.store import open_store
+from outlay.store.runs import list_runs
+from outlay.units import Money
+from outlay.units.quantity import duration_text
+
+ledger = typer.Typer(help="Look into a run's log.", no_args_is_help=True)
+
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
+
+
+def overview(as_json: bool) -> None:
+    """Show what runs now, what it burns per hour, and what is wrong."""
+    now_ns = SYSTEM.wall_ns()
+    collected = refresh_registered(open_store(), now_ns)
+    running = [figures for figures in collected.figures if figures.status == "running"]
+    findings = [*collected.findings, *_wrong(collected.figures)]
+    burn = total_burn(running)
+    if as_json:
+        print_json({"running": running, "burn_per_hour": burn, "findings": findings})
+        return
+    if running:
+        console.print(_running_table(running, now_ns))
+        console.print(f"\nBurning now: {', '.join(f'{m}/h' for m in burn) or 'no price'}")
+    else:
+        console.print("Nothing is running. Start with: outlay exec -- python train.py")
+    if findings:
+        console.print("\n[bold]What is wrong[/bold]")
+        print_findings(findings)
+
+
+def total_burn(running: list[RunFigures]) -> list[Money]:
+    """Return what the runs cost per hour together, by currency."""
+    per_currency: dict[str, int] = {}
+    for figures in running:
+        if figures.cost is not None and figures.burn_micros_per_hour is not None:
+            currency = figures.cost.currency
+            micros = per_currency.get(currency, 0) + figures.burn_micros_per_hour
+            per_currency[currency] = micros
+    return [Money(micros, currency) for currency, micros in sorted(per_currency.items())]
+
+
+def show_runs(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="Only runs at or below this directory.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List runs: status, attempts, steps, cost, last seen.
+
+    Example: outlay runs experiments/
+    """
+    now_ns = SYSTEM.wall_ns()
+    if directory is not None:
+        _must_exist(directory)
+        figures = [RunFollower(path).refresh(now_ns) for path in find_runs([directory])]
+        rows = sorted(figures, key=lambda f: -f.started_ns)
+        findings = [finding for of_run in rows for finding in of_run.findings]
+        _show_figures(rows, findings, now_ns, as_json=as_json)
+        return
+    engine = open_store()
+    collected = refresh_registered(engine, now_ns)
+    stored = list_runs(engine)
+    if as_json:
+        print_json({"runs": stored, "findings": collected.findings})
+        return
+    if not stored:
+        console.print("No runs are registered. Register some with: outlay collect DIR")
+        return
+    table = new_table("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
+    for row in stored:
+        cost = str(row.cost) if row.cost is not None else "no price"
+        table.add_row(
+            escape(row.name), row.status, str(row.attempts), f"{row.steps:,}", cost,
+            _ago(now_ns - row.last_seen_ns), escape(row.dir),
+        )  # fmt: skip
+    console.print(table)
+    print_findings(collected.findings)
+
+
+def show_collect(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Directories that hold runs.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Register every run below some directories, any number of times with the same result.
+
+    Example: outlay collect experiments/ /mnt/shared/runs
+    """
+    for directory in directories:
+        _must_exist(directory)
+    collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
+    if as_json:
+        print_json({"registered": len(collected.figures), "findings": collected.findings})
+        return
+    noun = "run" if len(collected.figures) == 1 else "runs"
+    console.print(f"Registered {len(collected.figures)} {noun}.")
+    print_findings(collected.findings)
+
+
+@ledger.command("cat")
+def cat(run: RunDir, as_json: AsJson = False) -> None:
+    """Print a run's records, oldest first; with --json one object per line.
+
+    Example: outlay ledger cat runs/001 --json
+    """
+    log = read_run(run)
+    for segment in sorted(log.segments):
+        for record in log.segments[segment]:
+            _print_record(segment.rank, record, as_json=as_json)
+    if not as_json:
+        print_findings(log.findings)
+
+
+@ledger.command("verify")
+def verify(run: RunDir, as_json: AsJson = False) -> None:
+    """Check every line of a run's log; exit 1 when something is wrong.
+
+    Example: outlay ledger verify runs/001
+    """
+    log = read_run(run)
+    count = sum(len(records) for records in log.segments.values())
+    if as_json:
+        print_json({"records": count, "segments": len(log.segments), "findings": log.findings})
+    else:
+        print_findings(log.findings)
+        verdict = f"{len(log.findings)} findings" if log.findings else "all good"
+        console.print(f"{count:,} records in {len(log.segments)} segments: {verdict}")
+    if log.findings:
+        raise typer.Exit(1)
+
+
+def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
+    fields = msgspec.to_builtins(record)
+    fields.pop("kind", None)
+    if as_json:
+        print_json_line({"kind": kind_of(record), "rank": rank} | fields)
+        return
+    when = utc_text(fields.pop("t_ns"))
+    fields.pop("seq")
+    text = " ".join(f"{name}={value}" for name, value in fields.items())
+    console.print(f"{when}  r{rank}  {kind_of(record):<20} {text}", markup=False, soft_wrap=True)
+
+
+def _show_figures(
+    rows: list[RunFigures], findings: list[Finding], now_ns: int, *, as_json: bool
+) -> None:
+    if as_json:
+        print_json({"runs": rows, "findings": findings})
+        return
+    if not rows:
+        console.print("No runs here. A run is a directory with ledger/*.jsonl in it.")
+        return
+    table = new_table("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
+    for row in rows:
+        table.add_row(
+            escape(row.name), row.status, str(row.attempts), f"{row.steps:,}", _cost(row),
+            _ago(now_ns - row.last_seen_ns), escape(row.dir),
+        )  # fmt: skip
+    console.print(table)
+    print_findings(findings)
+
+
+def _running_table(running: list[RunFigures], now_ns: int) -> object:
+    table = new_table("run", ">steps", ">for", ">cost so far", ">per hour", "last seen")
+    for figures in running:
+        burn = figures.burn_micros_per_hour
+        per_hour = (
+            "no price"
+            if burn is None or figures.cost is None
+            else str(Money(burn, figures.cost.currency))
+        )
+        table.add_row(
+            escape(figures.name), f"{figures.steps:,}", duration_text(figures.wall_ns),
+            _cost(figures), per_hour, _ago(now_ns - figures.last_seen_ns),
+        )  # fmt: skip
+    return table
+
+
+def _wrong(all_figures: list[RunFigures]) -> list[Finding]:
+    """Return what deserves a look: findings in open runs, and runs that died without a word."""
+    findings = [finding for figures in all_figures for finding in figures.findings]
+    for figures in all_figures:
+        if figures.status == "dead":
+            when = utc_text(figures.last_seen_ns)
+            message = f"{figures.name} gave no sign of life since {when} and did not say goodbye"
+            findings.append(Finding(source=figures.dir, message=message, severity="warning"))
+    return findings
+
+
+def _must_exist(directory: Path) -> None:
+    if not directory.is_dir():
+        raise InvalidValue("DIR", str(directory), "an existing directory")
+
+
+def _cost(figures: RunFigures) -> str:
+    return "no price" if figures.cost is None else str(figures.cost)
+
+
+def _ago(ns: int) -> str:
+    return "just now" if ns < 5 * 10**9 else f"{duration_text(ns)} ago"

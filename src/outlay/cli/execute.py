@@ -1,0 +1,71 @@
+"""``outlay exec``: wrap any command."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.output import AsJson, errors, print_json
+from outlay.clock import SYSTEM
+from outlay.errors import InvalidValue
+from outlay.runs.exec import ExecResult, execute
+from outlay.runs.options import Arguments, resolve
+from outlay.units import Energy
+from outlay.units.quantity import duration_text
+
+
+def show_exec(
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
+    ] = None,
+    price: Annotated[str | None, typer.Option(help='Per GPU-hour, such as "1.50 USD/h".')] = None,
+    gpus: Annotated[int | None, typer.Option(help="GPUs of the whole run.")] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", help="Where to record; reuse it to resume a run.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run any command and record what it took: wall time, attempts, GPU load, cost.
+
+    Example: outlay exec --price "1.50 USD/h" --gpus 8 -- python train.py --lr 3e-4
+    """
+    if not command:
+        raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
+    arguments = Arguments(
+        model=None, name=name or Path(command[0]).name, dir=directory, gpus=gpus, price=price
+    )
+    result = execute(command, resolve(arguments, os.environ, SYSTEM.wall_ns()))
+    if as_json:
+        print_json({"exit_code": result.exit_code, "run": result.figures})
+    else:
+        errors.print("\n".join(_summary(result)), markup=False, soft_wrap=True)
+    raise typer.Exit(result.exit_code)
+
+
+def _summary(result: ExecResult) -> list[str]:
+    figures = result.figures
+    cost = "no price (say --price)" if figures.cost is None else str(figures.cost)
+    lines = [
+        f"outlay: {figures.name} {figures.status} with exit code {result.exit_code}",
+        f"  wall time  {duration_text(figures.wall_ns)} in {_plural(figures.attempts, 'attempt')}",
+        f"  cost       {cost}",
+    ]
+    if figures.steps:
+        lines.append(f"  steps      {figures.steps:,}")
+    elif result.sampled_gpus:
+        busy = figures.gpu_busy_ns / figures.wall_ns if figures.wall_ns else 0.0
+        lines.append(f"  GPUs       {busy:.0%} busy, {1 - busy:.0%} idle (sampled)")
+        lines.append(f"  energy     {Energy(figures.energy_mj)} (measured)")
+    else:
+        lines.append("  GPUs       load unknown: NVML is not available here")
+    lines += [f"  assumed    {text}" for text in figures.assumptions]
+    lines.append(f"  recorded   {figures.dir}")
+    return lines
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -1,0 +1,74 @@
+"""Registering runs in the store: those that left a notice, and those found in directories.
+
+Any number of times with the same result: what is registered is derived from the run's own log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from outlay.errors import Finding, OutlayError
+from outlay.runs.figures import RunFigures, RunFollower, is_run
+from outlay.runs.inbox import notices
+from outlay.store.runs import RunRow, list_runs, register
+
+
+@dataclass(frozen=True, slots=True)
+class Collected:
+    """The runs that were read, and what could not be."""
+
+    figures: list[RunFigures]
+    findings: list[Finding]
+
+
+def find_runs(roots: Iterable[Path]) -> Iterator[Path]:
+    """Yield every directory at or below the roots that holds a run log, each once."""
+    seen: set[Path] = set()
+    for root in roots:
+        for ledger in sorted([root / "ledger", *root.rglob("ledger")]):
+            run_dir = ledger.parent.resolve()
+            if run_dir not in seen and is_run(run_dir):
+                seen.add(run_dir)
+                yield run_dir
+
+
+def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
+    """Read the runs and register them; one that cannot be read does not stop the others."""
+    figures: list[RunFigures] = []
+    findings: list[Finding] = []
+    for run_dir in run_dirs:
+        try:
+            figures.append(RunFollower(run_dir).refresh(now_ns))
+        except (OutlayError, OSError) as error:
+            findings.append(Finding(source=str(run_dir), message=str(error)))
+    register(engine, [row_of(of_run, now_ns) for of_run in figures])
+    return Collected(figures, findings)
+
+
+def refresh_registered(engine: Engine, now_ns: int) -> Collected:
+    """Register the runs that left a notice, and look again at those that were not over."""
+    waiting = list(notices())
+    open_dirs = [Path(row.dir) for row in list_runs(engine) if row.ended_ns is None]
+    dirs = dict.fromkeys(notice.run_dir for notice in waiting) | dict.fromkeys(open_dirs)
+    collected = collect(engine, [d for d in dirs if is_run(d)], now_ns)
+    for notice in waiting:
+        notice.path.unlink(missing_ok=True)
+    return collected
+
+
+_SHARED = sorted({f.name for f in fields(RunRow)} & {f.name for f in fields(RunFigures)})
+
+
+def row_of(figures: RunFigures, now_ns: int) -> RunRow:
+    """Return what the store keeps of a run."""
+    cost = figures.cost
+    return RunRow(
+        **{name: getattr(figures, name) for name in _SHARED},
+        cost_micros=None if cost is None else cost.micros,
+        currency=None if cost is None else cost.currency,
+        updated_ns=now_ns,
+    )

@@ -1,0 +1,165 @@
+"""``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load.
+
+The command keeps its terminal, its signals and its exit code. It is watched from outside, so that
+without step data it is known to be busy or idle, never productive.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import OutlayError
+from outlay.ledger import SUPERVISOR, EndStatus
+from outlay.runs.figures import RunFigures, RunFollower
+from outlay.runs.gpus import Nvml, find_gpus
+from outlay.runs.live import Run
+from outlay.runs.options import Options
+
+FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+_SAMPLE_S = 1.0
+_BEAT_EVERY_SAMPLES = 15
+
+
+class CommandNotStarted(OutlayError):
+    """The wrapped command could not be started."""
+
+    def __init__(self, command: str, reason: str) -> None:
+        super().__init__(f"cannot start {command!r}: {reason}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecResult:
+    """How a wrapped command went: its exit code as a shell would give it, and the run's figures."""
+
+    exit_code: int
+    figures: RunFigures
+    sampled_gpus: bool
+
+
+def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> ExecResult:
+    """Run the command to its end, recording it in ``options.dir``.
+
+    Raises:
+        CommandNotStarted: There is no such program, or it may not be executed.
+        RunInUse: Another ``outlay exec`` records the same directory.
+    """
+    forwarder = _Forwarder()
+    run = Run(options, clock, rank=SUPERVISOR)
+    try:
+        child = subprocess.Popen(command, env=_child_environment(options))
+    except OSError as error:
+        run.close("failed", f"not started: {error.strerror}")
+        raise CommandNotStarted(command[0], error.strerror or str(error)) from None
+    forwarder.forward_to(child)
+    gpus = find_gpus()
+    returncode = _watch(child, run, gpus)
+    forwarder.remove()
+    status, reason = _outcome(returncode, forwarder.received)
+    exit_code = returncode if returncode >= 0 else 128 - returncode
+    run.close(status, reason, exit_code=exit_code)
+    figures = RunFollower(options.dir).refresh(clock.wall_ns())
+    return ExecResult(exit_code=exit_code, figures=figures, sampled_gpus=gpus is not None)
+
+
+def _child_environment(options: Options) -> dict[str, str]:
+    """Let a command that calls ``outlay.run`` itself record into the same run."""
+    environment = dict(os.environ) | {"OUTLAY_RUN_DIR": str(options.dir)}
+    environment["OUTLAY_GPUS"] = str(options.gpus)
+    if options.price is not None:
+        micros = options.price.micros_per_hour
+        amount = f"{micros // 10**6}.{micros % 10**6:06d}"
+        environment["OUTLAY_PRICE"] = f"{amount} {options.price.currency}/h"
+    return environment
+
+
+def _watch(child: subprocess.Popen[bytes], run: Run, gpus: Nvml | None) -> int:
+    """Wait for the child, recording signs of life and what its GPUs do."""
+    load = _GpuLoad(run, gpus)
+    samples = 0
+    while True:
+        try:
+            return child.wait(timeout=_SAMPLE_S)
+        except subprocess.TimeoutExpired:
+            samples += 1
+            load.sample()
+            if samples % _BEAT_EVERY_SAMPLES == 0:
+                load.record()
+        finally:
+            if child.returncode is not None:
+                load.record()
+
+
+class _GpuLoad:
+    """Adds up how long GPUs were busy and what they used since the last record."""
+
+    def __init__(self, run: Run, gpus: Nvml | None) -> None:
+        self._recorder = run.recorder
+        self._gpus = gpus
+        self._at_ns = self._recorder.now_ns()
+        self._busy_ns = 0
+        self._energy_mj = gpus.sample().energy_mj if gpus else 0
+        self._recorded_mj = self._energy_mj
+
+    def sample(self) -> None:
+        """Look once."""
+        now_ns = self._recorder.now_ns()
+        if self._gpus is not None:
+            seen = self._gpus.sample()
+            self._busy_ns += round(seen.busy * (now_ns - self._at_ns))
+            self._energy_mj = seen.energy_mj
+        self._at_ns = now_ns
+
+    def record(self) -> None:
+        """Write what was seen since the last record, as a sign of life."""
+        used_mj = self._energy_mj - self._recorded_mj
+        self._recorder.heartbeat(gpu_busy_ns=self._busy_ns, energy_mj=used_mj)
+        self._busy_ns, self._recorded_mj = 0, self._energy_mj
+
+
+class _Forwarder:
+    """Hands the signals that reach outlay to the command, and remembers the last one."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._child: subprocess.Popen[bytes] | None = None
+        self._previous = {number: signal.signal(number, self._handle) for number in FORWARDED}
+
+    def forward_to(self, child: subprocess.Popen[bytes]) -> None:
+        """Name the command; a signal that came before it was started is delivered now."""
+        self._child = child
+        if self.received is not None:
+            child.send_signal(self.received)
+
+    def remove(self) -> None:
+        """Put the previous handlers back."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.received = signal.Signals(number)
+        if self._child is not None and not (number == signal.SIGINT and _has_terminal()):
+            # With a terminal, Ctrl-C reaches the command directly: it shares our group.
+            self._child.send_signal(number)
+
+
+def _has_terminal() -> bool:
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except OSError:
+        return False
+
+
+def _outcome(returncode: int, received: signal.Signals | None) -> tuple[EndStatus, str]:
+    if returncode == 0:
+        return "completed", ""
+    name = signal.Signals(-returncode).name if returncode < 0 else f"exit code {returncode}"
+    if received is signal.SIGINT:
+        return "interrupted", name
+    return ("terminated" if received is signal.SIGTERM else "failed"), name
