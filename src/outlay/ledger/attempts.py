@@ -12,6 +12,9 @@ from dataclasses import dataclass, field, replace
 from outlay.ledger.records import AttemptEnded, AttemptStarted, PriceChanged, Record, Step
 from outlay.ledger.segments import SUPERVISOR, SegmentId
 
+DEAD_AFTER_NS = 600 * 10**9
+"""Without a sign of life for this long, an attempt that did not say goodbye counts as dead."""
+
 
 @dataclass(slots=True)
 class SegmentLife:

@@ -28,13 +28,11 @@ from outlay.ledger import (
     read_identity,
     segment_paths,
 )
+from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.rates import RateFunction, run_rates
 from outlay.record.facts import boot_id
 from outlay.record.lock import is_held
 from outlay.units import Money
-
-DEAD_AFTER_NS = 600 * 10**9
-"""Without a sign of life for this long, a run that did not say goodbye counts as dead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

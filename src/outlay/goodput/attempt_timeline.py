@@ -1,0 +1,167 @@
+"""One attempt's wall time, split into phases exactly.
+
+First match holds an instant: the latest-begun open span; the wait for data; a step's own time;
+``other``. Of own time, the head of an attempt's first step beyond the typical one is
+``program_startup``, the tail of a stalled step is ``stall``, and what a later execution of the same
+step undid is ``wasted_progress``. All of it is pure arithmetic on integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from outlay.goodput import phases as ph
+from outlay.goodput.columns import Ints
+from outlay.goodput.fold import SegmentFold
+from outlay.goodput.rollback import Undone, undone_steps
+from outlay.goodput.typical import Typical
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """The own time of one step in its order: startup, kept progress, undone progress, stall."""
+
+    startup_ns: int
+    kept_ns: int
+    undone_ns: int
+    stall_ns: int
+
+    def before(self, own_ns: int) -> _Split:
+        """Return the split of the step's first ``own_ns`` nanoseconds of own time."""
+        parts = []
+        for part_ns in (self.startup_ns, self.kept_ns, self.undone_ns, self.stall_ns):
+            parts.append(min(part_ns, own_ns))
+            own_ns -= parts[-1]
+        return _Split(*parts)
+
+
+class AttemptTimeline:
+    """The phases of one attempt over ``[start_ns, end_ns)``.
+
+    Args:
+        start_ns: When the attempt began.
+        end_ns: Its end: the last sign of life, the present, or where a later attempt began.
+        fold: The records that make the timeline.
+        typical: What is typical of the whole run, if anything is.
+        redone_from: The least step number that a later attempt executed, if any did.
+    """
+
+    def __init__(
+        self,
+        start_ns: int,
+        end_ns: int,
+        fold: SegmentFold,
+        typical: Typical | None,
+        redone_from: int | None,
+    ) -> None:
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        self._fold = fold
+        self._cover = fold.cover(start_ns, end_ns)
+        self._own, self._waited = fold.own_before()
+        self._typical = typical
+        self.undone: Undone = undone_steps(fold.number.values, fold.count.values, redone_from)
+        self._startup_ns = self._startup()
+        self.stalled, self._stalls = self._find_stalls()
+        self._stall_before = _cumulative(self._stalls)
+        is_undone = self.undone.contains(self.stalled)
+        self._undone_stall_before = _cumulative(np.where(is_undone, self._stalls, 0))
+
+    @property
+    def step_count(self) -> int:
+        """How many step records the attempt has."""
+        return len(self._own) - 1
+
+    def own_ns(self, index: int) -> int:
+        """Return the own time of one step record."""
+        return int(self._own[index + 1] - self._own[index])
+
+    def before(self, t_ns: int) -> dict[str, int]:
+        """Return the nanoseconds of each phase between the attempt's start and ``t_ns``."""
+        index = int(np.searchsorted(self._fold.end.values, t_ns, side="right"))
+        split, waited_ns = self._whole_steps_before(index), int(self._waited[index])
+        if index < self.step_count:
+            begun, begun_wait_ns = self._begun_step_before(index, t_ns)
+            split, waited_ns = _joined(split, begun), waited_ns + begun_wait_ns
+        found = {
+            ph.PROGRAM_STARTUP: split.startup_ns,
+            ph.STEP: split.kept_ns,
+            ph.WASTED_PROGRESS: split.undone_ns,
+            ph.STALL: split.stall_ns,
+        }
+        found = ph.added(found, self._cover.phases_before(t_ns))
+        found[ph.DATA_LOADING] = found.get(ph.DATA_LOADING, 0) + waited_ns
+        found[ph.OTHER] = t_ns - self.start_ns - sum(found.values())
+        return found
+
+    def _startup(self) -> int:
+        if self._typical is None or not self.step_count:
+            return 0
+        usual_ns = self._typical.step_ns * int(self._fold.count.values[0])
+        own_ns = self.own_ns(0)
+        return own_ns - usual_ns if own_ns > usual_ns else 0
+
+    def _find_stalls(self) -> tuple[Ints, Ints]:
+        """Return which steps stalled, and the tail of each beyond the typical step."""
+        nothing = np.empty(0, dtype=np.int64)
+        if self._typical is None or self.step_count < 2:
+            return nothing, nothing
+        own = np.diff(self._own)
+        count = self._fold.count.values
+        late = own > self._typical.stall_beyond_ns * count
+        late[0] = False  # What the first step takes too long is startup.
+        stalled = np.flatnonzero(late)
+        return stalled, own[stalled] - self._typical.step_ns * count[stalled]
+
+    def _whole_steps_before(self, index: int) -> _Split:
+        """Return the split of all steps before ``index``, from cumulative sums."""
+        if not index:
+            return _Split(0, 0, 0, 0)
+        stalls = int(np.searchsorted(self.stalled, index))
+        stall_ns = int(self._stall_before[stalls])
+        undone_ns = self.undone.own_before(self._own, index)
+        undone_ns -= int(self._undone_stall_before[stalls])
+        if self.undone.is_undone(0):
+            undone_ns -= self._startup_ns
+        undone_ns += sum(self._split(i).undone_ns for i in self.undone.partly if i < index)
+        kept_ns = int(self._own[index]) - self._startup_ns - stall_ns - undone_ns
+        return _Split(self._startup_ns, kept_ns, undone_ns, stall_ns)
+
+    def _begun_step_before(self, index: int, t_ns: int) -> tuple[_Split, int]:
+        """Return the split of a step that ends after ``t_ns``, and its wait, up to then."""
+        wait_start, start, _ = self._fold.bounds(index)
+        waited_ns = self._free_between(wait_start, min(t_ns, start))
+        return self._split(index).before(self._free_between(start, t_ns)), waited_ns
+
+    def _split(self, index: int) -> _Split:
+        own_ns = self.own_ns(index)
+        startup_ns = self._startup_ns if index == 0 else 0
+        place = int(np.searchsorted(self.stalled, index))
+        is_stalled = place < len(self.stalled) and self.stalled[place] == index
+        stall_ns = int(self._stalls[place]) if is_stalled else 0
+        progress_ns = own_ns - startup_ns - stall_ns
+        kept, of = self.undone.kept(index)
+        kept_ns = progress_ns * kept // of
+        return _Split(startup_ns, kept_ns, progress_ns - kept_ns, stall_ns)
+
+    def _free_between(self, start_ns: int, end_ns: int) -> int:
+        """Return how much of ``[start_ns, end_ns)`` no span holds; 0 when it is empty."""
+        if end_ns <= start_ns:
+            return 0
+        held = self._cover.before(np.array([start_ns, end_ns], dtype=np.int64))
+        return end_ns - start_ns - int(held[1] - held[0])
+
+
+def _joined(left: _Split, right: _Split) -> _Split:
+    return _Split(
+        left.startup_ns + right.startup_ns,
+        left.kept_ns + right.kept_ns,
+        left.undone_ns + right.undone_ns,
+        left.stall_ns + right.stall_ns,
+    )
+
+
+def _cumulative(values: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values)])

@@ -1,0 +1,43 @@
+"""Growable columns of 64-bit integers: a few bytes a step, and views without copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int64]
+
+
+class Column:
+    """An append-only vector of int64 whose capacity grows by half."""
+
+    __slots__ = ("_data", "_length")
+
+    def __init__(self, first: Sequence[int] = ()) -> None:
+        self._data: Ints = np.array(first, dtype=np.int64)
+        self._length = len(self._data)
+
+    def __len__(self) -> int:
+        return self._length
+
+    @property
+    def values(self) -> Ints:
+        """The column as a view; valid until the next append."""
+        return self._data[: self._length]
+
+    def extend(self, values: ArrayLike) -> None:
+        """Append values."""
+        new = np.asarray(values, dtype=np.int64)
+        needed = self._length + len(new)
+        if needed > len(self._data):
+            grown = np.empty(max(needed, len(self._data) * 3 // 2, 64), dtype=np.int64)
+            grown[: self._length] = self.values
+            self._data = grown
+        self._data[self._length : needed] = new
+        self._length = needed
+
+    def truncate(self, length: int) -> None:
+        """Forget everything from ``length`` on."""
+        self._length = length

@@ -1,0 +1,102 @@
+"""Which span holds each instant: overlapping spans, flattened.
+
+Of the spans that are open at an instant, the one that began last holds it; of two that began at the
+same instant, the one recorded last. All functions are pure; intervals are half-open.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from outlay.goodput.columns import Ints
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SpanInterval:
+    """A span during ``[begin_ns, end_ns)``; ``order`` is its place in the log."""
+
+    begin_ns: int
+    order: int
+    end_ns: int
+    phase: str
+
+
+class Cover:
+    """Disjoint stretches of time, each held by one span's phase, in order."""
+
+    def __init__(self, intervals: Sequence[SpanInterval]) -> None:
+        self._starts: Ints = np.array([i.begin_ns for i in intervals], dtype=np.int64)
+        self._ends: Ints = np.array([i.end_ns for i in intervals], dtype=np.int64)
+        self._cumulative = _cumulative(self._starts, self._ends)
+        self._by_phase = {
+            phase: _Stretches([i for i in intervals if i.phase == phase])
+            for phase in dict.fromkeys(i.phase for i in intervals)
+        }
+
+    def before(self, instants: Ints) -> Ints:
+        """Return how many nanoseconds are held by spans before each instant."""
+        if not len(self._starts):
+            return np.zeros(len(instants), dtype=np.int64)
+        begun = np.searchsorted(self._starts, instants, side="right")
+        last = begun - 1
+        # Of the stretch that has begun last, what lies after the instant is not before it.
+        beyond = np.where(begun > 0, np.maximum(self._ends[last] - instants, 0), 0)
+        return self._cumulative[begun] - beyond
+
+    def phases_before(self, t_ns: int) -> dict[str, int]:
+        """Return the nanoseconds held by each phase before ``t_ns``."""
+        return {phase: of_phase.before(t_ns) for phase, of_phase in self._by_phase.items()}
+
+
+class _Stretches:
+    """The disjoint stretches of one phase."""
+
+    def __init__(self, intervals: Sequence[SpanInterval]) -> None:
+        self._starts: Ints = np.array([i.begin_ns for i in intervals], dtype=np.int64)
+        self._ends: Ints = np.array([i.end_ns for i in intervals], dtype=np.int64)
+        self._cumulative = _cumulative(self._starts, self._ends)
+
+    def before(self, t_ns: int) -> int:
+        begun = int(np.searchsorted(self._starts, t_ns, side="right"))
+        if not begun:
+            return 0
+        last_end_ns = int(self._ends[begun - 1])
+        return int(self._cumulative[begun]) - (last_end_ns - t_ns if last_end_ns > t_ns else 0)
+
+
+def flatten(spans: Iterable[SpanInterval], start_ns: int, end_ns: int) -> list[SpanInterval]:
+    """Return disjoint intervals within ``[start_ns, end_ns)`` that say which span holds when."""
+    # Ranks are given before clipping: a span cut at the start keeps its place among the others.
+    clipped = [
+        SpanInterval(max(span.begin_ns, start_ns), rank, min(span.end_ns, end_ns), span.phase)
+        for rank, span in enumerate(sorted(spans))
+        if max(span.begin_ns, start_ns) < min(span.end_ns, end_ns)
+    ]
+    if all(earlier.end_ns <= later.begin_ns for earlier, later in pairwise(clipped)):
+        return clipped  # The usual case: spans one after another.
+    return list(_sweep(clipped))
+
+
+def _sweep(spans: Sequence[SpanInterval]) -> Iterator[SpanInterval]:
+    """Walk over every begin and end; a heap holds the open spans, the last begun on top."""
+    open_spans: list[tuple[int, SpanInterval]] = []
+    edges = sorted({edge for span in spans for edge in (span.begin_ns, span.end_ns)})
+    waiting = deque(spans)
+    for edge, following in pairwise(edges):
+        while waiting and waiting[0].begin_ns <= edge:
+            heapq.heappush(open_spans, (-waiting[0].order, waiting.popleft()))
+        while open_spans and open_spans[0][1].end_ns <= edge:
+            heapq.heappop(open_spans)
+        if open_spans:
+            top = open_spans[0][1]
+            yield SpanInterval(edge, top.order, following, top.phase)
+
+
+def _cumulative(starts: Ints, ends: Ints) -> Ints:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(ends - starts)])

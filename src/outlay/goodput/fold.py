@@ -1,0 +1,245 @@
+"""Folding records into what a timeline needs, incrementally.
+
+Folding a prefix and then the rest equals folding all: every fact goes into a column or a table, and
+what depends on all of them is computed when asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from outlay.goodput.columns import Column, Ints
+from outlay.goodput.cover import Cover, SpanInterval, flatten
+from outlay.goodput.phases import phase_of_span
+from outlay.ledger import (
+    CheckpointCommitted,
+    Record,
+    SegmentId,
+    SegmentLife,
+    SpanBegun,
+    SpanEnded,
+    Step,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSpan:
+    """A span whose end has not been recorded."""
+
+    begin_ns: int
+    name: str
+    overlapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A checkpoint: everything up to and including ``step`` was safe at ``t_ns``."""
+
+    t_ns: int
+    step: int
+
+
+@dataclass(slots=True)
+class Usage:
+    """What the steps of a segment used, in all."""
+
+    steps: int = 0
+    tokens: int = 0
+    samples: int = 0
+    flops: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StepColumns:
+    """Steps by column: numbers, begin and end instants, waits before, how many steps each."""
+
+    number: Ints
+    start: Ints
+    end: Ints
+    wait: Ints
+    count: Ints
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> StepColumns:
+        """Return the columns of step records."""
+        end = np.array([step.t_ns for step in steps], dtype=np.int64)
+        return cls(
+            number=np.array([step.step for step in steps], dtype=np.int64),
+            start=end - np.array([step.dur_ns for step in steps], dtype=np.int64),
+            end=end,
+            wait=np.array([step.wait_ns for step in steps], dtype=np.int64),
+            count=np.array([step.count for step in steps], dtype=np.int64),
+        )
+
+    def sorted_by_end(self) -> StepColumns:
+        """Return the same steps in order of their ends."""
+        order = np.lexsort((self.number, self.end))
+        return StepColumns(*(column[order] for column in self._all()))
+
+    def followed_by(self, later: StepColumns) -> StepColumns:
+        """Return these steps and then the later ones."""
+        pairs = zip(self._all(), later._all(), strict=True)
+        return StepColumns(*(np.concatenate(pair) for pair in pairs))
+
+    def _all(self) -> tuple[Ints, ...]:
+        return self.number, self.start, self.end, self.wait, self.count
+
+
+class SegmentFold:
+    """One process's records as columns, tables and its life."""
+
+    def __init__(self, segment: SegmentId) -> None:
+        self.life = SegmentLife(segment)
+        self.number, self.start, self.end, self.wait, self.count = (Column() for _ in range(5))
+        self.spans: list[SpanInterval] = []
+        self.beside: list[SpanInterval] = []
+        self.open: dict[int, OpenSpan] = {}
+        self.checkpoints: list[Committed] = []
+        self.usage = Usage()
+        self.revision = 0  # Changes when own times that were computed before are computed anew.
+        self._unmatched_ends: dict[int, int] = {}
+        self._own, self._waited = Column([0]), Column([0])
+
+    def fold(self, records: Sequence[Record]) -> None:
+        """Add more records of the segment."""
+        steps = [record for record in records if type(record) is Step]
+        if len(steps) != len(records):
+            others = [record for record in records if type(record) is not Step]
+            self.life.fold(others)
+            for record in others:
+                self._fold_one(record)
+        if steps:
+            self.add_steps(StepColumns.of(steps))
+            self._add_usage(steps)
+
+    def add_steps(self, steps: StepColumns) -> None:
+        """Add steps; those that are older than some already here are merged in."""
+        first, last = int(steps.end[0]), int(steps.end.max())
+        if (len(self.end) and first < self.end.values[-1]) or (np.diff(steps.end) < 0).any():
+            old = StepColumns(*(column.values.copy() for column in self._columns()))
+            steps = old.followed_by(steps).sorted_by_end()
+            for column in self._columns():
+                column.truncate(0)
+            self._forget_from(0)
+        for column, values in zip(self._columns(), steps._all(), strict=True):
+            column.extend(values)
+        self.life.last_sign_ns = max(self.life.last_sign_ns, last)
+
+    def bounds(self, index: int) -> tuple[int, int, int]:
+        """Return when the wait for a step, the step, and its end were, without overlaps."""
+        wait_start, start, end = self._bounds_from(index, index + 1)
+        return int(wait_start[0]), int(start[0]), int(end[0])
+
+    def own_before(self) -> tuple[Ints, Ints]:
+        """Return cumulative own time of steps and of waits: entry i is before step i."""
+        done = len(self._own) - 1
+        if done < len(self.end):
+            cover = self.cover(self.life.segment.start_ns, self.life.last_sign_ns)
+            waits, starts, ends = self._bounds_from(done, len(self.end))
+            held_at_start = cover.before(starts)
+            own = ends - starts - (cover.before(ends) - held_at_start)
+            waited = starts - waits - (held_at_start - cover.before(waits))
+            self._own.extend(self._own.values[-1] + np.cumsum(own))
+            self._waited.extend(self._waited.values[-1] + np.cumsum(waited))
+        return self._own.values, self._waited.values
+
+    def _bounds_from(self, first: int, beyond: int) -> tuple[Ints, Ints, Ints]:
+        """Return wait starts, starts and ends of some steps.
+
+        Steps of one thread do not overlap; where a log says they do, the earlier keeps its time.
+        """
+        begin_ns = self.life.segment.start_ns
+        ends = np.maximum(self.end.values[first:beyond], begin_ns)
+        before_first = self.end.values[first - 1] if first else begin_ns
+        previous = np.concatenate([[max(before_first, begin_ns)], ends[:-1]])
+        starts = np.minimum(np.maximum(self.start.values[first:beyond], previous), ends)
+        waits = self.start.values[first:beyond] - self.wait.values[first:beyond]
+        return np.minimum(np.maximum(waits, previous), starts), starts, ends
+
+    def clipped(self, end_ns: int) -> SegmentFold:
+        """Return what the fold would be if everything after ``end_ns`` had not happened."""
+        cut = SegmentFold(self.life.segment)
+        cut.life = replace(self.life)
+        cut.spans, cut.beside, cut.open = self.spans, self.beside, self.open
+        cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
+        kept = self.start.values < end_ns
+        if kept.any():
+            steps = StepColumns(*(column.values[kept] for column in self._columns()))
+            cut.add_steps(replace(steps, end=np.minimum(steps.end, end_ns)))
+        cut.life.last_sign_ns = min(self.life.last_sign_ns, end_ns)
+        return cut
+
+    def _columns(self) -> tuple[Column, ...]:
+        return self.number, self.start, self.end, self.wait, self.count
+
+    def cover(self, start_ns: int, end_ns: int) -> Cover:
+        """Return which span holds each instant of a window; open spans last until its end."""
+        still_open = [
+            SpanInterval(span.begin_ns, order, end_ns, phase_of_span(span.name))
+            for order, span in self.open.items()
+            if not span.overlapped
+        ]
+        return Cover(flatten([*self.spans, *still_open], start_ns, end_ns))
+
+    def _add_usage(self, steps: Sequence[Step]) -> None:
+        self.usage.steps += sum(step.count for step in steps)
+        self.usage.tokens += sum(step.tokens for step in steps)
+        self.usage.samples += sum(step.samples for step in steps)
+        self.usage.flops += sum(step.flops for step in steps)
+
+    def _fold_one(self, record: Record) -> None:
+        match record:
+            case SpanBegun():
+                span = OpenSpan(record.t_ns, record.name, record.overlapped)
+                self.open[record.seq] = span
+                self._forget_after(record.t_ns)
+                if record.seq in self._unmatched_ends:
+                    self._close(record.seq, self._unmatched_ends.pop(record.seq))
+            case SpanEnded() if record.begun in self.open:
+                self._close(record.begun, record.t_ns)
+            case SpanEnded():
+                self._unmatched_ends[record.begun] = record.t_ns
+            case CheckpointCommitted():
+                self.checkpoints.append(Committed(record.t_ns, record.step))
+            case _:
+                pass
+
+    def _close(self, seq: int, end_ns: int) -> None:
+        span = self.open.pop(seq)
+        interval = SpanInterval(span.begin_ns, seq, end_ns, phase_of_span(span.name))
+        (self.beside if span.overlapped else self.spans).append(interval)
+        self._forget_after(end_ns)
+
+    def _forget_after(self, t_ns: int) -> None:
+        """A span edge at ``t_ns`` changes the own time of steps that end later."""
+        self._forget_from(int(np.searchsorted(self.end.values, t_ns, side="right")))
+
+    def _forget_from(self, index: int) -> None:
+        if index + 1 < len(self._own):
+            self._own.truncate(index + 1)
+            self._waited.truncate(index + 1)
+            self.revision += 1
+
+
+@dataclass(slots=True)
+class RunFold:
+    """A run's segments, folded."""
+
+    segments: dict[SegmentId, SegmentFold] = field(default_factory=dict)
+
+    def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
+        """Add more records of one segment."""
+        self.of(segment).fold(records)
+
+    def of(self, segment: SegmentId) -> SegmentFold:
+        """Return the fold of one segment, begun when it is new."""
+        if segment not in self.segments:
+            self.segments[segment] = SegmentFold(segment)
+        return self.segments[segment]
+
+    def lives(self) -> Iterable[SegmentLife]:
+        """Return how each process lived."""
+        return [fold.life for fold in self.segments.values()]

@@ -1,0 +1,87 @@
+"""Following a run's log on disk: each query reads what is new and makes one vector pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlay.errors import Finding, InvalidValue, NotARun
+from outlay.goodput.breakdown import Breakdown, Window, break_down, without
+from outlay.goodput.timeline import Timeline, TimelineBuilder
+from outlay.ledger import LedgerReader
+from outlay.ledger.attempts import DEAD_AFTER_NS
+from outlay.rates import RateFunction, run_rates
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run as it stands at one moment: its timeline, its rates, and what is wrong in its log."""
+
+    timeline: Timeline
+    rates: RateFunction | None
+    findings: tuple[Finding, ...]
+
+    @property
+    def whole(self) -> Window:
+        """The whole run, from its first start to its end or the present."""
+        return Window(self.timeline.start_ns, self.timeline.end_ns)
+
+    def window(self, start_ns: int | None = None, end_ns: int | None = None) -> Window:
+        """Return a window of the run; what is left out is the run's own bound.
+
+        Raises:
+            InvalidValue: It ends before it starts.
+        """
+        window = Window(
+            self.timeline.start_ns if start_ns is None else start_ns,
+            self.timeline.end_ns if end_ns is None else end_ns,
+        )
+        if window.end_ns < window.start_ns:
+            raise InvalidValue("window", (start_ns, end_ns), "an end that is not before the start")
+        return window
+
+    def break_down(
+        self, window: Window | None = None, *, exclusions: tuple[Window, ...] = ()
+    ) -> Breakdown:
+        """Return what became of a window (default: the whole run), without the exclusions."""
+        chosen = without(self.whole if window is None else window, exclusions)
+        return break_down(self.timeline, self.rates, chosen)
+
+
+class GoodputFollower:
+    """Answers questions about one run while its log grows."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._dir = run_dir
+        self._reader = LedgerReader(run_dir)
+        self._builder = TimelineBuilder()
+
+    def view(
+        self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
+    ) -> RunView:
+        """Return the run as it stands at ``now_ns``.
+
+        Raises:
+            NotARun: There is no run log.
+        """
+        for chunk in self._reader.poll():
+            self._builder.fold.fold(chunk.segment, chunk.records)
+        timeline = self._builder.build(now_ns, alive=alive, dead_after_ns=dead_after_ns)
+        if timeline is None:
+            raise NotARun(str(self._dir))
+        return view_of(timeline, tuple(self._reader.findings()))
+
+
+def view_of(timeline: Timeline, findings: tuple[Finding, ...] = ()) -> RunView:
+    """Return a timeline with its rates and everything that is wrong with either."""
+    rates = run_rates(timeline.attempts, max(timeline.now_ns, timeline.end_ns))
+    overlaps = tuple(
+        Finding(
+            source=attempt.segment.file_name,
+            message="was still recording when the next attempt began; the later one counts",
+            severity="warning",
+        )
+        for attempt in timeline.attempts
+        if attempt.overlaps
+    )
+    return RunView(timeline, rates.function, (*findings, *overlaps, *rates.findings))

@@ -1,0 +1,211 @@
+"""A run's timeline: an exact partition of its wall time, and how to build it incrementally.
+
+The axis is made of stretches: attempts, the ``recovery`` between them, and idle time after an
+attempt that completed, which is outside wall time. Everything here is a pure function of the fold
+and of the present.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from outlay.goodput import phases as ph
+from outlay.goodput.attempt_timeline import AttemptTimeline
+from outlay.goodput.columns import Ints
+from outlay.goodput.fold import RunFold, SegmentFold
+from outlay.goodput.typical import SortedTimes, Typical
+from outlay.ledger import Attempt, SegmentId, derive_attempts
+from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A piece of the axis: an attempt, or the time after one.
+
+    Attributes:
+        attempt: The attempt's index, or that of the one before the gap.
+        timeline: The attempt's phases; None for a gap.
+        idle: A gap after a completed attempt: outside wall time.
+    """
+
+    start_ns: int
+    end_ns: int
+    attempt: int
+    timeline: AttemptTimeline | None = None
+    idle: bool = False
+
+    def before(self, t_ns: int) -> dict[str, int]:
+        """Return the phases of the stretch up to ``t_ns``."""
+        if self.timeline is not None:
+            return self.timeline.before(t_ns)
+        return {} if self.idle else {ph.RECOVERY: t_ns - self.start_ns}
+
+
+class Timeline:
+    """Every instant of a run, from its first start to the present."""
+
+    def __init__(
+        self,
+        attempts: Sequence[Attempt],
+        stretches: Sequence[Stretch],
+        *,
+        end_ns: int,
+        now_ns: int,
+        alive: bool,
+        typical: Typical | None,
+    ) -> None:
+        self.attempts = attempts
+        self.stretches = stretches
+        self.start_ns = stretches[0].start_ns
+        self.end_ns = end_ns
+        self.now_ns = now_ns
+        self.alive = alive
+        self.typical = typical
+        self._starts = [stretch.start_ns for stretch in stretches]
+        self._before: list[dict[str, int]] = [{}]
+        for stretch in stretches:
+            whole = stretch.before(stretch.end_ns)
+            self._before.append(ph.added(self._before[-1], whole))
+
+    def before(self, t_ns: int) -> dict[str, int]:
+        """Return the nanoseconds of each phase from the run's start to ``t_ns``."""
+        index = bisect.bisect_right(self._starts, t_ns) - 1
+        if index < 0:
+            return {}
+        stretch = self.stretches[index]
+        if t_ns >= stretch.end_ns:
+            return self._before[index + 1]
+        return ph.added(self._before[index], stretch.before(t_ns))
+
+    def between(self, start_ns: int, end_ns: int) -> dict[str, int]:
+        """Return the nanoseconds of each phase during ``[start_ns, end_ns)``; none are zero."""
+        return ph.difference(self.before(end_ns), self.before(start_ns))
+
+    def idle_between(self, start_ns: int, end_ns: int) -> int:
+        """Return how long the run rested after completed attempts during ``[start_ns, end_ns)``."""
+        overlaps = (
+            min(end_ns, stretch.end_ns) - max(start_ns, stretch.start_ns)
+            for stretch in self.stretches
+            if stretch.idle
+        )
+        return sum(ns for ns in overlaps if ns > 0)
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How much of a segment's own times has been taken into the sorted times."""
+
+    steps: int
+    revision: int
+
+
+@dataclass(slots=True)
+class TimelineBuilder:
+    """Builds timelines of one run as its log grows; what was computed before is kept."""
+
+    fold: RunFold = field(default_factory=RunFold)
+    _times: SortedTimes = field(default_factory=SortedTimes)
+    _seen: dict[SegmentId, _Seen] = field(default_factory=dict)
+
+    def build(
+        self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
+    ) -> Timeline | None:
+        """Return the run's timeline at ``now_ns``, or None when nothing was recorded.
+
+        Args:
+            now_ns: The present.
+            alive: Whether the last attempt still runs, where that is known.
+            dead_after_ns: Where it is not: how long silence means life.
+        """
+        attempts = derive_attempts(self.fold.lives())
+        if not attempts:
+            return None
+        last = attempts[-1]
+        if alive is None:
+            alive = now_ns - last.last_sign_ns <= dead_after_ns
+        alive = alive and last.end is None and now_ns >= last.last_sign_ns
+        if alive:
+            attempts = alive_until(attempts, now_ns)
+        folds = [self._fold_of(attempt) for attempt in attempts]
+        typical = self._typical(attempts, folds)
+        timelines = _attempt_timelines(attempts, folds, typical)
+        end_ns = attempts[-1].last_sign_ns
+        return Timeline(
+            attempts,
+            list(_stretches(attempts, timelines, max(now_ns, end_ns))),
+            end_ns=end_ns,
+            now_ns=now_ns,
+            alive=alive,
+            typical=typical,
+        )
+
+    def _fold_of(self, attempt: Attempt) -> SegmentFold:
+        fold = self.fold.segments[attempt.segment]
+        return fold.clipped(attempt.last_sign_ns) if attempt.overlaps else fold
+
+    def _typical(self, attempts: Sequence[Attempt], folds: Sequence[SegmentFold]) -> Typical | None:
+        if any(attempt.overlaps for attempt in attempts):
+            # Rare: what counts may have shrunk, so nothing that was taken in before is kept.
+            self._forget()
+            times = SortedTimes()
+            for fold in folds:
+                times.add(_own_times(fold, 0))
+            return times.typical()
+        for fold in folds:
+            fold.own_before()
+        if any(self._is_stale(fold) for fold in folds):
+            self._forget()
+        for fold in folds:
+            seen = self._seen.setdefault(fold.life.segment, _Seen(0, fold.revision))
+            self._times.add(_own_times(fold, seen.steps))
+            seen.steps = len(fold.end)
+        return self._times.typical()
+
+    def _is_stale(self, fold: SegmentFold) -> bool:
+        seen = self._seen.get(fold.life.segment)
+        return seen is not None and seen.revision != fold.revision
+
+    def _forget(self) -> None:
+        self._times = SortedTimes()
+        self._seen.clear()
+
+
+def _own_times(fold: SegmentFold, first: int) -> Ints:
+    """Return own time per step of the records from ``first`` on; an attempt's first is left out."""
+    own, _ = fold.own_before()
+    skip = max(first, 1)
+    times: Ints = np.diff(own[skip:])
+    return times // fold.count.values[skip:]
+
+
+def _attempt_timelines(
+    attempts: Sequence[Attempt], folds: Sequence[SegmentFold], typical: Typical | None
+) -> list[AttemptTimeline]:
+    """Return each attempt's timeline; from the last to the first, since later ones undo earlier."""
+    timelines: list[AttemptTimeline] = []
+    redone_from: int | None = None
+    for attempt, fold in zip(reversed(attempts), reversed(folds), strict=True):
+        timelines.append(
+            AttemptTimeline(attempt.start_ns, attempt.last_sign_ns, fold, typical, redone_from)
+        )
+        if len(fold.number):
+            least = int(fold.number.values.min())
+            redone_from = least if redone_from is None else min(redone_from, least)
+    return timelines[::-1]
+
+
+def _stretches(
+    attempts: Sequence[Attempt], timelines: Sequence[AttemptTimeline], until_ns: int
+) -> Iterator[Stretch]:
+    following: Sequence[Attempt | None] = [*attempts[1:], None]
+    for index, (attempt, timeline, later) in enumerate(
+        zip(attempts, timelines, following, strict=True)
+    ):
+        yield Stretch(attempt.start_ns, attempt.last_sign_ns, index, timeline)
+        gap_end_ns = until_ns if later is None else later.start_ns
+        if gap_end_ns > attempt.last_sign_ns:
+            yield Stretch(attempt.last_sign_ns, gap_end_ns, index, idle=attempt.completed)
