@@ -24,6 +24,8 @@ from outlay.ledger import (
     Step,
 )
 
+_BLOCK_STEPS = 1 << 17  # Bounds what a vector pass needs beside the columns.
+
 
 @dataclass(frozen=True, slots=True)
 class OpenSpan:
@@ -138,13 +140,17 @@ class SegmentFold:
         done = len(self._own) - 1
         if done < len(self.end):
             cover = self.cover(self.life.segment.start_ns, self.life.last_sign_ns)
-            waits, starts, ends = self._bounds_from(done, len(self.end))
-            held_at_start = cover.before(starts)
-            own = ends - starts - (cover.before(ends) - held_at_start)
-            waited = starts - waits - (held_at_start - cover.before(waits))
-            self._own.extend(self._own.values[-1] + np.cumsum(own))
-            self._waited.extend(self._waited.values[-1] + np.cumsum(waited))
+            for first in range(done, len(self.end), _BLOCK_STEPS):
+                self._extend_own(cover, first, min(first + _BLOCK_STEPS, len(self.end)))
         return self._own.values, self._waited.values
+
+    def _extend_own(self, cover: Cover, first: int, beyond: int) -> None:
+        waits, starts, ends = self._bounds_from(first, beyond)
+        held_at_start = cover.before(starts)
+        own = ends - starts - (cover.before(ends) - held_at_start)
+        waited = starts - waits - (held_at_start - cover.before(waits))
+        self._own.extend(self._own.values[-1] + np.cumsum(own))
+        self._waited.extend(self._waited.values[-1] + np.cumsum(waited))
 
     def _bounds_from(self, first: int, beyond: int) -> tuple[Ints, Ints, Ints]:
         """Return wait starts, starts and ends of some steps.
@@ -185,10 +191,11 @@ class SegmentFold:
         return Cover(flatten([*self.spans, *still_open], start_ns, end_ns))
 
     def _add_usage(self, steps: Sequence[Step]) -> None:
-        self.usage.steps += sum(step.count for step in steps)
-        self.usage.tokens += sum(step.tokens for step in steps)
-        self.usage.samples += sum(step.samples for step in steps)
-        self.usage.flops += sum(step.flops for step in steps)
+        # Lists, not generators: a third of the time, and this runs for every step there is.
+        self.usage.steps += sum([step.count for step in steps])
+        self.usage.tokens += sum([step.tokens for step in steps])
+        self.usage.samples += sum([step.samples for step in steps])
+        self.usage.flops += sum([step.flops for step in steps])
 
     def _fold_one(self, record: Record) -> None:
         match record:

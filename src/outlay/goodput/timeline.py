@@ -159,11 +159,13 @@ class TimelineBuilder:
             fold.own_before()
         if any(self._is_stale(fold) for fold in folds):
             self._forget()
-        for fold in folds:
-            seen = self._seen.setdefault(fold.life.segment, _Seen(0, fold.revision))
-            self._times.add(_own_times(fold, seen.steps))
-            seen.steps = len(fold.end)
+        self._times.add(np.concatenate([self._new_times(fold) for fold in folds]))
         return self._times.typical()
+
+    def _new_times(self, fold: SegmentFold) -> Ints:
+        seen = self._seen.setdefault(fold.life.segment, _Seen(0, fold.revision))
+        first, seen.steps = seen.steps, len(fold.end)
+        return _own_times(fold, first)
 
     def _is_stale(self, fold: SegmentFold) -> bool:
         seen = self._seen.get(fold.life.segment)

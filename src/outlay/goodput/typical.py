@@ -38,7 +38,8 @@ class SortedTimes:
     def add(self, times: Ints) -> None:
         """Add own times in any order."""
         if len(times) * 8 > len(self._sorted):
-            self._sorted = np.sort(np.concatenate([self._sorted, times]))
+            self._sorted = np.concatenate([self._sorted, times])
+            self._sorted.sort()
         elif len(times):
             new = np.sort(times)
             self._sorted = np.insert(self._sorted, np.searchsorted(self._sorted, new), new)

@@ -126,10 +126,9 @@ class LedgerReader:
             new: Sequence[Record] = records
         else:
             new = [record for record in records if sequence.is_new(record.seq)]
-        for record in new:
-            if type(record) is Gap:
-                sequence.lost += record.lost
-                self._complain(path, 0, f"{record.lost} records were not written: {record.reason}")
+        for gap in [record for record in new if type(record) is Gap]:
+            sequence.lost += gap.lost
+            self._complain(path, 0, f"{gap.lost} records were not written: {gap.reason}")
         return new
 
     def _missing_records(self) -> Iterator[Finding]:
