@@ -8,13 +8,14 @@ step undid is ``wasted_progress``. All of it is pure arithmetic on integers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from outlay.goodput import phases as ph
 from outlay.goodput.columns import Ints
-from outlay.goodput.fold import SegmentFold
+from outlay.goodput.fold import Committed, SegmentFold
 from outlay.goodput.rollback import Undone, undone_steps
 from outlay.goodput.typical import Typical
 
@@ -73,6 +74,34 @@ class AttemptTimeline:
     def step_count(self) -> int:
         """How many step records the attempt has."""
         return len(self._own) - 1
+
+    @property
+    def checkpoints(self) -> Sequence[Committed]:
+        """The checkpoints that the attempt committed."""
+        return self._fold.checkpoints
+
+    @property
+    def last_step(self) -> int:
+        """The highest step number that the attempt executed; -1 when it executed none."""
+        reached = self._fold.number.values + self._fold.count.values - 1
+        return int(reached.max(initial=-1))
+
+    @property
+    def first_step_end_ns(self) -> int:
+        """When the attempt's first step was done; its end when it has none."""
+        return self._fold.bounds(0)[2] if self.step_count else self.end_ns
+
+    def when_past(self, step: int) -> int:
+        """Return when the first step beyond ``step`` began; the attempt's end when none did."""
+        beyond = np.flatnonzero(self._fold.number.values > step)
+        return self._fold.bounds(int(beyond[0]))[1] if len(beyond) else self.end_ns
+
+    def first_kept_after(self, step: int) -> int | None:
+        """Return when the first surviving step beyond ``step`` began, or None without one."""
+        reached = self._fold.number.values + self._fold.count.values - 1
+        beyond = np.flatnonzero(reached > step)
+        surviving = beyond[~self.undone.contains(beyond)]
+        return self._fold.bounds(int(surviving[0]))[1] if len(surviving) else None
 
     def own_ns(self, index: int) -> int:
         """Return the own time of one step record."""

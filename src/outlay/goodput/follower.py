@@ -7,6 +7,8 @@ from pathlib import Path
 
 from outlay.errors import Finding, InvalidValue, NotARun
 from outlay.goodput.breakdown import Breakdown, Window, break_down, without
+from outlay.goodput.fold import RunFold, Usage
+from outlay.goodput.throughput import RankRow, stragglers, total_usage
 from outlay.goodput.timeline import Timeline, TimelineBuilder
 from outlay.ledger import LedgerReader
 from outlay.ledger.attempts import DEAD_AFTER_NS
@@ -19,6 +21,7 @@ class RunView:
 
     timeline: Timeline
     rates: RateFunction | None
+    fold: RunFold
     findings: tuple[Finding, ...]
 
     @property
@@ -39,6 +42,15 @@ class RunView:
         if window.end_ns < window.start_ns:
             raise InvalidValue("window", (start_ns, end_ns), "an end that is not before the start")
         return window
+
+    def usage(self) -> Usage:
+        """Return what all ranks used together."""
+        return total_usage(self.fold)
+
+    def ranks(self) -> list[RankRow]:
+        """Return how the ranks of the last attempt fare beside each other, slowest first."""
+        last = self.timeline.attempts[-1]
+        return stragglers(self.fold.segments[segment] for segment in last.ranks)
 
     def break_down(
         self, window: Window | None = None, *, exclusions: tuple[Window, ...] = ()
@@ -69,11 +81,11 @@ class GoodputFollower:
         timeline = self._builder.build(now_ns, alive=alive, dead_after_ns=dead_after_ns)
         if timeline is None:
             raise NotARun(str(self._dir))
-        return view_of(timeline, tuple(self._reader.findings()))
+        return view_of(timeline, self._builder.fold, tuple(self._reader.findings()))
 
 
-def view_of(timeline: Timeline, findings: tuple[Finding, ...] = ()) -> RunView:
-    """Return a timeline with its rates and everything that is wrong with either."""
+def view_of(timeline: Timeline, fold: RunFold, findings: tuple[Finding, ...] = ()) -> RunView:
+    """Return a timeline with its rates, its ranks, and everything that is wrong with them."""
     rates = run_rates(timeline.attempts, max(timeline.now_ns, timeline.end_ns))
     overlaps = tuple(
         Finding(
@@ -84,4 +96,4 @@ def view_of(timeline: Timeline, findings: tuple[Finding, ...] = ()) -> RunView:
         for attempt in timeline.attempts
         if attempt.overlaps
     )
-    return RunView(timeline, rates.function, (*findings, *overlaps, *rates.findings))
+    return RunView(timeline, rates.function, fold, (*findings, *overlaps, *rates.findings))

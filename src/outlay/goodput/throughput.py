@@ -1,0 +1,101 @@
+"""How fast a run is: tokens per second, model FLOPs utilisation, and who holds it up."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from outlay.errors import InvalidValue
+from outlay.goodput.breakdown import Breakdown
+from outlay.goodput.fold import RunFold, SegmentFold, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Tokens per second over wall time and over productive time; None where there was none."""
+
+    tokens: int
+    per_wall_second: float | None
+    per_productive_second: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankRow:
+    """How one rank fares beside the others: medians over its steps, in nanoseconds.
+
+    ``slowdown`` is its median step over that of the fastest rank.
+    """
+
+    rank: int
+    host: str
+    steps: int
+    median_step_ns: int
+    median_wait_ns: int
+    slowdown: float
+
+
+def total_usage(fold: RunFold) -> Usage:
+    """Return what all ranks used together; repeated work counts each time."""
+    usages = [segment.usage for segment in fold.segments.values()]
+    return Usage(
+        steps=sum(usage.steps for usage in usages),
+        tokens=sum(usage.tokens for usage in usages),
+        samples=sum(usage.samples for usage in usages),
+        flops=sum(usage.flops for usage in usages),
+    )
+
+
+def throughput(usage: Usage, breakdown: Breakdown) -> Throughput:
+    """Return the run's speed over the whole of its breakdown."""
+    productive_ns = breakdown.phases.get("step", 0)
+    return Throughput(
+        tokens=usage.tokens,
+        per_wall_second=_per_second(usage.tokens, breakdown.wall_ns),
+        per_productive_second=_per_second(usage.tokens, productive_ns),
+    )
+
+
+def model_flops_utilisation(
+    tokens_per_second: float, *, flops_per_token: float, peak_flops: float, gpus: int
+) -> float:
+    """Return MFU: the FLOPs the model needs, over what the GPUs could do (arXiv:2204.02311).
+
+    Args:
+        tokens_per_second: Of the whole run.
+        flops_per_token: Of one forward and backward pass, about 6 per parameter.
+        peak_flops: Of one GPU, per second.
+        gpus: How many the run uses.
+    """
+    for name, value in (("flops_per_token", flops_per_token), ("peak_flops", peak_flops)):
+        if not 0 < value < float("inf"):
+            raise InvalidValue(name, value, "a finite number above zero")
+    return tokens_per_second * flops_per_token / (peak_flops * gpus)
+
+
+def stragglers(folds: Iterable[SegmentFold]) -> list[RankRow]:
+    """Return the ranks of one attempt, the slowest first; ranks without steps are left out."""
+    stepping = [fold for fold in folds if len(fold.end)]
+    medians = {id(fold): _median(fold.end.values - fold.start.values) for fold in stepping}
+    fastest = min(medians.values(), default=0)
+    rows = [
+        RankRow(
+            rank=fold.life.segment.rank,
+            host=fold.life.segment.host,
+            steps=fold.usage.steps,
+            median_step_ns=medians[id(fold)],
+            median_wait_ns=_median(fold.wait.values),
+            slowdown=medians[id(fold)] / fastest if fastest else 1.0,
+        )
+        for fold in stepping
+    ]
+    return sorted(rows, key=lambda row: (-row.median_step_ns, row.rank))
+
+
+def _median(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
+    return int(np.median(values))
+
+
+def _per_second(count: int, ns: int) -> float | None:
+    return count / (ns / 1e9) if ns else None
