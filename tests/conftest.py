@@ -6,8 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from outlay.clock import ManualClock
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("outlay", deadline=None)
+settings.load_profile("outlay")
 
 
 @pytest.fixture(autouse=True)

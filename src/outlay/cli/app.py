@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from outlay import __version__
-from outlay.cli import books, execute
+from outlay.cli import books, execute, goodput
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -25,7 +25,6 @@ THE_BOOKS = "The books"
 
 app = typer.Typer(
     name="outlay",
-    help="Keep the books of ML training: what a run may spend, what it spent, what it got for it.",
     no_args_is_help=False,
     invoke_without_command=True,
     rich_markup_mode="rich",
@@ -57,6 +56,7 @@ def overview(
         books.overview(as_json)
 
 
+app.add_typer(goodput.app, name="goodput", rich_help_panel=HOW_MUCH_WAS_PRODUCTIVE)
 app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
 app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
 app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)

@@ -12,6 +12,7 @@ from outlay.cli.output import AsJson, errors, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute
+from outlay.runs.figures import RunFigures
 from outlay.runs.options import Arguments, resolve
 from outlay.units import Energy
 from outlay.units.quantity import duration_text
@@ -41,13 +42,13 @@ def show_exec(
     result = execute(command, resolve(arguments, os.environ, SYSTEM.wall_ns()))
     if as_json:
         print_json({"exit_code": result.exit_code, "run": result.figures})
-    else:
-        errors.print("\n".join(_summary(result)), markup=False, soft_wrap=True)
+    elif result.figures is not None:
+        lines = _summary(result.figures, result)
+        errors.print("\n".join(lines), markup=False, soft_wrap=True)
     raise typer.Exit(result.exit_code)
 
 
-def _summary(result: ExecResult) -> list[str]:
-    figures = result.figures
+def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
     cost = "no price (say --price)" if figures.cost is None else str(figures.cost)
     lines = [
         f"outlay: {figures.name} {figures.status} with exit code {result.exit_code}",

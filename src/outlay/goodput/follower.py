@@ -10,9 +10,10 @@ from outlay.goodput.breakdown import Breakdown, Window, break_down, without
 from outlay.goodput.fold import RunFold, Usage
 from outlay.goodput.throughput import RankRow, stragglers, total_usage
 from outlay.goodput.timeline import Timeline, TimelineBuilder
-from outlay.ledger import LedgerReader
+from outlay.ledger import LedgerReader, derive_attempts
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.rates import RateFunction, run_rates
+from outlay.record.liveness import seems_alive
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +74,19 @@ class GoodputFollower:
     ) -> RunView:
         """Return the run as it stands at ``now_ns``.
 
+        Args:
+            now_ns: The present.
+            alive: Whether it still runs; default: what this host can tell, else by its silence.
+            dead_after_ns: How long a silence means death where nothing else tells.
+
         Raises:
             NotARun: There is no run log.
         """
         for chunk in self._reader.poll():
             self._builder.fold.fold(chunk.segment, chunk.records)
+        attempts = derive_attempts(self._builder.fold.lives())
+        if alive is None and attempts:
+            alive = seems_alive(self._dir, attempts[-1])
         timeline = self._builder.build(now_ns, alive=alive, dead_after_ns=dead_after_ns)
         if timeline is None:
             raise NotARun(str(self._dir))

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import OutlayError
+from outlay.errors import NotARun, OutlayError
 from outlay.ledger import SUPERVISOR, EndStatus
 from outlay.runs.figures import RunFigures, RunFollower
 from outlay.runs.gpus import Nvml, find_gpus
@@ -35,10 +35,13 @@ class CommandNotStarted(OutlayError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecResult:
-    """How a wrapped command went: its exit code as a shell would give it, and the run's figures."""
+    """How a wrapped command went: its exit code as a shell would give it, and the run's figures.
+
+    There are no figures when recording is switched off or nothing could be written.
+    """
 
     exit_code: int
-    figures: RunFigures
+    figures: RunFigures | None
     sampled_gpus: bool
 
 
@@ -63,8 +66,18 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     status, reason = _outcome(returncode, forwarder.received)
     exit_code = returncode if returncode >= 0 else 128 - returncode
     run.close(status, reason, exit_code=exit_code)
-    figures = RunFollower(options.dir).refresh(clock.wall_ns())
-    return ExecResult(exit_code=exit_code, figures=figures, sampled_gpus=gpus is not None)
+    return ExecResult(
+        exit_code=exit_code,
+        figures=_figures(options, clock.wall_ns()),
+        sampled_gpus=gpus is not None,
+    )
+
+
+def _figures(options: Options, now_ns: int) -> RunFigures | None:
+    try:
+        return RunFollower(options.dir).refresh(now_ns)
+    except NotARun:
+        return None
 
 
 def _child_environment(options: Options) -> dict[str, str]:

@@ -6,7 +6,6 @@ Light enough to be asked inside training. How its time was spent is the subject 
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,14 +23,12 @@ from outlay.ledger import (
     Step,
     alive_until,
     derive_attempts,
-    ledger_dir,
     read_identity,
     segment_paths,
 )
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.rates import RateFunction, run_rates
-from outlay.record.facts import boot_id
-from outlay.record.lock import is_held
+from outlay.record.liveness import seems_alive
 from outlay.units import Money
 
 
@@ -154,7 +151,9 @@ class RunFollower:
 
     def _figures(self, attempts: list[Attempt], now_ns: int) -> RunFigures:
         last = attempts[-1]
-        alive = last.end is None and _is_alive(self._dir, last, now_ns)
+        alive = seems_alive(self._dir, last)
+        if alive is None:
+            alive = now_ns - last.last_sign_ns <= DEAD_AFTER_NS
         until_ns = now_ns if alive else last.last_sign_ns
         rates = run_rates(alive_until(attempts, now_ns) if alive else attempts, until_ns)
         identity = read_identity(self._dir) or _identity_of(attempts[0])
@@ -193,23 +192,6 @@ class RunFollower:
 def is_run(run_dir: Path) -> bool:
     """Say whether a directory holds a run log."""
     return bool(segment_paths(run_dir))
-
-
-def _is_alive(run_dir: Path, last: Attempt, now_ns: int) -> bool:
-    """Say whether the last attempt still runs: by its lock where this host can tell, else by time.
-
-    The lock of a process on another host is not always visible here, so that a free lock proves
-    death only on the host that recorded.
-    """
-    with contextlib.suppress(OSError):
-        held = is_held(ledger_dir(run_dir), last.segment.rank)
-        if held or (held is False and _recorded_here(last)):
-            return bool(held)
-    return now_ns - last.last_sign_ns <= DEAD_AFTER_NS
-
-
-def _recorded_here(attempt: Attempt) -> bool:
-    return bool(attempt.header.boot_id) and attempt.header.boot_id == boot_id()
 
 
 def _status(last: Attempt, *, alive: bool) -> str:

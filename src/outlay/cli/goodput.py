@@ -1,0 +1,216 @@
+"""``outlay goodput``: how much of a run was productive, and where the rest went."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+
+from outlay.cli.groups import DefaultGroup
+from outlay.cli.moments import parse_window
+from outlay.cli.output import AsJson, console, errors, new_table, print_findings, print_json
+from outlay.clock import SYSTEM, utc_text
+from outlay.errors import InvalidValue
+from outlay.goodput.follower import GoodputFollower
+from outlay.goodput.summary import GoodputSummary, PhaseRow, summarise
+from outlay.units import Money
+from outlay.units.quantity import duration_text
+
+app = typer.Typer(
+    cls=DefaultGroup,
+    help="How much of a run was productive, and where the rest went.",
+    no_args_is_help=True,
+)
+
+REFUSED = 3
+_WATCH_S = 2.0
+# Colours that stay apart for colour-blind readers (Okabe and Ito 2008), in order of phases.
+_COLOURS = ("#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999")
+
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
+
+
+@app.command("show")
+def show(
+    run: RunDir,
+    since: Annotated[
+        str | None, typer.Option(help='From when: "2026-11-15T20:00Z", or "2h" for 2 hours ago.')
+    ] = None,
+    until: Annotated[str | None, typer.Option(help="Until when, likewise.")] = None,
+    window: Annotated[str | None, typer.Option(help='Only the last, such as "1h".')] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Keep showing it, live.")] = False,
+    fail_under: Annotated[
+        float | None, typer.Option(help="Exit 3 when goodput is under this many percent.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run's goodput and its badput by cause, in time and money.
+
+    Example: outlay goodput runs/001 --window 1h --fail-under 90
+    """
+    if fail_under is not None and not 0 <= fail_under <= 100:
+        raise InvalidValue("--fail-under", fail_under, "a percentage, 0 to 100")
+    follower = GoodputFollower(run)
+
+    def look() -> GoodputSummary:
+        now_ns = SYSTEM.wall_ns()
+        view = follower.view(now_ns)
+        chosen = parse_window(view, since=since, until=until, last=window, now_ns=now_ns)
+        return summarise(view, chosen)
+
+    if watch and not as_json:
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(render(look()), refresh=True)
+                SYSTEM.sleep(_WATCH_S)
+    summary = look()
+    if as_json:
+        print_json(summary)
+    else:
+        console.print(render(summary))
+        print_findings(summary.findings)
+    _check_floor(summary, fail_under)
+
+
+@app.command("diff")
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A run's directory.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another run's directory.")],
+    as_json: AsJson = False,
+) -> None:
+    """Compare two runs, phase by phase.
+
+    Example: outlay goodput diff runs/001 runs/002
+    """
+    now_ns = SYSTEM.wall_ns()
+    summaries = [summarise(GoodputFollower(run).view(now_ns)) for run in (first, second)]
+    if as_json:
+        print_json({"a": summaries[0], "b": summaries[1]})
+        return
+    console.print(_difference_table(*summaries))
+
+
+def render(summary: GoodputSummary) -> RenderableType:
+    """Return the summary for a terminal of any width."""
+    parts: list[RenderableType] = [_headline(summary)]
+    if summary.phases:
+        parts += [_bar(summary.phases), _phase_table(summary), Text("")]
+    return Group(*parts, *(Text(line) for line in _details(summary)))
+
+
+def _headline(summary: GoodputSummary) -> Text:
+    goodput = "no wall time" if summary.goodput is None else f"{summary.goodput:.1%}"
+    state = "still running" if summary.alive else "over"
+    line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
+    start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
+    cost = "no price" if summary.cost is None else str(summary.cost)
+    wall = duration_text(summary.wall_ns)
+    return line.append(f"{start} to {end}\nwall time {wall}, cost {cost}\n")
+
+
+def _bar(rows: list[PhaseRow]) -> Text:
+    """Return one line in which every phase has its share; none that exists is invisible."""
+    width = min(console.width, 100)
+    bar = Text()
+    for index, row in enumerate(rows):
+        bar.append("█" * (round(row.share * width) or 1), style=_colour(index))
+    bar.truncate(width)
+    return bar
+
+
+def _phase_table(summary: GoodputSummary) -> RenderableType:
+    table = new_table("phase", ">time", ">share", ">cost")
+    for index, row in enumerate(summary.phases):
+        name = Text.assemble(("█ ", _colour(index)), row.phase)
+        table.add_row(name, duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))
+    table.add_section()
+    wall, cost = duration_text(summary.wall_ns), _money(summary.cost)
+    table.add_row("  total", wall, "100.0%", cost, style="bold")
+    return table
+
+
+def _details(summary: GoodputSummary) -> list[str]:
+    lines = [_reliability(summary), _progress(summary)]
+    if summary.throughput is not None and summary.throughput.per_wall_second is not None:
+        lines.append(
+            f"throughput   {summary.throughput.per_wall_second:,.0f} tokens/s of wall time"
+        )
+    if summary.typical_step_ns is not None:
+        typical = duration_text(summary.typical_step_ns)
+        lines.append(f"steps        {typical} typical (host time), {summary.stalls} stalled")
+    for phase, ns in summary.beside.items():
+        lines.append(f"beside       {phase} {duration_text(ns)}, overlapped with training")
+    if summary.idle_ns:
+        lines.append(f"idle         {duration_text(summary.idle_ns)} after completed attempts")
+    for row in summary.ranks[:5]:
+        step = duration_text(row.median_step_ns)
+        lines.append(f"rank {row.rank:<8}{step} median step, {row.slowdown:.2f}x the fastest")
+    return [*lines, *(f"assumed      {text}" for text in summary.assumptions)]
+
+
+def _reliability(summary: GoodputSummary) -> str:
+    count = len(summary.disruptions)
+    if not count:
+        return "disruptions  none"
+    mttf = summary.mttf
+    mean = "unknown" if mttf.mean_ns is None else duration_text(mttf.mean_ns)
+    high = "?" if mttf.high_ns is None else duration_text(mttf.high_ns)
+    interval = f"{mttf.confidence:.0%} interval {duration_text(mttf.low_ns)} to {high}"
+    return f"disruptions  {count}; mean time to failure {mean} ({interval})"
+
+
+def _progress(summary: GoodputSummary) -> str:
+    progress = summary.progress
+    if progress.last_step is None:
+        return "progress     no steps recorded: busy or idle is known, productive is not"
+    since = "the start" if progress.committed_step is None else f"step {progress.committed_step}"
+    risk = duration_text(progress.at_risk_ns)
+    cost = "" if progress.at_risk_cost is None else f" ({progress.at_risk_cost})"
+    return f"progress     step {progress.last_step}; at risk since {since}: {risk}{cost}"
+
+
+def _difference_table(first: GoodputSummary, second: GoodputSummary) -> RenderableType:
+    table = new_table("phase", ">A", ">B", ">share A", ">share B", ">cost A", ">cost B")
+    rows = ({row.phase: row for row in summary.phases} for summary in (first, second))
+    in_first, in_second = rows
+    for phase in {**in_first, **in_second}:
+        a, b = in_first.get(phase), in_second.get(phase)
+        table.add_row(
+            phase, _time(a), _time(b), _share(a), _share(b),
+            _money(a.cost) if a else "-", _money(b.cost) if b else "-",
+        )  # fmt: skip
+    table.add_section()
+    table.add_row(
+        "total", duration_text(first.wall_ns), duration_text(second.wall_ns), "", "",
+        _money(first.cost), _money(second.cost), style="bold",
+    )  # fmt: skip
+    return table
+
+
+def _check_floor(summary: GoodputSummary, floor_percent: float | None) -> None:
+    if floor_percent is None:
+        return
+    percent = 0.0 if summary.goodput is None else summary.goodput * 100
+    if percent < floor_percent:
+        errors.print(f"goodput {percent:.1f}% is under {floor_percent:g}%")
+        raise typer.Exit(REFUSED)
+
+
+def _colour(index: int) -> str:
+    return _COLOURS[index % len(_COLOURS)]
+
+
+def _money(cost: Money | None) -> str:
+    return "no price" if cost is None else str(cost)
+
+
+def _time(row: PhaseRow | None) -> str:
+    return "-" if row is None else duration_text(row.ns)
+
+
+def _share(row: PhaseRow | None) -> str:
+    return "-" if row is None else f"{row.share:.1%}"

@@ -1,0 +1,43 @@
+"""Moments and windows as people type them: ``2026-11-15T20:00Z``, or ``2h`` for two hours ago."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from outlay.clock import wall_ns_of
+from outlay.errors import InvalidValue
+from outlay.goodput.breakdown import Window
+from outlay.goodput.follower import RunView
+from outlay.units import Duration
+
+_EXPECTED = 'an instant with its zone, such as "2026-11-15T20:00Z", or how long ago: "2h"'
+
+
+def parse_moment(text: str | None, *, name: str, now_ns: int) -> int | None:
+    """Return an instant in UTC nanoseconds; None stays None."""
+    if text is None:
+        return None
+    try:
+        return now_ns - Duration.parse(text, name=name).ns
+    except InvalidValue:
+        pass
+    try:
+        return wall_ns_of(datetime.fromisoformat(text))
+    except ValueError:  # InvalidValue of a naive datetime included: the same advice helps.
+        raise InvalidValue(name, text, _EXPECTED) from None
+
+
+def parse_window(
+    view: RunView, *, since: str | None, until: str | None, last: str | None, now_ns: int
+) -> Window | None:
+    """Return the window that the options name, or None for the whole run."""
+    if last is not None:
+        if since is not None:
+            raise InvalidValue("--window", last, "either --window or --since, not both")
+        until_ns = parse_moment(until, name="--until", now_ns=now_ns)
+        end_ns = now_ns if until_ns is None else until_ns
+        return view.window(end_ns - Duration.parse(last, name="--window").ns, end_ns)
+    if since is None and until is None:
+        return None
+    since_ns = parse_moment(since, name="--since", now_ns=now_ns)
+    return view.window(since_ns, parse_moment(until, name="--until", now_ns=now_ns))
