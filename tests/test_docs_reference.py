@@ -15,6 +15,7 @@ from sqlalchemy import Table
 
 from outlay.cli.app import app
 from outlay.errors import OutlayError
+from outlay.goodput import phases
 from outlay.ledger import KnownRecord, Price, RunIdentity
 from outlay.record.facts import PERSONAL
 from outlay.store import schema
@@ -151,6 +152,13 @@ def test_the_architecture_shows_the_layers_that_are_enforced() -> None:
     enforced = [re.sub(r"[()]", "", layer) for layer in contract["layers"]]
     drawn = [block.text.split("\n")[:-1] for block in blocks(page("ARCHITECTURE.md"))]
     assert enforced in drawn
+
+
+def test_the_architecture_lists_the_phases_in_their_order() -> None:
+    (listed,) = re.findall(r"^Phases, in the order.*?\n\n", page("ARCHITECTURE.md"), re.M | re.S)
+    named = re.findall(r"`([\w:<>]+)`", listed)
+    assert [name for name in named if name != "custom:<name>"] == list(phases.ORDER)
+    assert named.index("custom:<name>") + 1 == named.index(phases.STALL)
 
 
 def test_every_dependency_was_decided_on() -> None:
