@@ -17,9 +17,9 @@ _LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
 
 
 def project_files() -> list[Path]:
-    """Return the files that belong to the project: what git tracks, or would if they were added."""
+    """Return the files that belong to the project: those that git tracks."""
     if shutil.which("git") and (ROOT / ".git").exists():
-        command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+        command = ["git", "ls-files", "-z"]
         listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
         paths = [ROOT / name for name in listed.stdout.split("\0") if name]
     else:  # An archive of the sources, as it was unpacked.
