@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_ARGS ?=
 
-.PHONY: demo test check lint types unit bench clean
+.PHONY: demo test check lint types unit docs bench clean
 
 demo: .venv/.installed
 	$(BIN)/python examples/demo.py
@@ -27,6 +27,10 @@ types: .venv/.dev-installed
 unit: .venv/.dev-installed
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+
+docs: .venv/.dev-installed
+	$(BIN)/python tools/write-cli-reference
+	$(BIN)/python tools/write-api-reference
 
 bench: .venv/.bench-installed
 	$(BIN)/python benchmarks/run_all.py

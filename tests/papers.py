@@ -1,0 +1,85 @@
+"""Reading the project's own files: which there are, and what a Markdown page holds."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+_FENCE = re.compile(r"^(`{3,})(\w*)\n(.*?)^\1\s*$", re.MULTILINE | re.DOTALL)
+_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+_HEADING = re.compile(r"^#{1,6}\s+(.+?)\s*$", re.MULTILINE)
+_LINK = re.compile(r"(?<!\\)\]\(([^)\s]+)\)")
+
+
+def project_files() -> list[Path]:
+    """Return the files that belong to the project: those that git tracks."""
+    if shutil.which("git") and (ROOT / ".git").exists():
+        command = ["git", "ls-files", "-z"]
+        listed = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True)
+        paths = [ROOT / name for name in listed.stdout.split("\0") if name]
+    else:  # An archive of the sources, as it was unpacked.
+        paths = [path for path in ROOT.rglob("*") if not _is_scratch(path.relative_to(ROOT))]
+    return sorted({path for path in paths if path.is_file()})
+
+
+def _is_scratch(path: Path) -> bool:
+    """Say whether .gitignore names the path; knows the plain patterns that it is made of."""
+    patterns = (ROOT / ".gitignore").read_text().split()
+    return any(Path(part).match(p.rstrip("/")) for part in path.parts for p in patterns)
+
+
+def markdown_files() -> list[Path]:
+    """Return every Markdown page of the project."""
+    return [path for path in project_files() if path.suffix == ".md"]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A fenced block of a page: its language, its text, and the comment right before it."""
+
+    language: str
+    text: str
+    line: int
+    comment: str = ""
+
+
+def blocks(page: str) -> list[Block]:
+    """Return the fenced blocks of a page, in order."""
+    found = []
+    for fence in _FENCE.finditer(page):
+        before = page[: fence.start()]
+        comments = [c for c in _COMMENT.finditer(before) if not before[c.end() :].strip()]
+        comment = comments[-1][0][4:-3].strip() if comments else ""
+        found.append(Block(fence[2], fence[3], before.count("\n") + 1, comment))
+    return found
+
+
+def prose(page: str) -> str:
+    """Return a page without its fenced blocks and comments."""
+    return _COMMENT.sub("", _FENCE.sub("", page))
+
+
+def links(page: str) -> list[str]:
+    """Return where the links of a page point to."""
+    return _LINK.findall(re.sub(r"`[^`\n]*`", "`", prose(page)))
+
+
+def headings(page: str) -> list[str]:
+    """Return the titles of a page's headings."""
+    return _HEADING.findall(prose(page))
+
+
+def anchors(page: str) -> set[str]:
+    """Return the fragments that a page can be entered at, as GitHub derives them from headings."""
+    seen: dict[str, int] = {}
+    found = set()
+    for title in headings(page):
+        slug = re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-")
+        count = seen[slug] = seen.get(slug, -1) + 1
+        found.add(f"{slug}-{count}" if count else slug)
+    return found

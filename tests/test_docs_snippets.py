@@ -1,0 +1,91 @@
+"""What the documents show is run: Python blocks, and `outlay` commands in console blocks.
+
+The blocks of a page run in order in one empty directory, so that a command may look at what the
+Python above it recorded. An HTML comment right before a Python block can say ``before`` and then
+lines that run ahead of it (what a reader has and the page does not show), or ``needs: NAME`` for a
+module that may be missing: then the block is skipped, and fails where CI=true.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from papers import ROOT, Block, blocks, markdown_files
+
+BEFORE, NEEDS = "before\n", "needs: "
+
+
+def runnable(path: Path) -> list[Block]:
+    return [b for b in blocks(path.read_text()) if b.language in ("python", "console")]
+
+
+PAGES = [path for path in markdown_files() if runnable(path)]
+
+
+def missing_module(block: Block) -> str | None:
+    name = block.comment.removeprefix(NEEDS).strip()
+    if not block.comment.startswith(NEEDS) or importlib.util.find_spec(name):
+        return None
+    return name
+
+
+def programs(block: Block) -> list[list[str]]:
+    """Return the commands that a block stands for."""
+    if block.language == "python":
+        before = block.comment[len(BEFORE) :] if block.comment.startswith(BEFORE) else ""
+        return [[sys.executable, "-W", "error", "-c", f"{before}\n{block.text}"]]
+    typed = [line[2:] for line in block.text.splitlines() if line.startswith("$ outlay")]
+    return [[sys.executable, "-m", *shlex.split(line, comments=True)] for line in typed]
+
+
+def complaint_about(block: Block, directory: Path) -> str | None:
+    """Run a block; return what went wrong with it."""
+    for program in programs(block):
+        done = subprocess.run(program, cwd=directory, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return f"line {block.line}: exit code {done.returncode}\n{done.stderr}"
+    return None
+
+
+def test_the_readme_shows_how_outlay_is_used() -> None:
+    assert any(b.language == "python" for b in runnable(ROOT / "README.md"))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_what_a_page_shows_runs(path: Path, tmp_path: Path) -> None:
+    missing = []
+    for block in runnable(path):
+        if name := missing_module(block):
+            missing.append(name)
+            continue
+        assert complaint_about(block, tmp_path) is None
+    if missing:
+        assert os.environ.get("CI") != "true", f"{missing} must be installed in CI"
+        pytest.skip(f"not all blocks were run: {missing} not installed")
+
+
+def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
+    page = "text\n\n<!-- before\nx = 1\n-->\n```python\nassert x == 2\n```\n"
+    (block,) = blocks(page)
+    complaint = complaint_about(block, tmp_path)
+    assert complaint is not None
+    assert "AssertionError" in complaint
+
+
+def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
+    (block,) = blocks("```console\n$ outlay ledger cat nowhere\n```\n")
+    complaint = complaint_about(block, tmp_path)
+    assert complaint is not None
+    assert "exit code 2" in complaint
+
+
+def test_a_block_that_needs_a_missing_module_says_which() -> None:
+    (block,) = blocks("<!-- needs: no_such_module -->\n```python\nimport no_such_module\n```\n")
+    assert missing_module(block) == "no_such_module"

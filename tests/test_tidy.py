@@ -1,0 +1,162 @@
+"""The repository is tidy: pages whose links lead somewhere, files that speak of the project alone.
+
+Whether the reference pages agree with the code is the subject of test_docs_reference.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import outlay
+from papers import ROOT, anchors, headings, links, markdown_files, project_files
+
+# Written so that this file does not hold what it looks for.
+DEVELOPER_PATH = re.compile(
+    r"(?<![\w.~$}-])/(?:home|Users|root|work|workspaces?|builds)/[\w.-]+|\b[A-Z]:\\+Users\\"
+)
+REGISTRY_HOSTS = [
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("anaconda", "org"),
+        ("npmjs", "com"),
+        ("npmjs", "org"),
+        ("crates", "io"),
+        ("download", "pytorch", "org"),
+    )
+]
+RELEASE = re.compile(r"(\d+)\.(\d+)\.(\d+) — (\d{4}-\d{2}-\d{2})")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def text_of(path: Path) -> str:
+    return path.read_text(errors="replace")
+
+
+def modules() -> list[Path]:
+    return [path for path in project_files() if path.suffix == ".py"]
+
+
+def broken_links(path: Path) -> list[str]:
+    """Return the links of a page that lead nowhere; other sites are not asked."""
+    broken = []
+    for link in links(text_of(path)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        target, _, fragment = link.partition("#")
+        to = (path.parent / target).resolve() if target else path
+        if not to.exists() or (fragment and fragment not in anchors(text_of(to))):
+            broken.append(link)
+    return broken
+
+
+def test_the_project_has_pages_and_modules() -> None:
+    """The tests below look at lists; an empty one would make them say nothing."""
+    assert len(markdown_files()) >= 10
+    assert len(modules()) >= 40
+
+
+@pytest.mark.parametrize("path", markdown_files(), ids=name_of)
+def test_links_lead_somewhere(path: Path) -> None:
+    assert broken_links(path) == []
+
+
+def test_a_link_to_a_missing_file_or_heading_is_noticed(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One heading\n[a](#one-heading) [b](#two) [c](gone.md) [d](page.md#three)\n"
+        "[e](https://example.org/x) `[f](in/code)`\n```\n[g](in/a/block)\n```\n"
+    )
+    assert broken_links(page) == ["#two", "gone.md", "page.md#three"]
+
+
+def test_pages_have_one_title_and_it_comes_first() -> None:
+    untitled = [name_of(p) for p in markdown_files() if not text_of(p).startswith("# ")]
+    assert untitled == []
+
+
+@pytest.mark.parametrize("path", project_files(), ids=name_of)
+def test_no_file_names_a_developers_machine_or_a_package_registry(path: Path) -> None:
+    text = text_of(path)
+    assert [found[0] for found in DEVELOPER_PATH.finditer(text)] == []
+    assert [host for host in REGISTRY_HOSTS if host in text] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "is_one"),
+    [
+        ("/".join(["", "home", "ada", "outlay"]), True),
+        ("cd " + "/".join(["", "Users", "ada"]), True),
+        ('"' + "/".join(["", "root", ".cache"]), True),
+        ("\\".join(["C:", "Users", "ada"]), True),
+        ("https://example.org/home/page", False),
+        ("$HOME/work/runs", False),
+        ("runs/work/001", False),
+    ],
+)
+def test_what_counts_as_a_developers_path(text: str, is_one: bool) -> None:
+    assert bool(DEVELOPER_PATH.search(text)) is is_one
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_every_module_says_what_it_is(path: Path) -> None:
+    assert ast.get_docstring(ast.parse(text_of(path)))
+
+
+def test_public_names_can_be_imported_and_are_sorted() -> None:
+    assert [name for name in outlay.__all__ if not hasattr(outlay, name)] == []
+    assert list(outlay.__all__) == sorted(outlay.__all__)
+
+
+def test_the_package_and_the_project_have_one_version() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert outlay.__version__ == project["version"]
+
+
+def changelog_versions(text: str) -> list[str]:
+    return re.findall(r"^## (.+)$", text, re.MULTILINE)
+
+
+def test_the_changelog_begins_with_what_is_unreleased() -> None:
+    text = text_of(ROOT / "CHANGELOG.md")
+    assert headings(text)[0] == "Changelog"
+    assert changelog_versions(text)[0] == "Unreleased"
+
+
+def test_releases_are_dated_and_the_newest_comes_first() -> None:
+    titles = changelog_versions(text_of(ROOT / "CHANGELOG.md"))[1:]
+    releases = [RELEASE.fullmatch(title) for title in titles]
+    assert None not in releases, f"expected '1.2.3 — 2026-12-31' in {titles}"
+    numbers = [tuple(map(int, release.groups()[:3])) for release in releases if release]
+    assert numbers == sorted(set(numbers), reverse=True)
+
+
+def test_every_version_says_what_happened_to_file_formats() -> None:
+    versions = text_of(ROOT / "CHANGELOG.md").split("\n## ")[1:]
+    silent = [text.splitlines()[0] for text in versions if "\n### File formats\n" not in text]
+    assert silent == []
+
+
+def test_decisions_are_numbered_without_gaps_and_listed() -> None:
+    pages = sorted((ROOT / "docs" / "adr").glob("[0-9]*.md"))
+    assert [int(page.name[:4]) for page in pages] == list(range(1, len(pages) + 1))
+    assert links(text_of(ROOT / "docs/adr/README.md")) == [page.name for page in pages]
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "docs" / "adr").glob("[0-9]*.md")), ids=lambda path: path.name[:4]
+)
+def test_a_decision_has_its_number_a_status_and_what_speaks_against_it(path: Path) -> None:
+    text = text_of(path)
+    assert text.startswith(f"# {int(path.name[:4])}. ")
+    assert re.search(r"^Status: (accepted|replaced by .+), \d{4}-\d{2}\.$", text, re.MULTILINE)
+    assert {"Decision", "What speaks against it"} <= set(headings(text))
