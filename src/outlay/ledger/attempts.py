@@ -78,6 +78,8 @@ class Attempt:
 def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     """Return the run's attempts, oldest first; the order of ``lives`` does not matter."""
     ordered = sorted(lives, key=lambda life: life.segment)
+    if not ordered:
+        return []
     leaders = _leaders(ordered)
     followers: dict[SegmentId, list[SegmentLife]] = {life.segment: [] for life in leaders}
     for life in ordered:
@@ -102,7 +104,7 @@ def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
 def _leaders(ordered: Sequence[SegmentLife]) -> list[SegmentLife]:
     """Return the segments that make the timeline: one rank's, and supervisors who saw none."""
     ranks = {life.segment.rank for life in ordered}
-    lowest = min(ranks - {SUPERVISOR} or ranks, default=0)
+    lowest = min(ranks - {SUPERVISOR} or ranks)
     leaders = [life for life in ordered if life.segment.rank == lowest]
     if lowest == SUPERVISOR:
         return leaders

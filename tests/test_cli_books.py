@@ -1,0 +1,105 @@
+"""The books on the command line: overview, runs, collect, ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line import outlay
+from outlay import run
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    with run("bert", dir=tmp_path / "runs" / "a", price="1.50 USD/h", gpus=8) as training:
+        for _ in training.steps(range(3), tokens=5):
+            pass
+    return tmp_path / "runs" / "a"
+
+
+def test_the_overview_of_nothing_says_how_to_start() -> None:
+    assert "outlay exec -- python train.py" in outlay().out
+
+
+def test_the_overview_shows_what_runs_and_what_it_burns(tmp_path: Path) -> None:
+    with run("bert", dir=tmp_path / "live", price="1.50 USD/h", gpus=8):
+        shown = outlay("--json").json
+    assert [running["name"] for running in shown["running"]] == ["bert"]
+    assert shown["burn_per_hour"] == [{"micros": 12_000_000, "currency": "USD"}]
+
+
+def test_a_run_that_died_is_what_is_wrong(tmp_path: Path) -> None:
+    import os
+    import signal
+
+    if (child := os.fork()) == 0:
+        run("bert", dir=tmp_path / "dead")
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    shown = outlay("--json").json
+    assert shown["running"] == []
+    assert "did not say goodbye" in shown["findings"][0]["message"]
+
+
+def test_runs_lists_what_a_directory_holds(finished: Path) -> None:
+    (row,) = outlay("runs", finished.parent, "--json").json["runs"]
+    assert (row["status"], row["attempts"], row["steps"], row["tokens"]) == ("completed", 1, 3, 15)
+
+
+def test_a_run_registers_itself(finished: Path) -> None:
+    (row,) = outlay("runs", "--json").json["runs"]
+    assert row["dir"] == str(finished)
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+def test_the_table_of_runs_fits_the_terminal(finished: Path, columns: int) -> None:
+    shown = outlay("runs", finished, columns=columns)
+    assert "completed" in shown.out
+    assert all(len(line) <= columns for line in shown.out.splitlines())
+
+
+def test_collecting_twice_changes_nothing(finished: Path) -> None:
+    assert outlay("collect", finished.parent, "--json").json["registered"] == 1
+    before = outlay("runs", "--json").json["runs"]
+    outlay("collect", finished.parent)
+    after = outlay("runs", "--json").json["runs"]
+    for row in (*before, *after):
+        row.pop("updated_ns")
+    assert before == after
+
+
+def test_cat_prints_every_record_with_its_kind(finished: Path) -> None:
+    kinds = [line["kind"] for line in outlay("ledger", "cat", finished, "--json").json_lines]
+    assert kinds == ["attempt_started", "step", "step", "step", "attempt_ended"]
+
+
+def test_verify_passes_a_good_log(finished: Path) -> None:
+    assert outlay("ledger", "verify", finished).code == 0
+
+
+def test_verify_names_the_damaged_line_and_exits_1(finished: Path) -> None:
+    (segment,) = (finished / "ledger").glob("*.jsonl")
+    data = bytearray(segment.read_bytes())
+    data[data.index(b'"step":1') + 7] ^= 1
+    segment.write_bytes(data)
+    verified = outlay("ledger", "verify", finished, "--json")
+    assert verified.code == 1
+    assert [finding["line"] for finding in verified.json["findings"]] == [3]
+
+
+@pytest.mark.parametrize("command", [("ledger", "cat"), ("ledger", "verify"), ("goodput",)])
+def test_a_path_without_a_run_is_one_clear_line(command: tuple[str, ...], tmp_path: Path) -> None:
+    failed = outlay(*command, tmp_path / "nothing")
+    assert failed.code == 2
+    assert failed.err.startswith("error:")
+    assert "no run log here" in failed.err
+    assert "Traceback" not in failed.err
+
+
+def test_a_directory_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
+    assert outlay("collect", tmp_path / "nothing").code == 2
+
+
+def test_the_version_is_printed() -> None:
+    assert outlay("--version").out.startswith("outlay 0.")

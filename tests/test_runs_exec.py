@@ -1,0 +1,152 @@
+"""``outlay exec``: an unmodified command keeps its exit code and signals, and is on the books."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import outlay
+from outlay.ledger import AttemptEnded, Heartbeat, read_run
+from outlay.runs.gpus import Nvml, Sample
+
+INNER = """
+import outlay
+with outlay.run("bert") as run:
+    for _ in run.steps(range(4), tokens=7):
+        pass
+"""
+
+
+@pytest.mark.parametrize("code", [0, 3])
+def test_the_exit_code_passes_through(tmp_path: Path, code: int) -> None:
+    assert outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", f"exit {code}").code == code
+
+
+def test_output_passes_through_untouched(tmp_path: Path) -> None:
+    assert outlay("exec", "--dir", tmp_path / "r", "--", "echo", "hello").out == "hello\n"
+
+
+def test_the_summary_says_busy_or_idle_and_never_goodput(tmp_path: Path) -> None:
+    summary = outlay("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--", "true").err
+    assert "goodput" not in summary
+    assert "GPUs" in summary
+    assert "cost" in summary
+
+
+def test_a_second_exec_in_the_same_directory_is_another_attempt(tmp_path: Path) -> None:
+    outlay("exec", "--dir", tmp_path / "r", "--", "false")
+    shown = outlay("exec", "--dir", tmp_path / "r", "--json", "--", "true")
+    assert shown.json["run"]["attempts"] == 2
+
+
+def test_a_command_that_records_itself_joins_the_run(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", INNER)
+    shown = outlay("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--json", "--", *command)
+    assert shown.json["run"]["attempts"] == 1
+    assert shown.json["run"]["steps"] == 4
+    assert shown.json["run"]["model"] == "bert"
+    assert shown.json["run"]["cost"]["micros"] > 0
+
+
+def test_a_signal_reaches_the_command_and_is_how_it_ended(tmp_path: Path) -> None:
+    script = "import signal, sys; print('up', flush=True); signal.pause()"
+    watched = subprocess.Popen(
+        [sys.executable, "-m", "outlay", "exec", "--dir", str(tmp_path / "r"), "--",
+         sys.executable, "-c", script],
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert watched.stdout is not None
+    assert watched.stdout.readline() == "up\n"
+    watched.send_signal(signal.SIGTERM)
+    assert watched.wait(timeout=60) == 128 + signal.SIGTERM
+    watched.stdout.close()
+    (end,) = [r for r in read_run(tmp_path / "r").records if isinstance(r, AttemptEnded)]
+    assert (end.status, end.reason, end.exit_code) == ("terminated", "SIGTERM", 143)
+
+
+def test_a_command_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
+    failed = outlay("exec", "--dir", tmp_path / "r", "--", "/no/such/program")
+    assert failed.code == 1
+    assert "cannot start '/no/such/program'" in failed.err
+
+
+def test_no_command_is_wrong_usage() -> None:
+    assert outlay("exec").code == 2
+
+
+def test_switched_off_it_only_runs_the_command(tmp_path: Path) -> None:
+    done = outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", "exit 5", OUTLAY_DISABLED="1")
+    assert done.code == 5
+    assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("option", [("--gpus", "0"), ("--gpus", "-1"), ("--price", "nan")])
+def test_a_bad_option_is_refused_before_anything_starts(
+    tmp_path: Path, option: tuple[str, str]
+) -> None:
+    failed = outlay("exec", "--dir", tmp_path / "r", *option, "--", "touch", tmp_path / "started")
+    assert failed.code == 2
+    assert not (tmp_path / "started").exists()
+    assert not (tmp_path / "r").exists()
+
+
+class FakeNvml:
+    """Stands in for the NVML library: two GPUs, one fully busy, one without an energy counter."""
+
+    class NVMLError(Exception):
+        pass
+
+    def nvmlInit(self) -> None:
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        class Rates:
+            gpu = 100 * (1 - handle)
+
+        return Rates
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
+        if handle:
+            raise self.NVMLError
+        return 5_000
+
+
+def test_the_load_of_several_gpus_is_their_mean() -> None:
+    assert Nvml(FakeNvml()).sample() == Sample(busy=0.5, energy_mj=5_000)
+
+
+def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
+    fake = tmp_path / "fakes" / "pynvml.py"
+    fake.parent.mkdir()
+    fake.write_text(
+        "class NVMLError(Exception): pass\n"
+        "class Busy: gpu = 50\n"
+        "energy = 0\n"
+        "def nvmlInit(): pass\n"
+        "def nvmlDeviceGetCount(): return 1\n"
+        "def nvmlDeviceGetHandleByIndex(i): return i\n"
+        "def nvmlDeviceGetUtilizationRates(h): return Busy\n"
+        "def nvmlDeviceGetTotalEnergyConsumption(h):\n"
+        "    global energy\n"
+        "    energy += 1000\n"
+        "    return energy\n"
+    )
+    path = os.pathsep.join([str(fake.parent), os.environ.get("PYTHONPATH", "")])
+    shown = outlay("exec", "--dir", tmp_path / "r", "--json", "--", "sleep", "1.3", PYTHONPATH=path)
+    beats = [r for r in read_run(tmp_path / "r").records if isinstance(r, Heartbeat)]
+    assert sum(beat.energy_mj for beat in beats) == 1000
+    busy = json.loads(shown.out)["run"]["gpu_busy_ns"]
+    assert 0.4e9 < busy < 0.9e9
