@@ -231,6 +231,8 @@ class Run:
         """Record the end of the attempt; further calls do nothing."""
         if self._ended is not None or os.getpid() != self._pid:
             return  # Ended already, or a forked child that inherited its parent's run.
+        if status != "completed":
+            self._recorder.drop_left_step()
         if self._preempted:
             status, reason = "preempted", self._preempted
         elif self._signalled:
@@ -257,8 +259,7 @@ class Run:
             self.run_id = claim_identity(self.dir, proposal).run_id
             self._lock = RankLock(ledger_dir(self.dir), about.rank, holder=holder)
         except OSError:
-            # The segment writer meets the same trouble, says so, and keeps trying.
-            return
+            pass  # The segment writer meets the same trouble, says so, and keeps trying.
         committed = last_committed_step(self.dir)
         self.resume_step = 0 if committed is None else committed + 1
         if about.rank <= 0:
