@@ -75,6 +75,8 @@ class Attempt:
 def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     """Return the run's attempts, oldest first; the order of ``lives`` does not matter."""
     ordered = sorted(lives, key=lambda life: life.segment)
+    if not ordered:
+        return []
     leaders = _leaders(ordered)
     followers: dict[SegmentId, list[SegmentLife]] = {life.segment: [] for life in leaders}
     for life in ordered:

@@ -1,7 +1,7 @@
 """What a run costs per hour, as a step function of time.
 
 Inside an attempt it is price times GPUs, as rank 0 recorded them. Between attempts it depends on
-what happened to the machine, which ``outlay.rates.between`` decides.
+what happened to the machine, which ``outlay.rates.build`` decides.
 """
 
 from __future__ import annotations

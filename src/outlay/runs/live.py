@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import outlay
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import NotARun
+from outlay.errors import InvalidValue, NotARun
 from outlay.ledger import (
     AttemptStarted,
     EndStatus,
@@ -75,6 +75,8 @@ def run(
         InvalidValue: An argument or a setting cannot be used.
         RunInUse: A live process records this rank of this run already.
     """
+    if model is None:
+        raise InvalidValue("model", model, "a non-empty name")
     arguments = Arguments(
         model=model,
         dir=dir,
