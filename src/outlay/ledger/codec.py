@@ -1,23 +1,37 @@
 """A record as one JSON line, and back.
 
 The line is ``{"v":1,"seq":7,"kind":"step",...,"crc":"9ae0daaf"}``: plain JSON for any tool, with a
-CRC-32 over every byte before ``,"crc"`` at a fixed place, so that checking needs no parsing.
+CRC-32 over every byte before ``,"crc"`` at a fixed place, so that checking needs no parsing. What
+follows the checksummed bytes is compared as it must stand, so that no byte can change unnoticed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 from zlib import crc32
 
 import msgspec
 
-from outlay.ledger.records import KnownRecord, Record, Unknown
+from outlay.ledger.records import KnownRecord, Record, Step, Unknown
 
 _PREFIX = b'{"v":1,'
-_SEAL_BYTES = len(b',"crc":"00000000"}')
+_SEAL = b',"crc":"%08x"}'
+_SEAL_BYTES = len(_SEAL % 0)
+_SEAL_PATTERN = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
+_UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
-_encode = msgspec.json.Encoder().encode
+
+def _plain(value: object) -> object:
+    """Return a scalar of an array library (numpy, torch) as the Python number it stands for."""
+    if callable(item := getattr(value, "item", None)):
+        return item()
+    raise TypeError(f"{type(value).__name__} has no place in JSON")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_plain).encode
 _decoder: msgspec.json.Decoder[KnownRecord] = msgspec.json.Decoder(KnownRecord)
 _any_decoder = msgspec.json.Decoder(dict[str, object])
 
@@ -39,23 +53,20 @@ def decode_block(block: bytes) -> Decoded:
     """Return every record of a block of whole lines; never raises on bad bytes."""
     lines = block.split(b"\n")
     lines.pop()  # What follows the last newline is empty: a block is made of whole lines.
-    if _are_sealed(lines):
+    if _are_sealed(lines) and _are_of_this_version(block, len(lines)):
         try:
             return Decoded(_decoder.decode_lines(block), [])
-        except msgspec.MsgspecError:
+        except _UNREADABLE:
             pass  # An unknown kind or an older schema is among them: take them one by one.
     return _decode_each(lines)
 
 
 def _are_sealed(lines: Iterable[bytes]) -> bool:
-    # A plain loop over many lines: a call per line would cost as much as the checksum itself.
-    try:
-        for line in lines:
-            if crc32(line[:-_SEAL_BYTES]) != int(line[-10:-2], 16):
-                return False
-    except ValueError:
-        return False
-    return True
+    return all(line[-_SEAL_BYTES:] == _SEAL % crc32(line[:-_SEAL_BYTES]) for line in lines)
+
+
+def _are_of_this_version(block: bytes, lines: int) -> bool:
+    return block.startswith(_PREFIX) + block.count(b"\n" + _PREFIX) == lines
 
 
 def _decode_each(lines: list[bytes]) -> Decoded:
@@ -64,9 +75,23 @@ def _decode_each(lines: list[bytes]) -> Decoded:
     for index, line in enumerate(lines):
         try:
             records.append(_decode_line(line))
-        except (msgspec.MsgspecError, ValueError) as error:
+        except _UNREADABLE as error:
             complaints.append((index, str(error)))
+            records.extend(_salvage(line))
     return Decoded(records, complaints)
+
+
+def _salvage(line: bytes) -> Iterator[Record]:
+    """Yield the whole records inside a bad line.
+
+    A torn record that another thread wrote behind, or a newline that was damaged, joins a good
+    record to a bad one.
+    """
+    for start in re.finditer(re.escape(_PREFIX), line):
+        seal = _SEAL_PATTERN.search(line, start.end())
+        if seal is not None and (start.start(), seal.end()) != (0, len(line)):
+            with contextlib.suppress(*_UNREADABLE):
+                yield _decode_line(line[start.start() : seal.end()])
 
 
 def _decode_line(line: bytes) -> Record:
@@ -77,18 +102,26 @@ def _decode_line(line: bytes) -> Record:
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError as error:
-        return _decode_unknown(line, error)
+        return _decode_otherwise(line, error)
 
 
-def _decode_unknown(line: bytes, error: msgspec.ValidationError) -> Unknown:
+def _decode_otherwise(line: bytes, error: msgspec.ValidationError) -> Record:
+    """Return a sealed record of an unknown kind, or a step whose loop counted in floats."""
     fields = _any_decoder.decode(line)
     del fields["v"], fields["crc"]
     match fields:
+        case {"kind": "step"}:
+            whole = {name: _whole(value) for name, value in fields.items()}
+            return msgspec.convert(whole, Step)
         case {"kind": str() as kind, "seq": int() as seq, "t_ns": int() as t_ns, **rest} if (
             kind not in _KNOWN_KINDS
         ):
             return Unknown(seq=seq, t_ns=t_ns, kind=kind, fields=rest)
     raise error
+
+
+def _whole(value: object) -> object:
+    return round(value) if isinstance(value, float) else value
 
 
 _KNOWN_KINDS = frozenset(str(kind.__struct_config__.tag) for kind in KnownRecord.__args__)

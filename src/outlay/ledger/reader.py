@@ -6,15 +6,17 @@ on bad bytes, and what it returns does not depend on the order or the names of t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
 from outlay.errors import Finding, NotARun
 from outlay.ledger.codec import decode_block
 from outlay.ledger.records import AttemptStarted, Gap, Record
-from outlay.ledger.segments import SegmentId, id_from_name, ledger_dir, segment_paths
+from outlay.ledger.segments import SegmentId, id_from_name, segment_paths
 
 BLOCK_BYTES = 1 << 20
 
@@ -42,9 +44,11 @@ class RunLog:
 
 @dataclass(slots=True)
 class _File:
-    """How far one file has been read."""
+    """How far one file has been read, and how many bytes without an end stood behind that."""
 
+    inode: int
     offset: int = 0
+    tail: int = 0
     line: int = 0
     segment: SegmentId | None = None
 
@@ -75,7 +79,7 @@ class _Sequence:
     @property
     def unexplained(self) -> int:
         """How many records are missing beyond those known to be damaged or lost in writing."""
-        return sum(map(len, self.missing)) - self.damaged - self.lost
+        return sum(hole.stop - hole.start for hole in self.missing) - self.damaged - self.lost
 
 
 class LedgerReader:
@@ -90,21 +94,35 @@ class LedgerReader:
     def poll(self) -> Iterator[Chunk]:
         """Yield what was appended since the last poll, oldest segment first."""
         for path in segment_paths(self.run_dir):
-            yield from self._poll_file(path, self._files.setdefault(path.name, _File()))
+            yield from self._poll_file(path)
 
     def findings(self) -> list[Finding]:
         """Return what has been found wrong so far, the present tails included."""
         return [*self._findings, *self._missing_records(), *self._torn_tails()]
 
-    def _poll_file(self, path: Path, file: _File) -> Iterator[Chunk]:
+    def _poll_file(self, path: Path) -> Iterator[Chunk]:
         try:
             with path.open("rb") as stream:
+                file = self._place_in(path.name, os.fstat(stream.fileno()).st_ino)
                 stream.seek(file.offset)
-                while block := _whole_lines(stream.read(BLOCK_BYTES), stream):
-                    file.offset += len(block)
+                while block := self._next_block(stream, file):
                     yield self._take(path, file, block)
         except OSError as error:
             self._complain(path, 0, f"cannot be read: {error.strerror}")
+
+    def _place_in(self, name: str, inode: int) -> _File:
+        """Return where to read on: from the start where a deleted file was begun anew."""
+        file = self._files.get(name)
+        if file is None or file.inode != inode:
+            file = self._files[name] = _File(inode)
+        return file
+
+    def _next_block(self, stream: BinaryIO, file: _File) -> bytes:
+        block = stream.read(BLOCK_BYTES)
+        lines = _whole_lines(block, stream)
+        file.offset += len(lines)
+        file.tail = 0 if lines else len(block)
+        return lines
 
     def _take(self, path: Path, file: _File, block: bytes) -> Chunk:
         decoded = decode_block(block)
@@ -139,10 +157,8 @@ class LedgerReader:
 
     def _torn_tails(self) -> Iterator[Finding]:
         for name, file in sorted(self._files.items()):
-            path = ledger_dir(self.run_dir) / name
-            torn = path.stat().st_size - file.offset if path.exists() else 0
-            if torn:
-                message = f"the last line is torn: {torn} bytes without an end"
+            if file.tail:
+                message = f"the last line is torn: {file.tail} bytes without an end"
                 yield Finding(source=name, line=file.line + 1, message=message)
 
     def _complain(self, path: Path, line: int, message: str) -> None:
@@ -161,6 +177,9 @@ def read_run(run_dir: Path) -> RunLog:
     segments: dict[SegmentId, list[Record]] = {}
     for chunk in reader.poll():
         segments.setdefault(chunk.segment, []).extend(chunk.records)
+    for records in segments.values():
+        # Threads write a little out of order, and a copy of a file may fill another one's holes.
+        records.sort(key=attrgetter("seq"))
     return RunLog(segments, reader.findings())
 
 
@@ -184,4 +203,4 @@ def _identify(path: Path, records: Sequence[Record]) -> SegmentId:
     first = records[0] if records else None
     if isinstance(first, AttemptStarted):
         return SegmentId(start_ns=first.t_ns, rank=first.rank, host=first.host, pid=first.pid)
-    return id_from_name(path)
+    return id_from_name(path) or SegmentId(start_ns=first.t_ns if first else 0, host=path.name)

@@ -7,14 +7,19 @@ from pathlib import Path
 
 from outlay.ledger.codec import decode_block
 from outlay.ledger.records import CheckpointCommitted
-from outlay.ledger.segments import segment_paths
+from outlay.ledger.segments import id_from_name, segment_paths
 
 _MARK = b'"kind":"checkpoint_committed"'
 
 
 def last_committed_step(run_dir: Path) -> int | None:
-    """Return the step of the run's latest committed checkpoint, or None if there is none."""
-    for path in reversed(segment_paths(run_dir)):
+    """Return the step of the run's latest committed checkpoint, or None if there is none.
+
+    Of several ranks the lowest decides, as it does for the timeline: another one may have died
+    before it could say the same.
+    """
+    newest_first = segment_paths(run_dir)[::-1]
+    for path in sorted(newest_first, key=_rank):
         try:
             with path.open("rb") as stream:
                 step = _last_in(stream.fileno())
@@ -23,6 +28,11 @@ def last_committed_step(run_dir: Path) -> int | None:
         if step is not None:
             return step
     return None
+
+
+def _rank(path: Path) -> int:
+    segment = id_from_name(path)
+    return segment.rank if segment else 0
 
 
 def _last_in(descriptor: int) -> int | None:

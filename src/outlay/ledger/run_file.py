@@ -5,7 +5,6 @@ All ranks and all attempts of a run share it; whoever comes first decides.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from pathlib import Path
 
@@ -45,11 +44,20 @@ def claim_identity(run_dir: Path, proposal: RunIdentity) -> RunIdentity:
     path = run_file(run_dir)
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".run-{os.getpid()}-{proposal.run_id}.json")
-    draft.write_bytes(msgspec.json.encode(proposal) + b"\n")
     try:
-        # A link either makes the whole file appear or fails: no reader sees half an identity.
-        with contextlib.suppress(FileExistsError):
-            os.link(draft, path)
+        draft.write_bytes(msgspec.json.encode(proposal) + b"\n")
+        _publish(draft, path)
     finally:
-        draft.unlink()
+        draft.unlink(missing_ok=True)
     return read_identity(run_dir) or proposal
+
+
+def _publish(draft: Path, path: Path) -> None:
+    """Make the whole file appear unless there is one: no reader sees half an identity."""
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # This file system has no hard links; of two that start at once, one wins.
+        if not path.exists():
+            draft.replace(path)

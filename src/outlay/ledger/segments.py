@@ -45,9 +45,9 @@ def segment_paths(run_dir: Path) -> list[Path]:
     return sorted(ledger_dir(run_dir).glob("*.jsonl"))
 
 
-def id_from_name(path: Path) -> SegmentId:
+def id_from_name(path: Path) -> SegmentId | None:
     """Return who wrote a file by its name alone, for when its first record is damaged."""
     match = _NAME.fullmatch(path.name)
     if match is None:
-        return SegmentId(start_ns=0, host=path.name)
+        return None
     return SegmentId(start_ns=int(match[1]), host=match[2], pid=int(match[3]), rank=int(match[4]))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from outlay.clock import Clock
 from outlay.ledger.codec import encode_line
-from outlay.ledger.records import AttemptStarted, Gap, KnownRecord
+from outlay.ledger.records import AttemptStarted, Gap, KnownRecord, kind_of
 
 _log = logging.getLogger("outlay")
 
@@ -27,12 +27,13 @@ _RETRY_OPEN_NS = 1_000_000_000
 
 @dataclass(slots=True)
 class _Trouble:
-    """Why records are being lost, since when, and how many."""
+    """Why records are being lost, since when, and how many; its gap has one number, once told."""
 
     since_ns: int
     reason: str
     lost: int = 0
     torn: bool = False
+    gap_seq: int | None = None
 
 
 class SegmentWriter:
@@ -51,6 +52,7 @@ class SegmentWriter:
         self.path = path
         self.lost = 0
         self._header = encode_line(header, 0)
+        self._start_ns = header.t_ns
         self._clock = clock
         self._numbers = itertools.count(1)
         self._fd = _CLOSED
@@ -65,12 +67,18 @@ class SegmentWriter:
     def append(self, record: KnownRecord) -> int:
         """Write one record and return its sequence number; on failure it is counted as lost."""
         seq = next(self._numbers)
-        line = encode_line(record, seq)
+        try:
+            line = encode_line(record, seq)
+        except Exception as error:  # noqa: BLE001 - the recorder's edge: counted, never raised
+            # Of the error only its type: its text may quote what was not meant to be written.
+            reason = f"a {kind_of(record)} holds what JSON cannot: {type(error).__name__}"
+            self._lose(record, reason)
+            return seq
         if self._trouble is None:
             try:
-                if os.write(self._fd, line) == len(line):
-                    return seq
-                self._lose(record, "the disk took only part of a record", torn=True)
+                written = os.write(self._fd, line)
+                if written != len(line):
+                    self._fall_short(record, whole=written == len(line) - 1)
             except OSError as error:
                 self._lose(record, _reason(error))
         elif not self._silent:
@@ -121,40 +129,66 @@ class SegmentWriter:
         self._retry_open_at_ns = self._clock.monotonic_ns() + _RETRY_OPEN_NS
         self._warn(reason)
 
-    def _lose(self, record: KnownRecord, reason: str, *, torn: bool = False) -> None:
+    def _fall_short(self, record: KnownRecord, *, whole: bool) -> None:
+        """The disk took part of a line; one that lacks only its newline is whole once sealed."""
         with self._trouble_lock:
+            reason = "the disk took only part of a record"
+            self._trouble = self._trouble or _Trouble(record.t_ns, reason)
+            self._trouble.torn = True
+            if not whole:
+                self._lose(record, reason)
+
+    def _lose(self, record: KnownRecord, reason: str) -> None:
+        with self._trouble_lock:
+            if self._silent:
+                return  # Closed while a thread was about to write.
             self._trouble = self._trouble or _Trouble(record.t_ns, reason)
             self._trouble.lost += 1
-            self._trouble.torn |= torn
             self.lost += 1
             self._warn(reason)
 
     def _append_in_trouble(self, record: KnownRecord, line: bytes) -> None:
         """Try to write what was lost and then the record, in one write; else count it too."""
         with self._trouble_lock:
-            trouble = self._trouble or _Trouble(record.t_ns, "another thread had trouble")
+            if self._trouble is None:  # Another thread has just written what was lost.
+                self._trouble = _Trouble(record.t_ns, "another thread had trouble")
+            trouble = self._trouble
             if not self._is_open(record.t_ns):
                 self._lose(record, trouble.reason)
                 return
-            # The seal ends a torn line, so that only that one is bad.
-            text = (b"\n" if trouble.torn else b"") + self._gap_line(record, trouble) + line
+            seal = b"\n" if trouble.torn else b""  # Ends a torn line, so that only that is bad.
+            told = seal + self._gap_line(record, trouble)
             try:
-                written = os.write(self._fd, text)
+                written = os.write(self._fd, told + line)
             except OSError as error:
                 self._lose(record, _reason(error))
                 return
-            if written == len(text):
-                self._trouble = None
-            else:
-                self._lose(record, trouble.reason, torn=written > 0)
+            self._settle(record, trouble, written, (len(seal), len(told), len(told) + len(line)))
+
+    def _settle(
+        self, record: KnownRecord, trouble: _Trouble, written: int, ends: tuple[int, int, int]
+    ) -> None:
+        """Take note of how much was written of a seal, a gap and a record that end at ``ends``.
+
+        What lacks only its newline is whole: the next seal will end it.
+        """
+        sealed, told, complete = ends
+        trouble.torn = written not in ends
+        if written >= (told - 1 if told > sealed else told):
+            rest = _Trouble(record.t_ns, trouble.reason, torn=True)
+            self._trouble = rest if trouble.torn else None
+        if written < complete - 1:
+            self._lose(record, trouble.reason)
 
     def _gap_line(self, record: KnownRecord, trouble: _Trouble) -> bytes:
         if not trouble.lost:
             return b""
+        if trouble.gap_seq is None:
+            trouble.gap_seq = next(self._numbers)
         gap = Gap(
             t_ns=record.t_ns, lost=trouble.lost, since_ns=trouble.since_ns, reason=trouble.reason
         )
-        return encode_line(gap, next(self._numbers))
+        return encode_line(gap, trouble.gap_seq)
 
     def _is_open(self, t_ns: int) -> bool:
         if self._fd != _CLOSED:
@@ -165,9 +199,9 @@ class SegmentWriter:
         """The file was deleted under us: everything written to it is gone."""
         self._fd = _CLOSED
         reason = "the segment file was deleted while it was being written"
-        gone = next(self._numbers) - 1 - self.lost
-        self._trouble = _Trouble(self._clock.wall_ns(), reason, lost=gone)
-        self.lost += gone
+        gap_seq = next(self._numbers)
+        self.lost = gap_seq - 1
+        self._trouble = _Trouble(self._start_ns, reason, lost=self.lost, gap_seq=gap_seq)
         self._warn(reason)
 
     def _warn(self, reason: str) -> None:

@@ -42,6 +42,7 @@ class Facts:
 
 def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
     """Return the facts of this process."""
+    environ = {name: _clean(value) for name, value in environ.items()}
     personal = environ.get("OUTLAY_RECORD_IDENTITY", "1") not in ("0", "false", "off")
     return Facts(
         rank=rank(environ),
@@ -55,7 +56,7 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         slurm_account=environ.get("SLURM_JOB_ACCOUNT", "") if personal else "",
         slurm_partition=environ.get("SLURM_JOB_PARTITION", ""),
         instance_id=_first_set(environ, _INSTANCE_VARIABLES) if personal else "",
-        git_commit=git_commit(Path.cwd()),
+        git_commit=git_commit(_working_directory()),
         versions={"python": platform.python_version(), "outlay": outlay_version} | _versions(),
     )
 
@@ -67,7 +68,7 @@ def rank(environ: Mapping[str, str]) -> int:
 
 def world_size(environ: Mapping[str, str]) -> int:
     """Return how many processes train together; 1 when alone."""
-    return _first_int(environ, ("WORLD_SIZE", "SLURM_NTASKS"), default=1)
+    return _first_int(environ, ("WORLD_SIZE", "SLURM_NTASKS"), default=1) or 1
 
 
 def launch_id(environ: Mapping[str, str]) -> str:
@@ -123,8 +124,20 @@ def _versions() -> dict[str, str]:
 
 def _user() -> str:
     with contextlib.suppress(OSError, KeyError):
-        return getpass.getuser()
+        return _clean(getpass.getuser())
     return ""
+
+
+def _clean(text: str) -> str:
+    # An environment may hold bytes that are no UTF-8; JSON may not.
+    return text.encode(errors="replace").decode()
+
+
+def _working_directory() -> Path:
+    try:
+        return Path.cwd()
+    except OSError:  # It was deleted.
+        return Path("/")
 
 
 def _first_line(path: Path) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -42,8 +43,9 @@ class RankLock:
             os.close(self._fd)
             raise RunInUse(str(ledger.parent), rank, other or "another process") from None
         _held_here.add(self._path)
-        os.ftruncate(self._fd, 0)
-        os.write(self._fd, f"{holder}\n".encode())
+        with contextlib.suppress(OSError):  # On a full disk the lock holds without a name in it.
+            os.ftruncate(self._fd, 0)
+            os.write(self._fd, f"{holder}\n".encode())
 
     def release(self) -> None:
         """Let another process record this rank."""

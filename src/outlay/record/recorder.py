@@ -264,7 +264,9 @@ class Recorder:
 
     def heartbeat(self, *, gpu_busy_ns: int = 0, energy_mj: int = 0) -> None:
         """Record a sign of life."""
-        self.append(Heartbeat(t_ns=self.now_ns(), gpu_busy_ns=gpu_busy_ns, energy_mj=energy_mj))
+        # Past the step that was left: the background thread must not decide what became of it.
+        beat = Heartbeat(t_ns=self.now_ns(), gpu_busy_ns=gpu_busy_ns, energy_mj=energy_mj)
+        self.writer.append(beat)
 
     def note(self, text: str, **data: object) -> None:
         """Record anything worth keeping."""
@@ -277,14 +279,18 @@ class Recorder:
 
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
         """Record the end of the attempt and stop writing."""
-        if status != "completed":
-            self._left = None
+        self._write_left_step()
         for gate in self.gates:
             gate.finish(status)
+        self.writer.sync()  # Where the segment was deleted it is begun anew, for the end to be in.
         end = AttemptEnded(t_ns=self.now_ns(), status=status, reason=reason, exit_code=exit_code)
         self.append(end)
         self.writer.sync()
         self.writer.close()
+
+    def drop_left_step(self) -> None:
+        """Forget the step that an exception left: it did not happen."""
+        self._left = None
 
     def _settle(self) -> None:
         self._write_left_step()

@@ -27,7 +27,7 @@ class Notice:
 def leave_notice(run_id: str, run_dir: Path) -> None:
     """Ask for a run to be registered; says nothing when that is not possible."""
     inbox = outlay_home() / "inbox"
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, UnicodeEncodeError):  # A path need not be Unicode.
         inbox.mkdir(parents=True, exist_ok=True)
         draft = inbox / f".{run_id}.draft"
         draft.write_bytes(msgspec.json.encode({"dir": str(run_dir)}))

@@ -18,7 +18,7 @@ from typing import Any, Self, TypeVar
 
 import outlay
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import NotARun
+from outlay.errors import InvalidValue, NotARun
 from outlay.ledger import (
     AttemptStarted,
     EndStatus,
@@ -75,6 +75,8 @@ def run(
         InvalidValue: An argument or a setting cannot be used.
         RunInUse: A live process records this rank of this run already.
     """
+    if model is None:
+        raise InvalidValue("model", model, "a non-empty name")
     arguments = Arguments(
         model=model,
         dir=dir,
@@ -231,6 +233,8 @@ class Run:
         """Record the end of the attempt; further calls do nothing."""
         if self._ended is not None or os.getpid() != self._pid:
             return  # Ended already, or a forked child that inherited its parent's run.
+        if status != "completed":
+            self._recorder.drop_left_step()
         if self._preempted:
             status, reason = "preempted", self._preempted
         elif self._signalled:
@@ -257,8 +261,7 @@ class Run:
             self.run_id = claim_identity(self.dir, proposal).run_id
             self._lock = RankLock(ledger_dir(self.dir), about.rank, holder=holder)
         except OSError:
-            # The segment writer meets the same trouble, says so, and keeps trying.
-            return
+            pass  # The segment writer meets the same trouble, says so, and keeps trying.
         committed = last_committed_step(self.dir)
         self.resume_step = 0 if committed is None else committed + 1
         if about.rank <= 0:

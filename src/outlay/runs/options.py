@@ -61,7 +61,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     options = Options(
         model=model,
         name=name,
-        gpu=arguments.gpu or facts.gpu_model(),
+        gpu=facts.gpu_model() if arguments.gpu is None else _text(arguments.gpu, name="gpu"),
         gpus=_gpus(arguments.gpus, environ),
         price=_price(arguments.price, environ),
         stopped_price=parse_price(arguments.stopped_price, name="stopped_price", source="stated"),
@@ -91,9 +91,14 @@ def gpu_count(value: object, *, name: str) -> int:
 
 
 def _text(value: object, *, name: str) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not value.strip() or not _is_text(value):
         raise InvalidValue(name, value, "a non-empty name")
     return value
+
+
+def _is_text(value: object) -> bool:
+    """Say whether a value is text that JSON can hold: half of a surrogate pair it cannot."""
+    return isinstance(value, str) and value.encode(errors="replace").decode() == value
 
 
 def _gpus(value: int | None, environ: Mapping[str, str]) -> int:
@@ -112,11 +117,11 @@ def _price(value: object, environ: Mapping[str, str]) -> Price | None:
     )
 
 
-def _tags(tags: Mapping[str, str] | None) -> dict[str, str]:
-    checked = dict(tags or {})
-    if not all(isinstance(text, str) for pair in checked.items() for text in pair):
+def _tags(tags: object) -> dict[str, str]:
+    checked = {} if tags is None else tags
+    if not isinstance(checked, Mapping) or not all(map(_is_text, [*checked, *checked.values()])):
         raise InvalidValue("tags", tags, "a mapping of text to text")
-    return checked
+    return dict(checked)
 
 
 def _heartbeat(value: object) -> Duration | None:
@@ -128,10 +133,10 @@ def _heartbeat(value: object) -> Duration | None:
     return every
 
 
-def _directory(
-    value: Path | str | None, name: str, environ: Mapping[str, str], now_ns: int
-) -> Path:
+def _directory(value: object, name: str, environ: Mapping[str, str], now_ns: int) -> Path:
     stated = value if value is not None else environ.get("OUTLAY_RUN_DIR") or None
+    if stated is not None and (not isinstance(stated, str | Path) or "\0" in str(stated)):
+        raise InvalidValue("dir", stated, "the path of a directory")
     directory = (
         Path(stated).expanduser() if stated is not None else _new_directory(name, environ, now_ns)
     )

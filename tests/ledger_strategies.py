@@ -1,0 +1,81 @@
+"""Any record of any kind, for laws that hold for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from outlay.ledger import (
+    AttemptEnded,
+    AttemptStarted,
+    BudgetEvent,
+    CheckpointCommitted,
+    Gap,
+    Heartbeat,
+    KnownRecord,
+    Metric,
+    Note,
+    Price,
+    PriceChanged,
+    SpanBegun,
+    SpanEnded,
+    Step,
+)
+
+instants = st.integers(min_value=0, max_value=2**63 - 1)
+counts = st.integers(min_value=0, max_value=2**53)
+texts = st.text(max_size=20)
+labels = st.dictionaries(texts, texts, max_size=3)
+# What JSON keeps as it is: no NaN, no tuples, text as keys.
+scalars = (
+    st.none() | st.booleans() | counts | texts | st.floats(allow_nan=False, allow_infinity=False)
+)
+data = st.dictionaries(
+    texts, st.recursive(scalars, lambda inner: st.lists(inner, max_size=3)), max_size=3
+)
+prices = st.builds(Price, micros_per_hour=counts, currency=texts, source=texts)
+statuses = st.sampled_from(["completed", "failed", "interrupted", "terminated", "preempted"])
+metric_values = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
+    ["nan", "inf", "-inf"]
+)
+
+_FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
+    AttemptStarted: {
+        **dict.fromkeys(("run_id", "model", "name", "host", "boot_id", "user", "launch"), texts),
+        **dict.fromkeys(("rank", "world_size", "pid", "gpus"), counts),
+        **dict.fromkeys(("versions", "tags"), labels),
+        **dict.fromkeys(("price", "stopped_price"), st.none() | prices),
+    },
+    AttemptEnded: {
+        "status": statuses,
+        "reason": texts,
+        "exit_code": st.none() | st.integers(min_value=-128, max_value=255),
+    },
+    SpanBegun: {"name": texts, "overlapped": st.booleans()},
+    SpanEnded: {"begun": counts},
+    Step: dict.fromkeys(
+        ("step", "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "count"),
+        counts,
+    )
+    | {"flops": st.integers(min_value=0, max_value=10**30)},
+    Metric: {"name": texts, "value": metric_values, "step": st.none() | counts},
+    CheckpointCommitted: {"step": st.integers(min_value=-1, max_value=2**53)},
+    PriceChanged: {"price": prices, "gpus": counts},
+    BudgetEvent: {"event": texts, "data": data},
+    Heartbeat: dict.fromkeys(("gpu_busy_ns", "energy_mj"), counts),
+    Note: {"text": texts, "data": data},
+    Gap: {"lost": counts, "since_ns": instants, "reason": texts},
+}
+
+
+def records_of(kind: type[KnownRecord]) -> st.SearchStrategy[KnownRecord]:
+    """Return every record of one kind."""
+    return st.builds(kind, t_ns=instants, **_FIELDS[kind])
+
+
+KINDS = list(_FIELDS)
+records = st.one_of([records_of(kind) for kind in KINDS])
+steps = records_of(Step)
+# Gaps claim that records were lost before them, which is another subject than order.
+gapless = st.one_of([records_of(kind) for kind in KINDS if kind is not Gap])

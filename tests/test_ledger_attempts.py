@@ -1,0 +1,96 @@
+"""Attempts are derived: from segments in any order, by rank, launch and time."""
+
+from __future__ import annotations
+
+from ledgers import START_NS, Segment, ns
+from outlay.ledger import SUPERVISOR, Attempt, alive_until, derive_attempts
+
+
+def attempts(*segments: Segment) -> list[Attempt]:
+    return derive_attempts(segment.life() for segment in segments)
+
+
+def test_no_segments_are_no_attempts() -> None:
+    assert derive_attempts([]) == []
+
+
+def test_each_start_of_rank_0_is_an_attempt_oldest_first() -> None:
+    late, early = Segment(start=100), Segment(start=0).heartbeat(after=5)
+    assert [attempt.segment for attempt in attempts(late, early)] == [early.id, late.id]
+
+
+def test_an_attempt_lasts_from_its_header_to_its_last_sign() -> None:
+    (attempt,) = attempts(Segment().step(3).heartbeat(after=4))
+    assert (attempt.start_ns, attempt.last_sign_ns) == (START_NS, START_NS + ns(7))
+
+
+def test_ranks_that_were_launched_together_are_one_attempt() -> None:
+    leader = Segment(start=0, rank=0, about={"launch": "a"}).step(1)
+    # Started closest to the second attempt's leader, but with the first launch.
+    follower = Segment(start=59, rank=1, about={"launch": "a"}).heartbeat(after=0.5)
+    second = Segment(start=60, rank=0, about={"launch": "b"}).step(1)
+    first, _ = attempts(follower, second, leader)
+    assert first.ranks == (leader.id, follower.id)
+
+
+def test_without_a_launch_id_ranks_join_the_nearest_start() -> None:
+    leader, second = Segment(start=0).step(1), Segment(start=60).step(1)
+    follower = Segment(start=61, rank=1).step(1)
+    assert attempts(leader, second, follower)[1].ranks == (second.id, follower.id)
+
+
+def test_another_ranks_record_is_a_sign_of_life() -> None:
+    leader, follower = Segment().step(1), Segment(rank=1).step(9)
+    assert attempts(leader, follower)[0].last_sign_ns == START_NS + ns(9)
+
+
+def test_the_lowest_recorded_rank_makes_the_timeline() -> None:
+    (attempt,) = attempts(Segment(rank=3).step(1), Segment(rank=2).step(1))
+    assert attempt.segment.rank == 2
+
+
+def test_an_attempt_that_said_goodbye_is_completed() -> None:
+    assert [a.completed for a in attempts(Segment().step(1).end())] == [True]
+
+
+def test_an_attempt_that_failed_is_not_completed() -> None:
+    assert [a.completed for a in attempts(Segment().step(1).end("failed"))] == [False]
+
+
+def test_an_attempt_without_an_end_is_not_completed() -> None:
+    assert [a.completed for a in attempts(Segment().step(1))] == [False]
+
+
+def test_prices_are_in_order_of_time() -> None:
+    story = Segment().price(2, after=10)
+    story.records.insert(1, Segment().price(1, after=20).records[-1])
+    (attempt,) = attempts(story)
+    assert [change.price.micros_per_hour for change in attempt.prices] == [2_000_000, 1_000_000]
+
+
+def test_a_supervisor_of_a_recording_process_begins_and_ends_its_attempt() -> None:
+    supervisor = Segment(start=0, rank=SUPERVISOR).heartbeat(after=100).end("failed")
+    recorded = Segment(start=5, rank=0).step(50)
+    (attempt,) = attempts(recorded, supervisor)
+    assert attempt.segment == recorded.id
+    assert (attempt.start_ns, attempt.last_sign_ns) == (START_NS, START_NS + ns(100))
+    assert attempt.end is not None
+    assert attempt.end.status == "failed"
+
+
+def test_a_supervisor_that_saw_no_recording_is_an_attempt_of_its_own() -> None:
+    alone = Segment(start=0, rank=SUPERVISOR).heartbeat(after=10).end()
+    recorded = Segment(start=60, rank=0).step(1).end()
+    assert [attempt.segment for attempt in attempts(recorded, alone)] == [alone.id, recorded.id]
+
+
+def test_the_present_is_a_live_runs_last_sign() -> None:
+    before = attempts(Segment().step(1))
+    assert alive_until(before, START_NS + ns(99))[0].last_sign_ns == START_NS + ns(99)
+
+
+def test_a_segment_whose_header_was_lost_is_an_attempt_without_facts() -> None:
+    life = Segment().step(2).life()
+    life.header = None
+    (attempt,) = derive_attempts([life])
+    assert (attempt.header.price, attempt.last_sign_ns) == (None, START_NS + ns(2))
