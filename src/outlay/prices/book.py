@@ -6,15 +6,15 @@ from it is gone. Two sets of offers of one source at one instant are one snapsho
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, select
+from sqlalchemy import Connection, Engine, Select, func, or_, select
 
 from outlay.prices.alerts import AlertRules
 from outlay.prices.gpus import matching_names
-from outlay.prices.offer import Offer, Tier
+from outlay.prices.offer import Offer, Tier, cheapest_first
 from outlay.prices.recording import record_snapshot
 from outlay.prices.rows import offer_from
 from outlay.prices.snapshot import Snapshot
@@ -67,7 +67,7 @@ class PriceBook:
             gpu: A card or a family.
             tier: Only these terms.
         """
-        query = _offers_in(_latest_snapshots(at_ns))
+        query = _offers_in(latest_snapshots(at_ns))
         with self._store.begin() as connection:
             if gpu is not None:
                 query = query.where(price_offers.c.gpu.in_(_names_of(connection, gpu)))
@@ -94,7 +94,7 @@ class PriceBook:
             currency: Prices of different currencies are not compared.
         """
         column = price_offers.c
-        query = _offers_in(_latest_snapshots(at_ns)).where(column.currency == currency).limit(1)
+        query = _offers_in(latest_snapshots(at_ns)).where(column.currency == currency).limit(1)
         query = query.order_by(
             column.per_gpu_micros, column.price_micros, price_snapshots.c.source, column.position
         )
@@ -107,6 +107,32 @@ class PriceBook:
             row = connection.execute(query.where(column.gpu.in_(names))).mappings().first()
         return None if row is None else offer_from(row)
 
+    def cheapest_rentable(self) -> list[Offer]:
+        """Return, for each provider, GPU and tier, the cheapest offer not known to be sold out.
+
+        Where several sources speak of the same, the one that looked last is believed.
+        """
+        column = price_offers.c
+        rank = func.row_number().over(
+            partition_by=[column.provider, column.gpu, column.tier, column.currency],
+            order_by=[price_snapshots.c.fetched_ns.desc(), column.per_gpu_micros, column.position],
+        )
+        rentable = or_(column.availability.is_(None), column.availability > 0)
+        ranked = _offers_in(latest_snapshots(None)).where(rentable).add_columns(rank.label("rank"))
+        first = ranked.subquery()
+        with self._store.begin() as connection:
+            rows = connection.execute(select(first).where(first.c.rank == 1)).mappings()
+            return sorted((offer_from(row) for row in rows), key=cheapest_first)
+
+    def observed(self, *, source_prefix: str) -> Iterator[Offer]:
+        """Return every offer ever seen in sources whose name starts so, in the order of time."""
+        column = price_snapshots.c
+        query = _offers_in(select(column.id).where(column.source.startswith(source_prefix)))
+        query = query.order_by(column.fetched_ns, column.id, price_offers.c.position)
+        with self._store.begin() as connection:
+            for row in connection.execute(query).mappings():
+                yield offer_from(row)
+
     def sources(self) -> list[SourceState]:
         """Return how every source stands, by name."""
         column = price_snapshots.c
@@ -115,7 +141,7 @@ class PriceBook:
             return [_state_of(connection, name) for name in names.all()]
 
 
-def _latest_snapshots(at_ns: int | None) -> Select[tuple[int]]:
+def latest_snapshots(at_ns: int | None) -> Select[tuple[int]]:
     """Select the id of each source's last loaded snapshot, by one index look-up per source."""
     sources = select(price_series.c.source).distinct().subquery()
     column = price_snapshots.c

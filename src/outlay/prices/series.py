@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Engine, RowMapping, Select, select
 
 from outlay.prices.alerts import AlertKind, change_percent
+from outlay.prices.book import latest_snapshots
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Tier
 from outlay.prices.rows import Series
@@ -78,10 +79,18 @@ def points(
         return [_point(row) for row in connection.execute(query).mappings()]
 
 
-def alerts(store: Engine, *, since_ns: int = 0) -> list[Alert]:
-    """Return alerts at or after an instant, in order of time."""
+def current_points(store: Engine) -> list[PricePoint]:
+    """Return the points of each source's last snapshot: what is on offer now."""
+    query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
+    query = query.where(price_points.c.snapshot_id.in_(latest_snapshots(None)))
+    with store.begin() as connection:
+        return [_point(row) for row in connection.execute(query).mappings()]
+
+
+def alerts(store: Engine, *, since_ns: int = 0, until_ns: int = 2**63 - 1) -> list[Alert]:
+    """Return the alerts between two instants, both included, in order of time."""
     query = _joined(select(price_alerts, *_SERIES), price_alerts.c.series_id)
-    query = query.where(price_alerts.c.fetched_ns >= since_ns)
+    query = query.where(price_alerts.c.fetched_ns.between(since_ns, until_ns))
     query = query.order_by(price_alerts.c.fetched_ns, price_series.c.id)
     with store.begin() as connection:
         return [_alert(row) for row in connection.execute(query).mappings()]
