@@ -77,7 +77,12 @@ class Offer:
     @property
     def label(self) -> str:
         """The terms in a word or two: ``spot``, ``community on-demand``."""
-        return f"community {self.tier}" if self.community else str(self.tier)
+        return terms(self.tier, community=self.community)
+
+
+def terms(tier: Tier, *, community: bool) -> str:
+    """Return on which terms something is rented, in a word or two."""
+    return f"community {tier}" if community else str(tier)
 
 
 def per_gpu_micros(micros: int, gpu_count: int) -> int:

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import RowMapping
 
-from outlay.prices.offer import Offer, Tier, per_gpu_micros
+from outlay.prices.offer import Offer, Tier, per_gpu_micros, terms
 from outlay.units import Money
 
 # Columns that hold a field of an offer as it is.
@@ -37,7 +37,13 @@ class Series:
     provider: str
     gpu: str
     tier: Tier
+    community: bool
     currency: str
+
+    @property
+    def label(self) -> str:
+        """The terms in a word or two."""
+        return terms(self.tier, community=self.community)
 
 
 def series_of(offer: Offer) -> Series:
@@ -47,6 +53,7 @@ def series_of(offer: Offer) -> Series:
         provider=offer.provider,
         gpu=offer.gpu,
         tier=offer.tier,
+        community=offer.community,
         currency=offer.price.currency,
     )
 

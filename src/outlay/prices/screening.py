@@ -60,7 +60,7 @@ def _price_problem(offer: Offer, medians: dict[str, int]) -> str | None:
         return "a price of 0 is no offer"
     spec = SPECS.get(offer.gpu)
     if spec is not None and each.currency == spec.floor.currency and each < spec.floor:
-        return f"{each} per GPU-hour is below any price at which a {offer.gpu} was ever rented out"
+        return f"{each} per GPU-hour is below any price ever asked for this GPU"
     usual = medians.get(_kind(offer))
     if usual is not None and each.micros * TIMES_BELOW_MEDIAN < usual:
         return f"{each} per GPU-hour is {usual // each.micros} times below the median of its kind"
@@ -83,7 +83,7 @@ def _memory_problem(offer: Offer) -> str | None:
     if not cards or any(same_memory(offer.memory_gb, card.memory_gb) for card in cards):
         return None
     made = " or ".join(str(card.memory_gb) for card in cards)
-    return f"{offer.memory_gb} GB of memory, but a {offer.gpu} has {made} GB"
+    return f"{offer.memory_gb} GB of memory, where {offer.gpu} has {made} GB"
 
 
 def _thing(offer: Offer) -> tuple[object, ...]:

@@ -17,6 +17,7 @@ from outlay.prices.snapshot import Snapshot
 from outlay.units import Money
 
 ROWS_PER_VENDOR = 3
+USUAL_PRICE = Money.parse("0.35")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +64,7 @@ class Placeholder:
     """A price to plan with where no vendor could be asked: an assumption, and shown as one."""
 
     gpus: int
-    per_gpu: Money = Money(350_000)
+    per_gpu: Money = USUAL_PRICE
     hours: int = 3
     buffer_percent: int = 40
 

@@ -80,7 +80,8 @@ def _why(survey: Survey) -> str:
         case Rule.NVLINK:
             return (
                 f"Of {spot} with {survey.gpus} GPUs in one machine, {survey.with_nvlink} "
-                "with NVLink between them; this is the cheapest of those."
+                f"{'has' if survey.with_nvlink == 1 else 'have'} NVLink between them, and this is "
+                "the cheapest of those."
             )
         case Rule.SINGLE_NODE:
             return (

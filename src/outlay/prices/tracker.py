@@ -42,13 +42,6 @@ class PriceRecommendation(NamedTuple):
     reason: str
 
 
-class Key(NamedTuple):
-    """What histories are kept by."""
-
-    gpu_name: str
-    provider: str
-
-
 class TieredKey(NamedTuple):
     """What prices are compared by: on-demand is not measured against spot."""
 
@@ -57,6 +50,7 @@ class TieredKey(NamedTuple):
     tier: str
 
 
+Key = tuple[str, str]  # GPU name, provider: what histories are documented to be kept by
 K = TypeVar("K", Key, TieredKey)
 
 
@@ -169,7 +163,7 @@ class GPUPriceTracker:
         """The cheapest price that can be had now, by GPU and provider."""
         cheapest: dict[Key, GPUPrice] = {}
         for price in self._rentable():
-            cheapest.setdefault(Key(price.gpu_name, price.provider), price)
+            cheapest.setdefault((price.gpu_name, price.provider), price)
         return cheapest
 
     @property
@@ -228,11 +222,12 @@ def _tiered_key(point: PricePoint) -> TieredKey:
 
 
 def _key(point: PricePoint) -> Key:
-    return Key(point.series.gpu, point.series.provider)
+    return point.series.gpu, point.series.provider
 
 
 def _text(key: Key) -> str:
-    return f"{key.provider}:{key.gpu_name}"
+    gpu, provider = key
+    return f"{provider}:{gpu}"
 
 
 def _current_by_key(found: Iterable[PricePoint]) -> dict[Key, float]:

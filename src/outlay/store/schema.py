@@ -101,8 +101,9 @@ price_series = Table(
     Column("provider", String, nullable=False),
     Column("gpu", String, nullable=False),
     Column("tier", String, nullable=False),
+    Column("community", Boolean, nullable=False),
     Column("currency", String, nullable=False),
-    UniqueConstraint("source", "provider", "gpu", "tier", "currency"),
+    UniqueConstraint("source", "provider", "gpu", "tier", "community", "currency"),
 )
 
 # A series at a snapshot: its cheapest offer there. Derived from price_offers, written with them.
