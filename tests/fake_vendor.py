@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,15 +41,18 @@ class Asked:
 
 @dataclass
 class FakeVendor:
-    """Gives its answers in order; the last one again and again."""
+    """Gives its answers in order, the last one again and again; or by path, where told to."""
 
     url: str
     answers: list[Answer]
+    by_path: Callable[[str], Answer] | None = None
     asked: list[Asked] = field(default_factory=list)
     closing: threading.Event = field(default_factory=threading.Event)
 
     def next_answer(self, asked: Asked) -> Answer:
         self.asked.append(asked)
+        if self.by_path is not None:
+            return self.by_path(asked.path)
         return self.answers[min(len(self.asked), len(self.answers)) - 1]
 
 
