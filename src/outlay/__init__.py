@@ -13,6 +13,8 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from outlay.errors import Finding, OutlayError
+    from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
+    from outlay.prices.tracker import GPUPriceTracker
     from outlay.runs import Run, run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
@@ -22,8 +24,12 @@ _HOMES = {
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
     "Flops": "outlay.units",
+    "GPUPrice": "outlay.prices.gpu_price",
+    "GPUPriceTracker": "outlay.prices.tracker",
     "Money": "outlay.units",
     "OutlayError": "outlay.errors",
+    "PriceAlert": "outlay.prices.gpu_price",
+    "PriceHistory": "outlay.prices.gpu_price",
     "Rate": "outlay.units",
     "Run": "outlay.runs",
     "Tokens": "outlay.units",
@@ -35,8 +41,12 @@ __all__ = [
     "Energy",
     "Finding",
     "Flops",
+    "GPUPrice",
+    "GPUPriceTracker",
     "Money",
     "OutlayError",
+    "PriceAlert",
+    "PriceHistory",
     "Rate",
     "Run",
     "Tokens",

@@ -109,7 +109,9 @@ def test_runs_are_filtered_by_status_model_and_life(store: Engine) -> None:
     assert [row.run_id for row in runs.list_runs(store, limit=1)] == ["late"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25, deadline=None
+)
 @given(
     st.lists(
         st.builds(

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from outlay import __version__
-from outlay.cli import books, execute, goodput
+from outlay.cli import books, execute, goodput, prices, survey
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -57,6 +57,8 @@ def overview(
 
 
 app.add_typer(goodput.app, name="goodput", rich_help_panel=HOW_MUCH_WAS_PRODUCTIVE)
+app.command("survey", rich_help_panel=MAY_I_LAUNCH)(survey.show_survey)
+app.add_typer(prices.app, name="prices", rich_help_panel=WHAT_DID_IT_COST)
 app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
 app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
 app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)

@@ -32,6 +32,9 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA foreign_keys = ON")
+    # Survives any crash of a process. A power cut may take the last commits, never the store's
+    # consistency; what it holds can be collected or fetched again.
+    connection.execute("PRAGMA synchronous = NORMAL")
 
 
 def _begin_sqlite(connection: Connection) -> None:

@@ -45,7 +45,19 @@ class Migration:
     changes: Callable[[Connection], None] | None = None
 
 
-MIGRATIONS = (Migration(version=1, creates=(schema.runs,)),)
+MIGRATIONS = (
+    Migration(version=1, creates=(schema.runs,)),
+    Migration(
+        version=2,
+        creates=(
+            schema.price_snapshots,
+            schema.price_offers,
+            schema.price_series,
+            schema.price_points,
+            schema.price_alerts,
+        ),
+    ),
+)
 NEWEST = MIGRATIONS[-1].version
 
 

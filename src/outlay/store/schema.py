@@ -2,9 +2,24 @@
 
 from __future__ import annotations
 
-from sqlalchemy import JSON, BigInteger, Column, Index, Integer, MetaData, String, Table
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Boolean,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    UniqueConstraint,
+)
 
 metadata = MetaData()
+
+# A key that the database hands out; SQLite does so only for its own INTEGER.
+_Id = BigInteger().with_variant(Integer(), "sqlite")
 
 versions = Table(
     "outlay_schema",
@@ -36,4 +51,82 @@ runs = Table(
     Column("ended_ns", BigInteger),
     Column("updated_ns", BigInteger, nullable=False),
     Index("runs_by_start", "started_ns", "run_id"),
+)
+
+price_snapshots = Table(
+    "price_snapshots",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("source", String, nullable=False),
+    Column("fetched_ns", BigInteger, nullable=False),
+    Column("failed", Boolean, nullable=False),
+    Column("offers", Integer, nullable=False),
+    Column("quarantined", Integer, nullable=False),
+    Column("findings", JSON, nullable=False),
+    UniqueConstraint("source", "fetched_ns"),
+)
+
+price_offers = Table(
+    "price_offers",
+    metadata,
+    Column("snapshot_id", ForeignKey("price_snapshots.id"), primary_key=True),
+    Column("position", Integer, primary_key=True, autoincrement=False),
+    Column("provider", String, nullable=False),
+    Column("gpu", String, nullable=False),
+    Column("gpu_count", Integer, nullable=False),
+    Column("price_micros", BigInteger, nullable=False),
+    Column("per_gpu_micros", BigInteger, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("tier", String, nullable=False),
+    Column("community", Boolean, nullable=False),
+    Column("memory_gb", Integer),
+    Column("nvlink", Boolean),
+    Column("interconnect", String),
+    Column("bandwidth_mbps", BigInteger),
+    Column("region", String),
+    Column("availability", Integer),
+    Column("storage_micros", BigInteger),
+    Column("cuda", String),
+    Column("offer_id", String),
+    Column("given", String),
+    Index("price_offers_cheapest", "snapshot_id", "gpu", "per_gpu_micros"),
+)
+
+# What is compared with itself over time: the same GPU on the same terms, from the same source.
+price_series = Table(
+    "price_series",
+    metadata,
+    Column("id", _Id, primary_key=True),
+    Column("source", String, nullable=False),
+    Column("provider", String, nullable=False),
+    Column("gpu", String, nullable=False),
+    Column("tier", String, nullable=False),
+    Column("community", Boolean, nullable=False),
+    Column("currency", String, nullable=False),
+    UniqueConstraint("source", "provider", "gpu", "tier", "community", "currency"),
+)
+
+# A series at a snapshot: its cheapest offer there. Derived from price_offers, written with them.
+price_points = Table(
+    "price_points",
+    metadata,
+    Column("series_id", ForeignKey("price_series.id"), primary_key=True),
+    Column("fetched_ns", BigInteger, primary_key=True, autoincrement=False),
+    Column("snapshot_id", ForeignKey("price_snapshots.id"), nullable=False),
+    Column("micros", BigInteger, nullable=False),
+    Column("offers", Integer, nullable=False),
+    Index("price_points_by_time", "fetched_ns"),
+    Index("price_points_by_snapshot", "snapshot_id"),
+    Index("price_points_lowest", "series_id", "micros", "fetched_ns"),
+)
+
+price_alerts = Table(
+    "price_alerts",
+    metadata,
+    Column("series_id", ForeignKey("price_series.id"), primary_key=True),
+    Column("fetched_ns", BigInteger, primary_key=True, autoincrement=False),
+    Column("kind", String, nullable=False),
+    Column("current_micros", BigInteger, nullable=False),
+    Column("previous_micros", BigInteger, nullable=False),
+    Index("price_alerts_by_time", "fetched_ns"),
 )

@@ -1,0 +1,364 @@
+"""``outlay prices``: what a GPU costs, where, now and before."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import Progress, SpinnerColumn, TextColumn
+from sqlalchemy import Engine
+
+from outlay.cli.output import AsJson, console, errors, new_table, print_findings, print_json
+from outlay.cli.price_tables import offer_table, priced, print_some_findings, series_table
+from outlay.clock import SYSTEM, utc_text, wall_ns_of
+from outlay.errors import InvalidValue
+from outlay.prices.alerts import AlertRules
+from outlay.prices.book import PriceBook
+from outlay.prices.catalog import Query
+from outlay.prices.chart import cheapest_over_time, save_png, text_chart
+from outlay.prices.gpu_price import NS_PER_HOUR, as_utc
+from outlay.prices.lookup import NothingLoaded, look_up
+from outlay.prices.offer import Tier
+from outlay.prices.series import alerts, points
+from outlay.prices.snapshot import Snapshot
+from outlay.store import open_store
+from outlay.units import Duration, Money, Rate
+
+app = typer.Typer(help="What a GPU costs, where, now and before.", no_args_is_help=True)
+
+Gpu = Annotated[str | None, typer.Option("--gpu", help="A card or a family: H100, A100-80GB.")]
+Count = Annotated[int | None, typer.Option("--count", min=1, help="GPUs in one offer.")]
+Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only these terms.")]
+MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most: "2.50 USD/h".')]
+MinMemory = Annotated[int | None, typer.Option(min=1, help="GB of one GPU, at least.")]
+Region = Annotated[str | None, typer.Option(help="Text in the region's name.")]
+Provider = Annotated[str | None, typer.Option(help="Only this provider's.")]
+Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to be joined by NVLink.")]
+MaxAge = Annotated[str | None, typer.Option(help="Leave out what was seen longer ago: 7d.")]
+At = Annotated[str | None, typer.Option(help="As of an instant instead of now: 2026-01-31.")]
+
+
+@app.command("fetch")
+def fetch_prices(
+    source: Annotated[
+        list[str] | None,
+        typer.Option(help="runpod, lambda, vast or gpuhunt:PROVIDER; repeat for several."),
+    ] = None,
+    drop: Annotated[float, typer.Option(help="Alert on a fall of more than this percent.")] = 10,
+    surge: Annotated[float, typer.Option(help="Alert on a rise of more than this percent.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Ask vendors for their prices, all at once, and keep the answers.
+
+    Keys come from RUNPOD_API_KEY, LAMBDA_API_KEY and VAST_API_KEY.
+
+    Example: outlay prices fetch --source vast --source runpod
+    """
+    store = open_store()
+    book = PriceBook(store, rules=AlertRules.parse(drop, surge))
+    snapshots = ask(source or ["runpod", "lambda", "vast"])
+    book.record(snapshots)
+    instants = {snapshot.fetched_ns for snapshot in snapshots}
+    raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
+    if as_json:
+        print_json({"snapshots": [_summary(one) for one in snapshots], "alerts": raised})
+    else:
+        table = new_table("source", ">offers", ">quarantined", "result")
+        for one in snapshots:
+            bad = "" if one.failed else str(len(one.findings))
+            result = "not loaded" if one.failed else "loaded"
+            table.add_row(one.source, "" if one.failed else f"{len(one.offers):,}", bad, result)
+        console.print(table)
+        for one in snapshots:
+            print_some_findings(one.findings)
+        if raised:
+            console.print(f"{len(raised)} price alerts: outlay prices alerts")
+    if all(one.failed for one in snapshots):
+        raise typer.Exit(1)
+
+
+def ask(names: list[str]) -> list[Snapshot]:
+    """Fetch sources by name, showing which are still being waited for."""
+    # Loaded here: an HTTP client is of no use to the commands that only read the store.
+    from outlay.prices.sources.base import fetch_all
+    from outlay.prices.sources.registry import sources_named
+
+    sources = sources_named(names)
+    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=errors, transient=True) as progress:
+        tasks = {one.name: progress.add_task(f"asking {one.name}", total=1) for one in sources}
+        return fetch_all(
+            sources, on_done=lambda snapshot: progress.update(tasks[snapshot.source], completed=1)
+        )
+
+
+@app.command("set")
+def set_price(
+    gpu: Annotated[str, typer.Argument(help="A card: A100-80GB.")],
+    price: Annotated[str, typer.Argument(help='Per GPU-hour: "1.50 USD/h".')],
+    provider: Annotated[str, typer.Option(help="Whose price it is.")] = "own",
+    count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
+    tier: Annotated[Tier, typer.Option(help="On which terms.")] = Tier.ON_DEMAND,
+    as_json: AsJson = False,
+) -> None:
+    """State a price by hand: a contract, a quote, the rate of your own cluster.
+
+    Example: outlay prices set A100-80GB "1.10 USD/h" --provider cluster --count 8
+    """
+    from outlay.prices.sources.base import fetch
+    from outlay.prices.sources.manual import ManualSource
+
+    rate = Rate.parse(price)
+    source = ManualSource(provider=provider, gpu=gpu, price=rate, gpu_count=count, tier=tier)
+    snapshot = fetch(source)
+    if not snapshot.offers:
+        raise InvalidValue("price", price, snapshot.findings[0].message)
+    PriceBook(open_store()).record([snapshot])
+    if as_json:
+        print_json([priced(offer) for offer in snapshot.offers])
+    else:
+        console.print(offer_table(list(snapshot.offers), SYSTEM.wall_ns()))
+
+
+@app.command("list")
+def list_prices(
+    gpu: Gpu = None,
+    count: Count = None,
+    spot: Spot = None,
+    max_price: MaxPrice = None,
+    min_memory: MinMemory = None,
+    region: Region = None,
+    provider: Provider = None,
+    nvlink: Nvlink = False,
+    max_age: MaxAge = None,
+    at: At = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """List offers, sold-out ones included, cheapest per GPU first.
+
+    Example: outlay prices list --gpu H100 --count 8 --on-demand
+    """
+    query = Query(
+        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_max_price(max_price),
+        min_memory_gb=min_memory, region=region, provider=provider, nvlink=nvlink,
+    )  # fmt: skip
+    _show(open_store(), query, limit, max_age, at, as_json=as_json)
+
+
+@app.command("cheapest")
+def cheapest(
+    gpu: Gpu = None,
+    count: Count = None,
+    spot: Spot = None,
+    max_price: MaxPrice = None,
+    min_memory: MinMemory = None,
+    region: Region = None,
+    provider: Provider = None,
+    nvlink: Nvlink = False,
+    max_age: MaxAge = None,
+    at: At = None,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 5,
+    as_json: AsJson = False,
+) -> None:
+    """Show the cheapest offers that are not known to be sold out.
+
+    Example: outlay prices cheapest --gpu A100 --min-memory 80 --spot
+    """
+    query = Query(
+        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_max_price(max_price),
+        min_memory_gb=min_memory, region=region, provider=provider, nvlink=nvlink, rentable=True,
+    )  # fmt: skip
+    _show(open_store(), query, limit, max_age, at, as_json=as_json)
+
+
+@app.command("history")
+def history(
+    gpu: Annotated[str, typer.Argument(help="A card or a family: H100, A100-80GB.")],
+    provider: Provider = None,
+    spot: Spot = None,
+    since: Annotated[str, typer.Option(help="How far back: 30d.")] = "30d",
+    png: Annotated[Path | None, typer.Option(help="Also draw a picture into this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a GPU's price moved: the cheapest offer of each snapshot.
+
+    Example: outlay prices history H100 --provider runpod --since 90d --png h100.png
+    """
+    since_ns = SYSTEM.wall_ns() - Duration.parse(since, name="--since").ns
+    store = open_store()
+    found = points(store, gpu=gpu, provider=provider, tier=_tier(spot), since_ns=since_ns)
+    if not found and not PriceBook(store).sources():
+        raise NothingLoaded
+    if png is not None and found:
+        save_png(found, png, title=f"{gpu}: cheapest offer per GPU-hour")
+    if as_json:
+        print_json({"points": found})
+    elif not found:
+        console.print(f"No price of {gpu} was seen in the last {since}.", markup=False)
+    else:
+        chart = text_chart(cheapest_over_time(found), width=console.width)
+        console.print(chart, markup=False, soft_wrap=True)
+        console.print(series_table(found))
+
+
+@app.command("alerts")
+def show_alerts(
+    hours: Annotated[float, typer.Option(min=0, help="How far back.")] = 24,
+    as_json: AsJson = False,
+) -> None:
+    """Show prices that dropped, surged or reached a historic low.
+
+    Example: outlay prices alerts --hours 72
+    """
+    found = alerts(open_store(), since_ns=SYSTEM.wall_ns() - round(hours * NS_PER_HOUR))
+    if as_json:
+        print_json({"alerts": found})
+        return
+    if not found:
+        console.print(f"No price alerts in the last {hours:g} hours.")
+        return
+    table = new_table("when", "what", "provider", "gpu", "terms", ">now", ">before", ">change")
+    for alert in found:
+        series = alert.series
+        table.add_row(
+            utc_text(alert.at_ns), alert.kind, series.provider, series.gpu, series.label,
+            str(alert.current), str(alert.previous), f"{alert.change_percent:+.1f} %",
+        )  # fmt: skip
+    console.print(table)
+
+
+@app.command("stats")
+def stats(as_json: AsJson = False) -> None:
+    """Show every tracked GPU: price now, average and trend of the last 24 hours; and the sources.
+
+    Example: outlay prices stats
+    """
+    from outlay.prices.tracker import GPUPriceTracker
+
+    figures = GPUPriceTracker().get_price_statistics()
+    states = PriceBook(open_store()).sources()
+    if as_json:
+        print_json(figures | {"sources": states})
+        return
+    if not states:
+        raise NothingLoaded
+    table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
+    for key, now in sorted(figures["current_prices"].items()):
+        provider, _, gpu = key.rpartition(":")
+        average, trend = figures["average_prices_24h"][key], figures["price_trends_24h"][key]
+        table.add_row(provider, gpu, f"{now:.4f}", f"{average:.4f}", f"{trend:+.1f} %")
+    console.print(table)
+    for state in states:
+        loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)
+        console.print(f"{state.source}: {loaded}, {state.offers:,} offers", markup=False)
+
+
+@app.command("import")
+def import_prices(
+    path: Annotated[Path, typer.Argument(help="price_history.json, or a catalog as CSV.")],
+    as_json: AsJson = False,
+) -> None:
+    """Import a price history, or a catalog in gpuhunt's or SkyPilot's CSV dialect.
+
+    Example: outlay prices import ~/.context/training/prices/price_history.json
+    """
+    if path.suffix.lower() == ".csv":
+        _import_catalog(path, as_json=as_json)
+        return
+    from outlay.prices.exchange import history_file, import_history
+
+    imported = import_history(open_store(), history_file(path.expanduser()))
+    if as_json:
+        print_json(imported)
+        return
+    console.print(f"{imported.added:,} prices added, {imported.known:,} known before.")
+    print_some_findings(imported.findings)
+
+
+def _import_catalog(path: Path, *, as_json: bool) -> None:
+    from outlay.prices.sources.base import SourceFailed, fetch
+    from outlay.prices.sources.csv_catalogs import CsvSource
+
+    source = CsvSource(path.expanduser())
+    snapshot = fetch(source)
+    if snapshot.failed:
+        raise SourceFailed(source.name, snapshot.findings[0].message)
+    PriceBook(open_store()).record([snapshot])
+    if as_json:
+        print_json(_summary(snapshot))
+        return
+    console.print(f"{len(snapshot.offers):,} offers of {source.provider}.", markup=False)
+    print_some_findings(snapshot.findings)
+
+
+@app.command("export")
+def export_prices(
+    path: Annotated[Path, typer.Argument(help="Where to write price_history.json.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write every price to a price_history.json, keeping what stands in it already.
+
+    Example: outlay prices export price_history.json
+    """
+    from outlay.prices.exchange import export_history, history_file
+
+    target = history_file(path.expanduser())
+    count = export_history(open_store(), target)
+    if as_json:
+        print_json({"prices": count, "path": target})
+    else:
+        console.print(f"{count:,} prices in {target}", markup=False, soft_wrap=True)
+
+
+def _show(
+    store: Engine,
+    query: Query,
+    limit: int,
+    max_age: str | None,
+    at: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    now_ns = SYSTEM.wall_ns() if at is None else _instant(at)
+    since_ns = None if max_age is None else now_ns - Duration.parse(max_age, name="--max-age").ns
+    found = look_up(
+        store, query, limit=limit, since_ns=since_ns, at_ns=None if at is None else now_ns
+    )
+    if as_json:
+        rows = [priced(offer) for offer in found.offers]
+        print_json({"offers": rows, "searched": found.searched, "findings": found.findings})
+        return
+    if found.offers:
+        console.print(offer_table(found.offers, now_ns))
+    else:
+        console.print(f"No offer matches; {found.searched:,} loaded offers were looked through.")
+    print_findings(found.findings)
+
+
+def _tier(spot: bool | None) -> Tier | None:
+    return None if spot is None else Tier.SPOT if spot else Tier.ON_DEMAND
+
+
+def _max_price(text: str | None) -> Money | None:
+    return None if text is None else Rate.parse(text, name="--max-price").per_hour
+
+
+def _instant(text: str) -> int:
+    try:
+        return wall_ns_of(as_utc(datetime.fromisoformat(text)))
+    except ValueError:
+        expected = "an ISO date or time such as 2026-01-31T12:00"
+        raise InvalidValue("--at", text, expected) from None
+
+
+def _summary(snapshot: Snapshot) -> dict[str, object]:
+    return {
+        "source": snapshot.source,
+        "fetched_ns": snapshot.fetched_ns,
+        "failed": snapshot.failed,
+        "offers": len(snapshot.offers),
+        "findings": snapshot.findings,
+    }

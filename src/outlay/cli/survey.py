@@ -1,0 +1,103 @@
+"""``outlay survey``: vendors compared for one short job, with a pick and its reasons."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.price_tables import offer_table, priced, print_some_findings
+from outlay.cli.prices import ask
+from outlay.clock import SYSTEM
+from outlay.errors import Finding
+from outlay.prices.book import PriceBook
+from outlay.prices.snapshot import Snapshot
+from outlay.prices.survey import Survey, survey
+from outlay.prices.survey_text import as_markdown, justification
+from outlay.store import open_store
+
+FILE_NAME = "vendor-survey.md"
+
+
+def show_survey(
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs in one machine.")] = 2,
+    vendors: Annotated[str, typer.Option(help="Separated by commas.")] = "runpod,lambda,vast",
+    gpu: Annotated[
+        list[str] | None, typer.Option(help="Compare these cards instead of the usual ones.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help=f"Directory for {FILE_NAME}.")
+    ] = None,
+    offline: Annotated[
+        bool, typer.Option("--offline", help="Ask nobody; plan with the placeholder price.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare vendors for a short job and pick one: cheapest spot with NVLink, else single-node.
+
+    Example: outlay survey --gpus 2 --vendors runpod,lambda,vast -o experiments/cloud-budget
+    """
+    names = [name.strip() for name in vendors.split(",") if name.strip()]
+    snapshots = _not_asked(names) if offline else ask(names)
+    if not offline:
+        PriceBook(open_store()).record(snapshots)
+    result = survey(snapshots, gpus=gpus, taken_ns=SYSTEM.wall_ns(), only=gpu or ())
+    path = None if output is None else output / FILE_NAME
+    if path is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(as_markdown(result), encoding="utf-8")
+    if as_json:
+        print_json(_as_json(result, path))
+        return
+    _show(result, path)
+
+
+def _not_asked(names: list[str]) -> list[Snapshot]:
+    now_ns = SYSTEM.wall_ns()
+    return [
+        Snapshot(
+            source=name,
+            fetched_ns=now_ns,
+            findings=(Finding(source=name, message="not loaded: asked to stay offline"),),
+            failed=True,
+        )
+        for name in names
+    ]
+
+
+def _show(result: Survey, path: Path | None) -> None:
+    offers = [offer for row in result.rows for offer in row.offers]
+    if offers:
+        console.print(offer_table(offers, result.taken_ns))
+        console.print()
+    console.print(justification(result).replace("**", ""), markup=False)
+    print_some_findings(result.findings)
+    if path is not None:
+        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+
+
+def _as_json(result: Survey, path: Path | None) -> dict[str, object]:
+    plan = result.placeholder
+    return {
+        "gpus": result.gpus,
+        "taken_ns": result.taken_ns,
+        "rule": result.rule,
+        "pick": None if result.pick is None else priced(result.pick),
+        "placeholder": None
+        if plan is None
+        else {"per_gpu": plan.per_gpu, "cost": plan.cost, "ceiling": plan.ceiling},
+        "justification": justification(result),
+        "vendors": [
+            {
+                "vendor": row.vendor,
+                "fitting": row.fitting,
+                "problem": row.problem,
+                "offers": [priced(offer) for offer in row.offers],
+            }
+            for row in result.rows
+        ],
+        "findings": result.findings,
+        "path": path,
+    }

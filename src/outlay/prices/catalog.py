@@ -1,0 +1,124 @@
+"""Offers in memory, cheapest first, answered from columns.
+
+The offers are sorted once; a query is a few comparisons over NumPy columns in that order, so its
+result is sorted too, and the first twenty are the twenty cheapest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlay.prices.gpus import matching_names
+from outlay.prices.offer import Offer, Tier, cheapest_first, per_gpu_micros
+from outlay.units import Money
+
+_UNKNOWN = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """What is looked for; what is left out does not matter.
+
+    Attributes:
+        gpu: A card or a family (``A100`` means both memories).
+        max_price: Per GPU-hour, at most.
+        min_memory_gb: Of one GPU, at least; an offer that does not say is left out.
+        nvlink: Only offers whose GPUs are known to be joined by it.
+        rentable: Leave out what is known to be sold out.
+    """
+
+    gpu: str | None = None
+    gpu_count: int | None = None
+    tier: Tier | None = None
+    max_price: Money | None = None
+    min_memory_gb: int | None = None
+    region: str | None = None
+    provider: str | None = None
+    nvlink: bool = False
+    rentable: bool = False
+
+
+class Catalog:
+    """A fixed set of offers that answers queries."""
+
+    def __init__(self, offers: Iterable[Offer]) -> None:
+        self._offers = sorted(offers, key=cheapest_first)
+        self._gpus, self._gpu_names = _coded([offer.gpu for offer in self._offers])
+        self._tiers, self._tier_names = _coded([offer.tier for offer in self._offers])
+        self._each = _whole(
+            per_gpu_micros(offer.price.micros, offer.gpu_count) for offer in self._offers
+        )
+        self._counts = _whole(offer.gpu_count for offer in self._offers)
+        self._memory = _whole(
+            _UNKNOWN if offer.memory_gb is None else offer.memory_gb for offer in self._offers
+        )
+        self._matches: dict[str, frozenset[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._offers)
+
+    def __iter__(self) -> Iterator[Offer]:
+        return iter(self._offers)
+
+    def find(self, query: Query, *, limit: int | None = None) -> list[Offer]:
+        """Return the offers that match, cheapest per GPU first."""
+        mask = self._mask(query)
+        found = np.flatnonzero(mask).tolist()
+        return list(self._refined(query, found, limit))
+
+    def _mask(self, query: Query) -> NDArray[np.bool_]:
+        mask = np.ones(len(self._offers), dtype=np.bool_)
+        if query.gpu is not None:
+            mask &= self._has_gpu(query.gpu)
+        if query.tier is not None:
+            code = self._tier_names.get(query.tier, _UNKNOWN)
+            mask &= self._tiers == code
+        if query.gpu_count is not None:
+            mask &= self._counts == query.gpu_count
+        if query.max_price is not None:
+            mask &= self._each <= query.max_price.micros
+        if query.min_memory_gb is not None:
+            mask &= self._memory >= query.min_memory_gb
+        return mask
+
+    def _has_gpu(self, asked: str) -> NDArray[np.bool_]:
+        if asked not in self._matches:
+            self._matches[asked] = matching_names(asked, self._gpu_names)
+        codes = [self._gpu_names[name] for name in self._matches[asked]]
+        return np.isin(self._gpus, np.array(codes, dtype=np.int64))
+
+    def _refined(self, query: Query, found: list[int], limit: int | None) -> Iterator[Offer]:
+        """Apply what has no column, and stop at the limit."""
+        for position in found:
+            if limit is not None and limit <= 0:
+                return
+            offer = self._offers[position]
+            if _matches_words(query, offer):
+                yield offer
+                limit = None if limit is None else limit - 1
+
+
+def _matches_words(query: Query, offer: Offer) -> bool:
+    if query.nvlink and not offer.nvlink:
+        return False
+    if query.rentable and offer.availability == 0:
+        return False
+    if query.max_price is not None and offer.price.currency != query.max_price.currency:
+        return False
+    if query.provider is not None and offer.provider.lower() != query.provider.lower():
+        return False
+    return query.region is None or query.region.lower() in (offer.region or "").lower()
+
+
+def _coded(words: list[str]) -> tuple[NDArray[np.int64], dict[str, int]]:
+    names: dict[str, int] = {}
+    codes = [names.setdefault(word, len(names)) for word in words]
+    return np.array(codes, dtype=np.int64), names
+
+
+def _whole(numbers: Iterable[int]) -> NDArray[np.int64]:
+    return np.fromiter(numbers, dtype=np.int64)

@@ -1,0 +1,199 @@
+"""The documented values of price tracking: GPUPrice, PriceHistory, PriceAlert.
+
+Their prices are floats, per GPU-hour, as documented; inside, prices are exact Money.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.errors import InvalidValue
+from outlay.prices.offer import Offer, Tier
+from outlay.prices.series import Alert
+from outlay.units import Money
+
+AlertType = Literal["drop", "surge", "low"]
+NS_PER_HOUR = 3_600_000_000_000
+_EXPECTED_PRICE = "a price per GPU-hour above 0"
+
+
+def utc_now() -> datetime:
+    """Return the current instant, aware of its time zone."""
+    return utc_datetime(SYSTEM.wall_ns())
+
+
+def as_utc(moment: datetime) -> datetime:
+    """Return the instant in UTC; one without a zone is taken as UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
+@dataclass
+class GPUPrice:
+    """What one GPU costs per hour somewhere, at an instant.
+
+    Attributes:
+        availability: How many can be had; 0 where it is not known.
+        instance_id: What the provider calls the offer.
+        tier: ``on-demand``, ``spot`` or ``reserved``; prices of different tiers are not compared.
+    """
+
+    gpu_name: str
+    provider: str
+    price_per_hour: float
+    availability: int = 0
+    cuda_version: str | None = None
+    vram_gb: int | None = None
+    instance_id: str | None = None
+    region: str | None = None
+    timestamp: datetime = field(default_factory=utc_now)
+    tier: str = field(default="on-demand", kw_only=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, the timestamp in ISO 8601."""
+        return asdict(self) | {"timestamp": as_utc(self.timestamp).isoformat()}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> GPUPrice:
+        """Return what ``to_dict`` made."""
+        return cls(**(values | {"timestamp": as_utc(datetime.fromisoformat(values["timestamp"]))}))
+
+    @classmethod
+    def from_offer(cls, offer: Offer) -> GPUPrice:
+        """Return an offer's price per GPU."""
+        exact = offer.given if offer.given is not None and offer.gpu_count == 1 else None
+        return cls(
+            gpu_name=offer.gpu,
+            provider=offer.provider,
+            price_per_hour=float(exact or offer.price_per_gpu.amount),
+            availability=offer.availability or 0,
+            cuda_version=offer.cuda,
+            vram_gb=offer.memory_gb,
+            instance_id=offer.offer_id,
+            region=offer.region,
+            timestamp=utc_datetime(offer.fetched_ns),
+            tier=str(offer.tier),
+        )
+
+    def to_offer(self) -> Offer:
+        """Return the price as an offer of one GPU.
+
+        Raises:
+            InvalidValue: The price is not a number above zero, or the tier is none.
+        """
+        price = Money.parse(self.price_per_hour, name="price_per_hour")
+        if price.micros == 0:
+            raise InvalidValue("price_per_hour", self.price_per_hour, _EXPECTED_PRICE)
+        given = repr(float(self.price_per_hour))
+        return Offer(
+            provider=self.provider,
+            gpu=self.gpu_name,
+            gpu_count=1,
+            price=price,
+            tier=_tier(self.tier),
+            memory_gb=self.vram_gb,
+            region=self.region,
+            # The documented default of 0 says nothing; an offer's 0 would say "sold out".
+            availability=self.availability or None,
+            cuda=self.cuda_version,
+            offer_id=self.instance_id,
+            fetched_ns=wall_ns_of(as_utc(self.timestamp)),
+            source=tracked_source(self.provider, self.gpu_name),
+            given=None if float(price.amount) == float(given) else given,
+        )
+
+
+def _tier(word: str) -> Tier:
+    try:
+        return Tier(word)
+    except ValueError:
+        raise InvalidValue("tier", word, "one of " + ", ".join(Tier)) from None
+
+
+TRACKED = "tracked:"
+
+
+def tracked_source(provider: str, gpu: str) -> str:
+    """Return the stream that a price tracked by hand belongs to; one forgets no other."""
+    return f"{TRACKED}{provider}:{gpu}"
+
+
+@dataclass
+class PriceHistory:
+    """The prices of one GPU at one provider over time."""
+
+    gpu_name: str
+    provider: str
+    prices: list[tuple[datetime, float]] = field(default_factory=list)
+    clock: Clock = field(default=SYSTEM, repr=False, compare=False, kw_only=True)
+
+    def add_price(self, price: float, timestamp: datetime | None = None) -> None:
+        """Add a point; now, unless a time is given."""
+        self.prices.append((as_utc(timestamp or utc_datetime(self.clock.wall_ns())), price))
+
+    def get_average(self, hours: float = 24) -> float:
+        """Return the mean of the last hours' points; 0.0 where there is none."""
+        recent = self._recent(hours)
+        return sum(recent) / len(recent) if recent else 0.0
+
+    def get_min_max(self, hours: float = 24) -> tuple[float, float]:
+        """Return the lowest and highest of the last hours; zeros where there is no point."""
+        recent = self._recent(hours)
+        return (min(recent), max(recent)) if recent else (0.0, 0.0)
+
+    def get_trend(self, hours: float = 24) -> float:
+        """Return the change from the first to the last of the last hours, in percent."""
+        recent = self._recent(hours)
+        if len(recent) < 2 or recent[0] == 0:
+            return 0.0
+        return (recent[-1] - recent[0]) / recent[0] * 100
+
+    def _recent(self, hours: float) -> list[float]:
+        """Prices of the window (now - hours, now], in order of time."""
+        since_ns = self.clock.wall_ns() - round(hours * NS_PER_HOUR)
+        stamped = sorted((wall_ns_of(as_utc(at)), price) for at, price in self.prices)
+        return [price for at_ns, price in stamped if at_ns > since_ns]
+
+
+@dataclass
+class PriceAlert:
+    """A price that moved far enough to tell somebody."""
+
+    gpu_name: str
+    provider: str
+    alert_type: AlertType
+    current_price: float
+    previous_price: float
+    change_percent: float
+    timestamp: datetime = field(default_factory=utc_now)
+    message: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.message:
+            self.message = (
+                f"{_WORDS[self.alert_type]}: {self.gpu_name} at {self.provider} is "
+                f"${self.current_price:.4f}/h, was ${self.previous_price:.4f}/h "
+                f"({self.change_percent:+.1f} %)"
+            )
+
+    @classmethod
+    def from_alert(cls, alert: Alert) -> PriceAlert:
+        """Return a stored alert in its documented form."""
+        return cls(
+            gpu_name=alert.series.gpu,
+            provider=alert.series.provider,
+            alert_type=alert.kind.value,
+            current_price=float(alert.current.amount),
+            previous_price=float(alert.previous.amount),
+            change_percent=alert.change_percent,
+            timestamp=utc_datetime(alert.at_ns),
+        )
+
+
+_WORDS: dict[AlertType, str] = {
+    "drop": "Price drop",
+    "surge": "Price surge",
+    "low": "Historic low",
+}

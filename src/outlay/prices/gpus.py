@@ -1,0 +1,231 @@
+"""What a GPU is: its canonical name, memory and compute capability, whatever a vendor calls it.
+
+Memory and compute capability are NVIDIA's and AMD's published figures. Nothing here knows a market
+price; the floor is only the price below which nobody has ever rented one out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from outlay.units import Money
+
+# A vendor's GB may be GiB, or leave out what error correction reserves: 10 % between them is one
+# and the same card. The next larger card of a family is at least a third larger.
+MEMORY_TOLERANCE_PERCENT = 12
+
+_TABLE = """
+# family       memory GB   compute  nvlink  consumer  floor $/h
+P100           16          6.0      yes     no        0.02
+V100           16,32       7.0      yes     no        0.02
+T4             16          7.5      no      no        0.02
+A10            24          8.6      no      no        0.03
+A10G           24          8.6      no      no        0.03
+A16            16          8.6      no      no        0.02
+A30            24          8.0      yes     no        0.03
+A40            48          8.6      yes     no        0.05
+A100           40,80       8.0      yes     no        0.10
+L4             24          8.9      no      no        0.04
+L40            48          8.9      no      no        0.08
+L40S           48          8.9      no      no        0.08
+H100           80          9.0      yes     no        0.20
+H100-NVL       94          9.0      yes     no        0.20
+H200           141         9.0      yes     no        0.30
+H200-NVL       141         9.0      yes     no        0.30
+GH200          96,144      9.0      yes     no        0.20
+B200           180         10.0     yes     no        0.40
+GB200          186         10.0     yes     no        0.40
+B300           270         10.3     yes     no        0.50
+GB300          270         10.3     yes     no        0.50
+RTX2060        6,12        7.5      no      yes       0.005
+RTX2060SUPER   8           7.5      no      yes       0.005
+RTX2070        8           7.5      no      yes       0.005
+RTX2070SUPER   8           7.5      yes     yes       0.005
+RTX2080        8           7.5      yes     yes       0.005
+RTX2080SUPER   8           7.5      yes     yes       0.005
+RTX2080Ti      11          7.5      yes     yes       0.005
+RTX3050        6,8         8.6      no      yes       0.005
+RTX3060        8,12        8.6      no      yes       0.005
+RTX3060Ti      8           8.6      no      yes       0.005
+RTX3070        8           8.6      no      yes       0.005
+RTX3070Ti      8           8.6      no      yes       0.005
+RTX3080        10,12       8.6      no      yes       0.01
+RTX3080Ti      12          8.6      no      yes       0.01
+RTX3090        24          8.6      yes     yes       0.02
+RTX3090Ti      24          8.6      yes     yes       0.02
+RTX4060        8           8.9      no      yes       0.01
+RTX4060Ti      8,16        8.9      no      yes       0.01
+RTX4070        12          8.9      no      yes       0.01
+RTX4070SUPER   12          8.9      no      yes       0.01
+RTX4070Ti      12          8.9      no      yes       0.01
+RTX4070TiSUPER 16          8.9      no      yes       0.01
+RTX4080        16          8.9      no      yes       0.02
+RTX4080SUPER   16          8.9      no      yes       0.02
+RTX4090        24          8.9      no      yes       0.04
+RTX5060        8           12.0     no      yes       0.01
+RTX5060Ti      8,16        12.0     no      yes       0.01
+RTX5070        12          12.0     no      yes       0.01
+RTX5070Ti      16          12.0     no      yes       0.02
+RTX5080        16          12.0     no      yes       0.02
+RTX5090        32          12.0     no      yes       0.05
+RTX6000        24          7.5      yes     no        0.02
+A4000          16          8.6      no      no        0.01
+A4500          20          8.6      yes     no        0.01
+A5000          24          8.6      yes     no        0.02
+A6000          48          8.6      yes     no        0.05
+RTX2000Ada     16          8.9      no      no        0.02
+RTX4000Ada     20          8.9      no      no        0.02
+RTX5000Ada     32          8.9      no      no        0.03
+RTX6000Ada     48          8.9      no      yes       0.06
+RTXPRO4500     32          12.0     no      no        0.05
+RTXPRO6000     96          12.0     no      no        0.10
+MI100          32          -        no      no        0.05
+MI210          64          -        no      no        0.05
+MI250          128         -        no      no        0.10
+MI250X         128         -        no      no        0.10
+MI300A         128         -        no      no        0.15
+MI300X         192         -        no      no        0.15
+MI308X         128         -        no      no        0.15
+MI325X         288         -        no      no        0.20
+MI350X         288         -        no      no        0.20
+MI355X         288         -        no      no        0.20
+"""
+
+# What vendors write for a family, beyond prefixes and form factors, in normalised form.
+_ALIASES = {
+    "RTXA4000": "A4000",
+    "RTXA4500": "A4500",
+    "RTXA5000": "A5000",
+    "RTXA6000": "A6000",
+    "QRTX6000": "RTX6000",
+    "RTX4070S": "RTX4070SUPER",
+    "RTX4070STI": "RTX4070TISUPER",
+    "RTX4080S": "RTX4080SUPER",
+    "RTX2060S": "RTX2060SUPER",
+    "RTX2070S": "RTX2070SUPER",
+    "RTX2080S": "RTX2080SUPER",
+    "RTXPRO6000WS": "RTXPRO6000",
+    "RTXPRO6000S": "RTXPRO6000",
+    "RTXPRO6000MAXQ": "RTXPRO6000",
+}
+
+_NOISE = re.compile(
+    r"\b(NVIDIA|AMD|INSTINCT|GEFORCE|TESLA|QUADRO|SXM\d?|PCI-?E|OAM|HBM\d?E?|GENERATION|"
+    r"WORKSTATION|SERVER|EDITION|BLACKWELL|TENSOR|CORE|GPU)\b"
+)
+_MEMORY = re.compile(r"\b(\d{1,3})\s*G(?:I?B)?\b")
+_SEPARATOR = re.compile(r"[^A-Z0-9]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSpec:
+    """One card as its maker describes it.
+
+    Attributes:
+        name: Canonical, with the memory where a family has several: ``A100-80GB``, ``RTX4090``.
+        family: What the cards of different memory have in common: ``A100``.
+        compute_capability: NVIDIA's, or empty.
+        nvlink: Whether NVLink between two of them exists at all.
+        consumer: Sold for desktops; what a short, cheap job is surveyed on.
+        floor: Below this price per GPU-hour a listing is a mistake.
+    """
+
+    name: str
+    family: str
+    memory_gb: int
+    compute_capability: str
+    nvlink: bool
+    consumer: bool
+    floor: Money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A vendor's name, understood as far as it can be.
+
+    Attributes:
+        name: Canonical where known, else the vendor's own, tidied.
+        memory_gb: Of one GPU; None when neither name, figure nor table says.
+        spec: None for a card that the table does not know, or whose memory fits no card of it.
+    """
+
+    name: str
+    memory_gb: int | None
+    spec: GpuSpec | None
+
+
+def _read_table(text: str) -> dict[str, tuple[GpuSpec, ...]]:
+    families: dict[str, tuple[GpuSpec, ...]] = {}
+    for line in text.strip().splitlines()[1:]:
+        family, memories, compute, nvlink, consumer, floor = line.split()
+        sizes = memories.split(",")
+        families[_key(family)] = tuple(
+            GpuSpec(
+                name=family if len(sizes) == 1 else f"{family}-{size}GB",
+                family=family,
+                memory_gb=int(size),
+                compute_capability="" if compute == "-" else compute,
+                nvlink=nvlink == "yes",
+                consumer=consumer == "yes",
+                floor=Money.parse(floor),
+            )
+            for size in sizes
+        )
+    return families
+
+
+def _key(name: str) -> str:
+    return _SEPARATOR.sub("", name.upper())
+
+
+_FAMILIES = _read_table(_TABLE)
+SPECS = {spec.name: spec for cards in _FAMILIES.values() for spec in cards}
+
+
+@lru_cache(maxsize=4096)
+def resolve(name: str, memory_gb: float | None = None) -> Resolved:
+    """Return what a vendor's name and memory figure mean.
+
+    Args:
+        name: As the vendor writes it: ``NVIDIA A100-SXM4-80GB``, ``h100_sxm5``, ``RTX 4090``.
+        memory_gb: Of one GPU, where the vendor says so; it wins over a figure in the name.
+    """
+    text = name.upper().replace("_", " ")
+    in_name = _MEMORY.search(text)
+    seen_gb = memory_gb or (float(in_name[1]) if in_name else None)
+    cards = () if "MIG" in text.split() else family_of(name)
+    rounded_gb = round(seen_gb) if seen_gb else None
+    if not cards:
+        return Resolved(name=" ".join(name.split()), memory_gb=rounded_gb, spec=None)
+    fitting = [card for card in cards if seen_gb is None or same_memory(seen_gb, card.memory_gb)]
+    if len(fitting) == 1:
+        return Resolved(name=fitting[0].name, memory_gb=fitting[0].memory_gb, spec=fitting[0])
+    return Resolved(name=cards[0].family, memory_gb=rounded_gb, spec=None)
+
+
+def family_of(name: str) -> tuple[GpuSpec, ...]:
+    """Return the cards of the family that a name belongs to; none when it is unknown."""
+    text = name.upper().replace("_", " ")
+    bare = _key(_MEMORY.sub(" ", _NOISE.sub(" ", text)))
+    return _FAMILIES.get(_ALIASES.get(bare, bare), ())
+
+
+def same_memory(seen_gb: float, spec_gb: float) -> bool:
+    """Whether two figures describe the same card, give or take GB against GiB."""
+    return abs(seen_gb - spec_gb) * 100 <= MEMORY_TOLERANCE_PERCENT * spec_gb
+
+
+def matching_names(asked: str, names: Iterable[str]) -> frozenset[str]:
+    """Return those of ``names`` that are the GPU asked for.
+
+    A family means all of its cards (``A100``: both memories), a card means itself, and a name
+    outside the table matches its own spelling, letter case and separators aside.
+    """
+    wanted = resolve(asked)
+    cards = {card.name for card in family_of(asked)}
+    accepted = {wanted.name} if wanted.name in SPECS and len(cards) > 1 else cards | {wanted.name}
+    keys = {_key(name) for name in accepted}
+    return frozenset(name for name in names if _key(resolve(name).name) in keys)

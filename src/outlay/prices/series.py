@@ -1,0 +1,127 @@
+"""Prices over time: the cheapest offer of a GPU at each snapshot, and the alerts of those."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Engine, RowMapping, Select, select
+
+from outlay.prices.alerts import AlertKind, change_percent
+from outlay.prices.book import latest_snapshots
+from outlay.prices.gpus import matching_names
+from outlay.prices.offer import Tier
+from outlay.prices.rows import Series
+from outlay.store.schema import price_alerts, price_points, price_series
+from outlay.units import Money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PricePoint:
+    """A series at a snapshot.
+
+    Attributes:
+        price: Per GPU-hour, of its cheapest offer.
+        offers: How many offers the series had.
+    """
+
+    series: Series
+    at_ns: int
+    price: Money
+    offers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A price that moved far enough between two snapshots."""
+
+    series: Series
+    at_ns: int
+    kind: AlertKind
+    current: Money
+    previous: Money
+
+    @property
+    def change_percent(self) -> float:
+        """The change in percent, for showing."""
+        return change_percent(self.current.micros, self.previous.micros)
+
+
+def points(
+    store: Engine,
+    *,
+    gpu: str | None = None,
+    provider: str | None = None,
+    tier: Tier | None = None,
+    since_ns: int | None = None,
+) -> list[PricePoint]:
+    """Return points in order of time.
+
+    Args:
+        store: From ``open_store``.
+        gpu: A card or a family.
+        provider: Only this one's.
+        tier: Only these terms.
+        since_ns: At or after this instant.
+    """
+    query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
+    query = query.order_by(price_points.c.fetched_ns, price_series.c.id)
+    if since_ns is not None:
+        query = query.where(price_points.c.fetched_ns >= since_ns)
+    if provider is not None:
+        query = query.where(price_series.c.provider == provider)
+    if tier is not None:
+        query = query.where(price_series.c.tier == tier.value)
+    with store.begin() as connection:
+        if gpu is not None:
+            names = connection.scalars(select(price_series.c.gpu).distinct()).all()
+            query = query.where(price_series.c.gpu.in_(sorted(matching_names(gpu, names))))
+        return [_point(row) for row in connection.execute(query).mappings()]
+
+
+def current_points(store: Engine) -> list[PricePoint]:
+    """Return the points of each source's last snapshot: what is on offer now."""
+    query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
+    query = query.where(price_points.c.snapshot_id.in_(latest_snapshots(None)))
+    with store.begin() as connection:
+        return [_point(row) for row in connection.execute(query).mappings()]
+
+
+def alerts(store: Engine, *, since_ns: int = 0, until_ns: int = 2**63 - 1) -> list[Alert]:
+    """Return the alerts between two instants, both included, in order of time."""
+    query = _joined(select(price_alerts, *_SERIES), price_alerts.c.series_id)
+    query = query.where(price_alerts.c.fetched_ns.between(since_ns, until_ns))
+    query = query.order_by(price_alerts.c.fetched_ns, price_series.c.id)
+    with store.begin() as connection:
+        return [_alert(row) for row in connection.execute(query).mappings()]
+
+
+_SERIES = [price_series.c[name] for name in Series.__slots__]
+
+
+def _joined(query: Select[Any], series_id: Any) -> Select[Any]:
+    return query.join(price_series, price_series.c.id == series_id)
+
+
+def _series(row: RowMapping) -> Series:
+    fields = {name: row[name] for name in Series.__slots__}
+    return Series(**(fields | {"tier": Tier(fields["tier"])}))
+
+
+def _point(row: RowMapping) -> PricePoint:
+    return PricePoint(
+        series=_series(row),
+        at_ns=row["fetched_ns"],
+        price=Money(row["micros"], row["currency"]),
+        offers=row["offers"],
+    )
+
+
+def _alert(row: RowMapping) -> Alert:
+    return Alert(
+        series=_series(row),
+        at_ns=row["fetched_ns"],
+        kind=AlertKind(row["kind"]),
+        current=Money(row["current_micros"], row["currency"]),
+        previous=Money(row["previous_micros"], row["currency"]),
+    )

@@ -1,0 +1,47 @@
+"""A price that somebody knows: a contract, a quote, the rate of one's own cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlay.prices.gpus import resolve
+from outlay.prices.offer import Offer, Tier
+from outlay.prices.sources.base import Parsed
+from outlay.units import Rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManualSource:
+    """One offer, stated by hand.
+
+    Attributes:
+        price: Per GPU-hour.
+    """
+
+    provider: str
+    gpu: str
+    price: Rate
+    gpu_count: int = 1
+    tier: Tier = Tier.ON_DEMAND
+    region: str | None = None
+
+    @property
+    def name(self) -> str:
+        """A stream of its own for each provider and GPU: stating one price forgets no other."""
+        return f"manual:{self.provider}:{resolve(self.gpu).name}"
+
+    def load(self, fetched_ns: int) -> Parsed:
+        """Return the offer."""
+        gpu = resolve(self.gpu)
+        offer = Offer(
+            provider=self.provider,
+            gpu=gpu.name,
+            gpu_count=self.gpu_count,
+            price=(self.price * self.gpu_count).per_hour,
+            tier=self.tier,
+            memory_gb=gpu.memory_gb,
+            region=self.region,
+            fetched_ns=fetched_ns,
+            source=self.name,
+        )
+        return Parsed(offers=(offer,))

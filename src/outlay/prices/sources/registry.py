@@ -1,0 +1,33 @@
+"""Sources by the name that a user types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from outlay.errors import InvalidValue, choices
+from outlay.prices.sources.base import OfferSource
+from outlay.prices.sources.gpuhunt_catalog import GpuhuntSource
+from outlay.prices.sources.lambda_cloud import LAMBDA
+from outlay.prices.sources.runpod import RUNPOD
+from outlay.prices.sources.vast import VAST
+from outlay.prices.sources.vendor import VendorSource
+
+VENDORS = {vendor.name: vendor for vendor in (RUNPOD, LAMBDA, VAST)}
+_GPUHUNT = "gpuhunt:"
+
+
+def sources_named(names: Iterable[str]) -> list[OfferSource]:
+    """Return the sources of the given names, each once.
+
+    Raises:
+        InvalidValue: A name is of no source.
+    """
+    return [_source(name) for name in dict.fromkeys(names)]
+
+
+def _source(name: str) -> OfferSource:
+    if name in VENDORS:
+        return VendorSource(VENDORS[name])
+    if name.startswith(_GPUHUNT) and len(name) > len(_GPUHUNT):
+        return GpuhuntSource(name.removeprefix(_GPUHUNT))
+    raise InvalidValue("source", name, choices([*VENDORS, f"{_GPUHUNT}PROVIDER"]))

@@ -1,0 +1,197 @@
+"""Comparing vendors for one short job, and picking one by a rule that is written down.
+
+Pure: snapshots in, a survey out. The rule: the cheapest spot offer whose GPUs are joined by NVLink;
+where there is none, the cheapest spot offer that has all the GPUs in one machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from outlay.errors import Finding
+from outlay.prices.gpus import SPECS, matching_names
+from outlay.prices.offer import Offer, Tier, cheapest_first
+from outlay.prices.snapshot import Snapshot
+from outlay.units import Money
+
+ROWS_PER_VENDOR = 3
+USUAL_PRICE = Money.parse("0.35")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortlist:
+    """What is compared at a vendor.
+
+    Attributes:
+        gpus: Cards or families; empty means consumer cards.
+    """
+
+    tier: Tier = Tier.SPOT
+    gpus: tuple[str, ...] = ()
+
+    def admits(self, offer: Offer) -> bool:
+        """Whether an offer belongs into the comparison."""
+        if offer.tier is not self.tier:
+            return False
+        if self.gpus:
+            return any(matching_names(gpu, [offer.gpu]) for gpu in self.gpus)
+        spec = SPECS.get(offer.gpu)
+        return spec is not None and spec.consumer
+
+
+# Consumer cards on spot where a vendor has them; Lambda has neither, and is compared with its
+# two usual multi-GPU machines on demand.
+SHORTLISTS = {
+    "runpod": Shortlist(),
+    "lambda": Shortlist(tier=Tier.ON_DEMAND, gpus=("A100", "A6000")),
+    "vast": Shortlist(),
+}
+
+
+class Rule(StrEnum):
+    """Which step of the rule decided."""
+
+    NVLINK = "cheapest spot with NVLink"
+    SINGLE_NODE = "cheapest spot in a single node"
+    NO_SPOT = "no spot offer; cheapest on demand"
+    PLACEHOLDER = "placeholder price"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placeholder:
+    """A price to plan with where no vendor could be asked: an assumption, and shown as one."""
+
+    gpus: int
+    per_gpu: Money = USUAL_PRICE
+    hours: int = 3
+    buffer_percent: int = 40
+
+    @property
+    def per_hour(self) -> Money:
+        """All GPUs, one hour."""
+        return self.per_gpu * self.gpus
+
+    @property
+    def cost(self) -> Money:
+        """All GPUs, all hours."""
+        return self.per_hour * self.hours
+
+    @property
+    def ceiling(self) -> Money:
+        """The cost and its buffer, rounded up to a whole dollar."""
+        buffered = self.cost.micros * (100 + self.buffer_percent)
+        return Money(-(-buffered // 100_000_000) * 1_000_000, self.cost.currency)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VendorRow:
+    """One vendor in the comparison.
+
+    Attributes:
+        offers: Its cheapest offers that fit, at most ``ROWS_PER_VENDOR`` kinds.
+        fitting: How many fit in all.
+        problem: Why nothing is known, where nothing was loaded.
+    """
+
+    vendor: str
+    offers: tuple[Offer, ...]
+    fitting: int
+    problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """The comparison and what came out of it."""
+
+    gpus: int
+    taken_ns: int
+    rows: tuple[VendorRow, ...]
+    rule: Rule
+    pick: Offer | None
+    runners_up: tuple[Offer, ...]
+    considered: int
+    with_nvlink: int
+    findings: tuple[Finding, ...]
+
+    @property
+    def placeholder(self) -> Placeholder | None:
+        """What to plan with instead, where there is no pick."""
+        return Placeholder(gpus=self.gpus) if self.pick is None else None
+
+
+def survey(
+    snapshots: Sequence[Snapshot], *, gpus: int, taken_ns: int, only: Iterable[str] = ()
+) -> Survey:
+    """Compare vendors for a job on some GPUs of one machine.
+
+    Args:
+        snapshots: One of each vendor.
+        gpus: How many, in one machine.
+        taken_ns: The date of the survey.
+        only: Compare these GPUs instead of each vendor's usual ones.
+    """
+    chosen = tuple(only)
+    fitting = {
+        snapshot.source: sorted(_fitting(snapshot, gpus, chosen), key=cheapest_first)
+        for snapshot in snapshots
+    }
+    candidates = sorted((o for offers in fitting.values() for o in offers), key=cheapest_first)
+    spot = [offer for offer in candidates if offer.tier is Tier.SPOT]
+    joined = [offer for offer in spot if offer.nvlink]
+    rule, pool = _apply_rule(joined, spot, candidates)
+    pick = pool[0] if pool else None
+    return Survey(
+        gpus=gpus,
+        taken_ns=taken_ns,
+        rows=tuple(_row(snapshot, fitting[snapshot.source]) for snapshot in snapshots),
+        rule=rule,
+        pick=pick,
+        runners_up=_cheapest_elsewhere(candidates, pick),
+        considered=len(spot),
+        with_nvlink=len(joined),
+        findings=tuple(finding for snapshot in snapshots for finding in snapshot.findings),
+    )
+
+
+def _apply_rule(
+    joined: list[Offer], spot: list[Offer], candidates: list[Offer]
+) -> tuple[Rule, list[Offer]]:
+    if joined:
+        return Rule.NVLINK, joined
+    if spot:
+        return Rule.SINGLE_NODE, spot
+    return (Rule.NO_SPOT if candidates else Rule.PLACEHOLDER), candidates
+
+
+def _fitting(snapshot: Snapshot, gpus: int, only: tuple[str, ...]) -> Iterable[Offer]:
+    usual = SHORTLISTS.get(snapshot.source, Shortlist())
+    shortlist = Shortlist(tier=usual.tier, gpus=only) if only else usual
+    # One offer is one machine, so an offer of the right size is placement in a single node.
+    for offer in snapshot.offers:
+        if offer.gpu_count == gpus and offer.availability != 0 and shortlist.admits(offer):
+            yield offer
+
+
+def _row(snapshot: Snapshot, fitting: list[Offer]) -> VendorRow:
+    kinds: dict[tuple[object, ...], Offer] = {}
+    for offer in fitting:
+        kinds.setdefault((offer.gpu, offer.nvlink, offer.label), offer)
+    problem = None
+    if snapshot.failed:
+        problem = snapshot.findings[0].message if snapshot.findings else "not loaded"
+    return VendorRow(
+        vendor=snapshot.source,
+        offers=tuple(kinds.values())[:ROWS_PER_VENDOR],
+        fitting=len(fitting),
+        problem=problem,
+    )
+
+
+def _cheapest_elsewhere(candidates: list[Offer], pick: Offer | None) -> tuple[Offer, ...]:
+    cheapest: dict[str, Offer] = {}
+    for offer in candidates:
+        if pick is not None and offer.provider != pick.provider:
+            cheapest.setdefault(offer.provider, offer)
+    return tuple(cheapest.values())

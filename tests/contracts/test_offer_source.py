@@ -1,0 +1,275 @@
+"""What every vendor's client must do, on good days and on bad ones."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fake_vendor import Answer, as_json, serving
+from outlay.clock import ManualClock
+from outlay.prices.snapshot import Snapshot
+from outlay.prices.sources.base import OfferSource, Parsed, SourceFailed, fetch
+from outlay.prices.sources.http import Patience
+from outlay.prices.sources.lambda_cloud import LAMBDA
+from outlay.prices.sources.runpod import RUNPOD
+from outlay.prices.sources.vast import VAST
+from outlay.prices.sources.vendor import Vendor, VendorSource
+from vendor_shapes import lambda_answer, runpod_answer, vast_answer
+
+KEY = "sk-very-secret-0123456789"
+
+
+@dataclass(frozen=True)
+class Case:
+    vendor: Vendor
+    good: Callable[[], dict[str, Any]]
+
+
+CASES = [Case(VAST, vast_answer), Case(RUNPOD, runpod_answer), Case(LAMBDA, lambda_answer)]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: case.vendor.name)
+def case(request: pytest.FixtureRequest) -> Case:
+    assert isinstance(request.param, Case)
+    return request.param
+
+
+def fetched(
+    case: Case, *answers: Answer, patience: Patience | None = None, key: str | None = KEY
+) -> Snapshot:
+    with serving(*answers) as vendor:
+        source = VendorSource(
+            case.vendor,
+            base_url=vendor.url,
+            key=key,
+            patience=patience or Patience(),
+            clock=ManualClock(),
+        )
+        return fetch(source, clock=ManualClock(wall_ns=42))
+
+
+def reason(snapshot: Snapshot) -> str:
+    assert snapshot.failed
+    assert not snapshot.offers
+    return snapshot.findings[0].message
+
+
+def test_a_good_day_brings_offers(case: Case) -> None:
+    snapshot = fetched(case, as_json(case.good()))
+    assert not snapshot.failed
+    assert not snapshot.findings
+    assert snapshot.offers
+
+
+def test_every_offer_says_where_and_when_it_is_from(case: Case) -> None:
+    snapshot = fetched(case, as_json(case.good()))
+    assert {(offer.source, offer.fetched_ns) for offer in snapshot.offers} == {
+        (case.vendor.name, 42)
+    }
+
+
+def test_the_key_goes_in_a_header_and_not_in_the_address(case: Case) -> None:
+    with serving(as_json(case.good())) as vendor:
+        fetch(VendorSource(case.vendor, base_url=vendor.url, key=KEY))
+    (asked,) = vendor.asked
+    assert asked.headers["authorization"] == f"Bearer {KEY}"
+    assert KEY not in asked.path
+    assert KEY.encode() not in asked.body
+
+
+def test_the_key_and_the_address_come_from_the_environment(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with serving(as_json(case.good())) as vendor:
+        monkeypatch.setenv(case.vendor.key_name, KEY)
+        monkeypatch.setenv(f"OUTLAY_{case.vendor.name.upper()}_URL", vendor.url)
+        fetch(VendorSource(case.vendor))
+    assert vendor.asked[0].headers["authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("status", [429, 500, 502, 503, 504])
+def test_a_busy_vendor_is_asked_again(case: Case, status: int) -> None:
+    snapshot = fetched(case, Answer(status=status), as_json(case.good()))
+    assert snapshot.offers
+
+
+def test_a_retry_waits_as_long_as_it_was_asked_to(case: Case) -> None:
+    clock = ManualClock()
+    busy = Answer(status=429, headers={"Retry-After": "7"})
+    with serving(busy, as_json(case.good())) as vendor:
+        fetch(VendorSource(case.vendor, base_url=vendor.url, key=KEY, clock=clock))
+    assert clock.monotonic_ns() == 7_000_000_000
+
+
+def test_a_retry_is_not_waited_for_beyond_patience(case: Case) -> None:
+    busy = Answer(status=429, headers={"Retry-After": "3600"})
+    assert "come back in 3600 s" in reason(fetched(case, busy))
+
+
+def test_a_vendor_that_stays_down_is_given_up(case: Case) -> None:
+    with serving(Answer(status=503, body=b"upstream")) as vendor:
+        source = VendorSource(case.vendor, base_url=vendor.url, key=KEY, clock=ManualClock())
+        snapshot = fetch(source)
+    assert "HTTP 503: upstream" in reason(snapshot)
+    assert len(vendor.asked) == Patience().tries
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_a_refused_key_is_named_but_not_shown(case: Case, status: int) -> None:
+    snapshot = fetched(case, Answer(status=status, body=f'{{"bad key": "{KEY}"}}'.encode()))
+    assert case.vendor.key_name in reason(snapshot)
+    assert KEY not in reason(snapshot)
+
+
+def test_a_client_error_is_not_retried(case: Case) -> None:
+    with serving(Answer(status=404)) as vendor:
+        fetch(VendorSource(case.vendor, base_url=vendor.url, key=KEY))
+    assert len(vendor.asked) == 1
+
+
+def test_a_redirect_is_not_followed_with_the_key(case: Case) -> None:
+    with serving(as_json(case.good())) as elsewhere:
+        moved = Answer(status=302, headers={"Location": elsewhere.url})
+        assert "HTTP 302" in reason(fetched(case, moved))
+    assert not elsewhere.asked
+
+
+def test_a_web_page_is_not_an_answer(case: Case) -> None:
+    assert "web page" in reason(fetched(case, Answer(body=b"<!DOCTYPE html><html></html>")))
+
+
+def test_an_answer_that_breaks_off_is_a_failure(case: Case) -> None:
+    body = json.dumps(case.good()).encode()
+    assert "broke off" in reason(fetched(case, Answer(body=body, cut_at=len(body) // 2)))
+
+
+def test_truncated_json_is_a_failure(case: Case) -> None:
+    body = json.dumps(case.good()).encode()
+    assert "not the JSON" in reason(fetched(case, Answer(body=body[:-3])))
+
+
+def test_a_vendor_that_drips_is_given_up_at_the_deadline(case: Case) -> None:
+    with serving(Answer(drip=True)) as vendor:
+        patience = Patience(deadline_s=0.2, tries=1)
+        snapshot = fetch(VendorSource(case.vendor, base_url=vendor.url, key=KEY, patience=patience))
+    assert "in time" in reason(snapshot)
+
+
+def test_nobody_there_is_a_failure(case: Case) -> None:
+    with serving(Answer()) as vendor:
+        gone = vendor.url
+    snapshot = fetch(VendorSource(case.vendor, base_url=gone, key=KEY, clock=ManualClock()))
+    assert "no connection" in reason(snapshot)
+
+
+@pytest.mark.parametrize("address", ["not a url", "ftp://127.0.0.1", "http://[::1", ""])
+def test_an_address_that_is_none_is_a_failure(case: Case, address: str) -> None:
+    source = VendorSource(case.vendor, base_url=address or "http://", key=KEY)
+    assert reason(fetch(source))
+
+
+@pytest.mark.parametrize("key", ["line\nbreak", "snowman ☃"])
+def test_a_key_that_no_header_can_carry_is_a_failure_that_does_not_show_it(
+    case: Case, key: str
+) -> None:
+    assert key not in reason(fetched(case, as_json(case.good()), key=key))
+
+
+def test_a_bad_row_is_a_finding_and_the_others_count(case: Case) -> None:
+    answer = case.good()
+    match case.vendor.name:
+        case "vast":
+            answer["offers"].append({"gpu_name": None})
+        case "runpod":
+            answer["data"]["gpuTypes"].append({"securePrice": "free"})
+        case _:
+            answer["data"]["odd"] = {"instance_type": 5}
+    snapshot = fetched(case, as_json(answer))
+    assert snapshot.offers
+    assert len(snapshot.findings) == 1
+
+
+def test_a_key_that_the_vendor_repeats_is_in_no_offer_finding_or_log(
+    case: Case, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    body = json.dumps(case.good()).replace("4090", KEY).replace("3090", KEY).replace("6000", KEY)
+    with serving(Answer(body=body.encode())) as vendor:
+        source = VendorSource(case.vendor, base_url=vendor.url, key=KEY)
+        snapshot = fetch(source)
+    assert KEY not in repr(snapshot)
+    assert KEY not in repr(source)
+    assert KEY not in caplog.text
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def mutated(value: Any, draw: st.DrawFn) -> Any:
+    """Replace one part of a good answer, at any depth, by any JSON."""
+    if isinstance(value, dict) and value and draw(st.booleans()):
+        key = draw(st.sampled_from(sorted(value)))
+        return value | {key: mutated(value[key], draw)}
+    if isinstance(value, list) and value and draw(st.booleans()):
+        return [mutated(value[0], draw), *value[1:]]
+    return draw(json_values)
+
+
+@st.composite
+def any_answer(draw: st.DrawFn) -> tuple[Vendor, bytes]:
+    case = draw(st.sampled_from(CASES))
+    answer: Any = case.good()
+    for _ in range(draw(st.integers(0, 4))):
+        answer = mutated(answer, draw)
+    body = json.dumps(answer).encode()
+    return case.vendor, draw(st.sampled_from([body, body[: len(body) // 2]]) | st.binary())
+
+
+@dataclass(frozen=True)
+class Canned:
+    """A source whose answer is already here."""
+
+    vendor: Vendor
+    body: bytes
+
+    @property
+    def name(self) -> str:
+        return self.vendor.name
+
+    def load(self, fetched_ns: int) -> Parsed:
+        return self.vendor.parse(self.body, fetched_ns)
+
+
+@settings(max_examples=600, deadline=None)
+@given(any_answer())
+def test_any_answer_yields_offers_or_findings(answer: tuple[Vendor, bytes]) -> None:
+    source: OfferSource = Canned(*answer)
+    snapshot = fetch(source, clock=ManualClock())
+    assert snapshot.offers or snapshot.findings or not snapshot.failed
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_answer())
+def test_any_answer_that_is_read_can_be_screened_and_stored(answer: tuple[Vendor, bytes]) -> None:
+    vendor, body = answer
+    try:
+        parsed = vendor.parse(body, 1)
+    except SourceFailed:
+        return
+    for offer in parsed.offers:
+        assert 0 <= offer.price.micros < 2**63
+        assert offer.memory_gb is None or 0 <= offer.memory_gb < 2**31
+        assert offer.bandwidth_mbps is None or 0 <= offer.bandwidth_mbps < 2**63

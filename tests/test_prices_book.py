@@ -1,0 +1,359 @@
+"""The price book: snapshots, what was on offer at any instant, points and alerts."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterable
+from dataclasses import replace
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Engine
+
+from offer_builder import offer
+from outlay.clock import ManualClock
+from outlay.errors import Finding, InvalidValue
+from outlay.prices.alerts import AlertKind, AlertRules
+from outlay.prices.book import PriceBook, SourceState
+from outlay.prices.catalog import Query
+from outlay.prices.gpus import matching_names
+from outlay.prices.lookup import NothingLoaded, look_up
+from outlay.prices.offer import Offer, Tier, cheapest_first
+from outlay.prices.series import alerts, current_points, points
+from outlay.prices.snapshot import Snapshot
+from outlay.prices.sources import vast
+from outlay.store import open_store
+from outlay.units import Money
+from vendor_shapes import vast_answer, vast_offer
+
+
+@pytest.fixture
+def store() -> Engine:
+    return open_store()
+
+
+def look(at_ns: int, *offers: Offer, source: str = "acme", failed: bool = False) -> Snapshot:
+    """A snapshot of a source at an instant."""
+    stamped = tuple(replace(one, fetched_ns=at_ns, source=source) for one in offers)
+    return Snapshot(source=source, fetched_ns=at_ns, offers=stamped, failed=failed)
+
+
+def record(store: Engine, *snapshots: Snapshot) -> None:
+    PriceBook(store).record(snapshots)
+
+
+def prices(offers: Iterable[Offer]) -> list[str]:
+    return sorted(str(one.price) for one in offers)
+
+
+def test_an_offer_is_read_back_as_it_was(store: Engine) -> None:
+    everything = offer(
+        "3.21",
+        gpu_count=4,
+        tier=Tier.SPOT,
+        community=True,
+        memory_gb=80,
+        nvlink=False,
+        interconnect="PCIe 5",
+        bandwidth_mbps=10_000,
+        region="Norway, NO",
+        availability=3,
+        storage_price=Money(720_000),
+        cuda="12.4",
+        offer_id="x-1",
+        given="3.2100000001",
+    )
+    record(store, look(7, everything))
+    assert PriceBook(store).offers() == [replace(everything, fetched_ns=7, source="acme")]
+
+
+def test_a_new_snapshot_replaces_the_one_before_of_its_source(store: Engine) -> None:
+    record(store, look(1, offer("1"), offer("2")), look(2, offer("3")))
+    assert prices(PriceBook(store).offers()) == ["3.00 USD"]
+
+
+def test_sources_do_not_replace_each_other(store: Engine) -> None:
+    record(store, look(1, offer("1")), look(2, offer("3"), source="bolt"))
+    assert prices(PriceBook(store).offers()) == ["1.00 USD", "3.00 USD"]
+
+
+def test_a_failed_fetch_does_not_hide_what_was_known(store: Engine) -> None:
+    record(store, look(1, offer("1")), look(2, failed=True))
+    assert prices(PriceBook(store).offers()) == ["1.00 USD"]
+
+
+def test_an_empty_snapshot_means_that_nothing_is_offered(store: Engine) -> None:
+    record(store, look(1, offer("1")), look(2))
+    assert PriceBook(store).offers() == []
+
+
+def test_the_past_is_still_there(store: Engine) -> None:
+    record(store, look(10, offer("1")), look(20, offer("3")))
+    assert prices(PriceBook(store).offers(at_ns=19)) == ["1.00 USD"]
+    assert prices(PriceBook(store).offers(at_ns=20)) == ["3.00 USD"]
+    assert PriceBook(store).offers(at_ns=9) == []
+
+
+def test_the_price_at_an_instant_is_the_cheapest_per_gpu(store: Engine) -> None:
+    record(store, look(1, offer("3"), offer("8", gpu_count=4), offer("1", gpu="RTX4090")))
+    found = PriceBook(store).price_at("H100", 5)
+    assert found is not None
+    assert found.price_per_gpu == Money.parse("2")
+
+
+def test_the_price_of_what_was_never_seen_is_none(store: Engine) -> None:
+    record(store, look(1, offer()))
+    assert PriceBook(store).price_at("B200", 5) is None
+
+
+def naive_price_at(
+    snapshots: list[Snapshot], gpu: str, at_ns: int, tier: Tier | None
+) -> int | None:
+    """The cheapest price per GPU by looking through everything."""
+    last: dict[str, Snapshot] = {}
+    for snapshot in snapshots:
+        if snapshot.failed or snapshot.fetched_ns > at_ns:
+            continue
+        known = last.get(snapshot.source)
+        if known is None or snapshot.fetched_ns > known.fetched_ns:
+            last[snapshot.source] = snapshot
+    return min(
+        (
+            one.price_per_gpu.micros
+            for snapshot in last.values()
+            for one in snapshot.offers
+            if matching_names(gpu, [one.gpu]) and tier in (None, one.tier)
+        ),
+        default=None,
+    )
+
+
+some_offers = st.builds(
+    offer,
+    st.integers(1, 30),
+    gpu=st.sampled_from(["H100", "A100-40GB", "A100-80GB"]),
+    gpu_count=st.sampled_from([1, 2, 8]),
+    tier=st.sampled_from([Tier.SPOT, Tier.ON_DEMAND]),
+)
+looks = st.lists(
+    st.builds(
+        lambda source, at_ns, offers, failed: look(
+            at_ns, *([] if failed else offers), source=source, failed=failed
+        ),
+        st.sampled_from(["acme", "bolt"]),
+        st.integers(0, 12),
+        st.lists(some_offers, max_size=4),
+        st.booleans(),
+    ),
+    max_size=8,
+    unique_by=lambda snapshot: (snapshot.source, snapshot.fetched_ns),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(looks, st.sampled_from(["H100", "A100"]), st.sampled_from([None, Tier.SPOT]))
+def test_the_price_at_any_instant_equals_a_naive_scan(
+    snapshots: list[Snapshot], gpu: str, tier: Tier | None
+) -> None:
+    with TemporaryDirectory() as directory:
+        book = PriceBook(open_store(directory))
+        book.record(snapshots)
+        for at_ns in range(-1, 14):
+            found = book.price_at(gpu, at_ns, tier=tier)
+            micros = None if found is None else found.price_per_gpu.micros
+            assert micros == naive_price_at(snapshots, gpu, at_ns, tier)
+
+
+def test_several_offers_of_one_fetch_are_one_point(store: Engine) -> None:
+    record(store, look(1, offer("0.30"), offer("0.40"), offer("0.55")))
+    (point,) = points(store)
+    assert (str(point.price), point.offers) == ("0.30 USD", 3)
+
+
+def test_points_are_filtered(store: Engine) -> None:
+    record(
+        store, look(1, offer("1"), offer("2", gpu="A100-80GB", tier=Tier.SPOT)), look(5, offer())
+    )
+    assert len(points(store)) == 3
+    assert [point.series.gpu for point in points(store, gpu="A100")] == ["A100-80GB"]
+    assert [point.at_ns for point in points(store, since_ns=5)] == [5]
+    assert [point.series.tier for point in points(store, tier=Tier.SPOT)] == [Tier.SPOT]
+    assert points(store, provider="nobody") == []
+
+
+def test_current_points_are_those_of_the_last_snapshot(store: Engine) -> None:
+    record(store, look(1, offer("1"), offer(gpu="A100-80GB")), look(2, offer("3")))
+    assert [str(point.price) for point in current_points(store)] == ["3.00 USD"]
+
+
+def moves(store: Engine, *amounts: str) -> list[AlertKind]:
+    """The alerts of a price that takes these values one after the other."""
+    record(store, *(look(n, offer(amount)) for n, amount in enumerate(amounts)))
+    return [alert.kind for alert in alerts(store)]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "kinds"),
+    [
+        ("1.00", "0.90", []),
+        ("1.00", "0.899999", [AlertKind.DROP]),
+        ("1.00", "1.20", []),
+        ("1.00", "1.200001", [AlertKind.SURGE]),
+        ("0.10", "0.09", []),
+        ("3.30", "3.96", []),
+        ("1.00", "1.00", []),
+    ],
+)
+def test_ten_percent_down_and_twenty_up_are_not_yet_alerts(
+    store: Engine, before: str, after: str, kinds: list[AlertKind]
+) -> None:
+    assert moves(store, before, after) == kinds
+
+
+def test_a_historic_low_is_an_alert(store: Engine) -> None:
+    assert moves(store, "1.00", "1.05", "0.99") == [AlertKind.LOW]
+
+
+def test_the_same_low_again_is_no_alert(store: Engine) -> None:
+    assert moves(store, "1.00", "1.05", "0.99", "0.99") == [AlertKind.LOW]
+
+
+def test_one_earlier_price_makes_no_historic_low(store: Engine) -> None:
+    assert moves(store, "1.00", "0.99") == []
+
+
+def test_an_alert_says_from_what_to_what(store: Engine) -> None:
+    moves(store, "2.00", "1.50")
+    (alert,) = alerts(store)
+    assert (str(alert.previous), str(alert.current)) == ("2.00 USD", "1.50 USD")
+    assert alert.change_percent == -25.0
+
+
+def test_an_alert_compares_with_the_cheapest_of_the_snapshot_before(store: Engine) -> None:
+    record(store, look(1, offer("0.30"), offer("0.40"), offer("0.55")), look(2, offer("0.31")))
+    assert alerts(store) == []
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        offer("9", tier=Tier.SPOT),
+        offer("9", community=True),
+        offer("9 EUR"),
+        offer("9", gpu="B200"),
+    ],
+    ids=["tier", "community", "currency", "gpu"],
+)
+def test_only_comparable_offers_are_compared(store: Engine, other: Offer) -> None:
+    record(store, look(1, offer("1.00")), look(2, other))
+    assert alerts(store) == []
+
+
+def test_a_price_is_compared_across_a_failed_fetch(store: Engine) -> None:
+    record(store, look(1, offer("1.00")), look(2, failed=True), look(3, offer("2.00")))
+    assert [alert.kind for alert in alerts(store)] == [AlertKind.SURGE]
+
+
+def test_two_sources_of_one_provider_are_not_compared(store: Engine) -> None:
+    record(store, look(1, offer("1.00")), look(2, offer("2.00"), source="catalog"))
+    assert alerts(store) == []
+
+
+def test_offers_that_join_a_snapshot_correct_its_alert(store: Engine) -> None:
+    record(store, look(1, offer("1.00")), look(2, offer("1.50")))
+    assert [alert.kind for alert in alerts(store)] == [AlertKind.SURGE]
+    record(store, look(2, offer("1.00")))
+    assert alerts(store) == []
+
+
+def test_alert_limits_are_configurable(store: Engine) -> None:
+    book = PriceBook(store, rules=AlertRules.parse(drop_percent=1, surge_percent="0.5"))
+    book.record([look(1, offer("1.00")), look(2, offer("1.006")), look(3, offer("0.99"))])
+    assert [alert.kind for alert in alerts(store)] == [AlertKind.SURGE, AlertKind.DROP]
+
+
+@pytest.mark.parametrize("percent", [0, -1, "ten", float("nan"), True])
+def test_alert_limits_must_be_percentages(percent: object) -> None:
+    with pytest.raises(InvalidValue, match="drop_percent"):
+        AlertRules.parse(drop_percent=percent)
+
+
+def test_an_alert_is_raised_across_processes() -> None:
+    program = """
+import sys
+from outlay.prices.gpu_price import GPUPrice
+from outlay.prices.tracker import GPUPriceTracker
+print(GPUPriceTracker().track_price(GPUPrice("H100", "acme", float(sys.argv[1]))))
+"""
+    said = [
+        subprocess.run(
+            [sys.executable, "-c", program, price], capture_output=True, text=True, check=True
+        ).stdout
+        for price in ("2.00", "1.00")
+    ]
+    assert said[0] == "None\n"
+    assert "drop" in said[1]
+
+
+def test_sources_say_when_they_were_loaded_and_why_not(store: Engine) -> None:
+    finding = Finding(source="bolt", message="not loaded: no connection")
+    failed = Snapshot(source="bolt", fetched_ns=9, findings=(finding,), failed=True)
+    record(store, look(1, offer(), offer("3")), failed)
+    assert PriceBook(store).sources() == [
+        SourceState(source="acme", loaded_ns=1, offers=2, quarantined=0, failure=None),
+        SourceState(
+            source="bolt",
+            loaded_ns=None,
+            offers=0,
+            quarantined=0,
+            failure="not loaded: no connection",
+        ),
+    ]
+
+
+def test_never_loaded_is_not_no_offers(store: Engine) -> None:
+    record(store, look(9, source="bolt", failed=True))
+    with pytest.raises(NothingLoaded, match="outlay prices fetch"):
+        look_up(store, Query(gpu="H100"))
+
+
+def test_loaded_without_a_match_is_no_offers(store: Engine) -> None:
+    record(store, look(1, offer()))
+    found = look_up(store, Query(gpu="B200"))
+    assert (found.offers, found.searched) == ([], 1)
+
+
+def test_a_source_that_failed_last_is_a_finding_beside_its_older_prices(store: Engine) -> None:
+    finding = Finding(source="acme", message="not loaded: HTTP 500")
+    failed = Snapshot(source="acme", fetched_ns=9, findings=(finding,), failed=True)
+    record(store, look(1, offer()), failed)
+    found = look_up(store, Query())
+    assert len(found.offers) == 1
+    assert "its older prices are shown" in found.findings[0].message
+
+
+def test_what_was_seen_too_long_ago_is_left_out(store: Engine) -> None:
+    record(store, look(1, offer()), look(5, offer("3"), source="bolt"))
+    assert prices(look_up(store, Query(), since_ns=5).offers) == ["3.00 USD"]
+
+
+def test_what_a_vendor_says_is_stored_without_loss(store: Engine) -> None:
+    body = json.dumps(vast_answer(vast_offer(gpu_name="Quantum ☃ 9", geolocation="")))
+    parsed = vast.parse(body.encode(), ManualClock().wall_ns())
+    record(
+        store, Snapshot(source="vast", fetched_ns=parsed.offers[0].fetched_ns, offers=parsed.offers)
+    )
+    assert sorted(PriceBook(store).offers(), key=cheapest_first) == sorted(
+        parsed.offers, key=cheapest_first
+    )
+
+
+def test_a_snapshot_that_cannot_be_written_leaves_nothing(store: Engine) -> None:
+    broken = look(2, replace(offer(), region=object()))  # type: ignore[arg-type]
+    with pytest.raises(Exception, match=r"(?i)binding|type"):
+        record(store, look(1, offer()), broken)
+    assert PriceBook(store).sources() == []
