@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
+from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
 from outlay.budget.snapshots import BudgetChanged
 from outlay.budget.terms import Budget, iso_epochs, iso_tokens
@@ -398,10 +399,10 @@ def test_state_dict_round_trips_through_torch_checkpoints_of_both_kinds(tmp_path
     before = tokens_tracker(10)
     before.update(6, 250.0)
     torch.save(before.state_dict(), tmp_path / "plain.pt")
-    dcp.save({"budget": before}, checkpoint_id=tmp_path / "dcp")
+    dcp_save({"budget": before}, checkpoint_id=tmp_path / "dcp")
     plain, distributed = tokens_tracker(10), tokens_tracker(10)
     plain.load_state_dict(torch.load(tmp_path / "plain.pt", weights_only=True))
-    dcp.load({"budget": distributed}, checkpoint_id=tmp_path / "dcp")
+    dcp_load({"budget": distributed}, checkpoint_id=tmp_path / "dcp")
     assert plain.totals == distributed.totals == before.totals
 
 
