@@ -23,8 +23,9 @@ from outlay.budget.terms import (
     iso_time,
     iso_tokens,
 )
-from outlay.budget.usage import TICKS_PER_MICRO, Usage
+from outlay.budget.usage import Usage
 from outlay.errors import InvalidValue
+from outlay.rates import NS_PER_HOUR
 
 EXAMPLE = {
     "max_minutes": 2,
@@ -170,6 +171,6 @@ def test_the_reason_says_which_limit_and_by_how_much() -> None:
 
 
 @given(st.integers(0, 10**30))
-def test_cost_is_rounded_once_and_half_to_even(ticks: int) -> None:
-    micros = Usage(cost_ticks=ticks).cost_micros
-    assert micros == round(Fraction(ticks, TICKS_PER_MICRO))
+def test_cost_is_rounded_once_and_half_to_even(units: int) -> None:
+    micros = Usage(cost_units=units).cost_micros
+    assert micros == round(Fraction(units, NS_PER_HOUR))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from outlay.budget import amounts
-from outlay.budget.usage import TICKS_PER_MICRO, Usage
+from outlay.budget.usage import Usage
+from outlay.rates import NS_PER_HOUR
 from outlay.units import Duration, Energy, Flops, Money, Tokens
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -42,8 +43,8 @@ def _ratio(amount: int, unit: int) -> int | float:
     return amount / unit if amount % unit else amount // unit
 
 
-def _money(ticks: int) -> Money:
-    return Money(Usage(cost_ticks=ticks).cost_micros)
+def _money(units: int) -> Money:
+    return Money(Usage(cost_units=units).cost_micros)
 
 
 TIME: Final = Dimension(
@@ -91,12 +92,12 @@ ENERGY: Final = Dimension(
     text=lambda mj: str(Energy(mj)),
 )
 COST: Final = Dimension(
-    name="cost_ticks",
+    name="cost_units",
     key="max_cost_usd",
     mode="iso_cost",
-    read=lambda value: amounts.read_usd(value).micros * TICKS_PER_MICRO,
-    number=lambda ticks: _ratio(_money(ticks).micros, amounts.MICRO),
-    text=lambda ticks: str(_money(ticks)),
+    read=lambda value: amounts.read_usd(value).micros * NS_PER_HOUR,
+    number=lambda units: _ratio(_money(units).micros, amounts.MICRO),
+    text=lambda units: str(_money(units)),
 )
 FLOPS: Final = Dimension(
     name="flops",

@@ -6,8 +6,9 @@ import math
 import operator
 
 from outlay.budget.surviving import PER_STEP_MAX
-from outlay.budget.usage import TICKS_PER_MICRO, Usage
+from outlay.budget.usage import Usage
 from outlay.errors import InvalidValue
+from outlay.rates import NS_PER_HOUR
 from outlay.units import Money, Rate
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -33,15 +34,15 @@ def step_usage(
     # Half-even to the nanosecond: the error of a whole run stays below a microsecond.
     time_ns = round(_amount(step_wall_ms, "step_wall_ms") * 1_000_000)
     if cost is None:
-        ticks = time_ns * rate.micros_per_hour if rate is not None else 0
+        units = time_ns * rate.micros_per_hour if rate is not None else 0
     else:
-        ticks = usd(cost) * TICKS_PER_MICRO
+        units = money_units(cost)
     return Usage(
         tokens,
         1,
         _count(flops, "flops") if flops else 0,
         time_ns,
-        ticks,
+        units,
         millijoules(energy_Wh) if energy_Wh else 0,
         _count(comm_bytes, "comm_bytes") if comm_bytes else 0,
     )
@@ -84,9 +85,9 @@ def millijoules(energy_Wh: float) -> int:
     return math.ceil(_amount(energy_Wh, "energy_Wh") * MILLIJOULES_PER_WH - 0.001)
 
 
-def usd(cost: Money | float) -> int:
-    """Return a cost in micro-dollars, rounded up."""
+def money_units(cost: Money | float) -> int:
+    """Return a cost in dollars as exact units, rounded up to the micro-dollar."""
     money = Money.parse(cost, name="cost", rounding="up")
     if money.currency != "USD" or money.micros < 0:
         raise InvalidValue("cost", str(money), "an amount in USD, zero or more")
-    return money.micros
+    return money.micros * NS_PER_HOUR

@@ -17,8 +17,9 @@ from outlay.budget.clocks import CLOCKS
 from outlay.budget.dimensions import EPOCHS
 from outlay.budget.limits import StopReason
 from outlay.budget.terms import Budget
-from outlay.budget.usage import TICKS_PER_MICRO, Usage
+from outlay.budget.usage import Usage
 from outlay.errors import Finding, InvalidValue
+from outlay.rates import NS_PER_HOUR
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 _NS_PER_MS = 1_000_000
@@ -110,7 +111,7 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[float], int]]]] = {
     "time_ms": ("time_ns", lambda ms: round(ms * _NS_PER_MS)),
     "comm_bytes": ("comm_bytes", round),
     "energy_Wh": ("energy_mj", lambda wh: round(wh * MILLIJOULES_PER_WH)),
-    "cost_usd": ("cost_ticks", lambda usd: round(usd * MICRO) * TICKS_PER_MICRO),
+    "cost_usd": ("cost_units", lambda usd: round(usd * MICRO) * NS_PER_HOUR),
 }
 
 

@@ -16,11 +16,11 @@ from outlay.budget import snapshots
 from outlay.budget.clocks import TRAINING, Clocks, check_clock
 from outlay.budget.forecast import Forecast, forecast
 from outlay.budget.limits import StopReason, reached, would_pass
-from outlay.budget.measures import millijoules, step_usage, usd
+from outlay.budget.measures import millijoules, money_units, step_usage
 from outlay.budget.surviving import Surviving
 from outlay.budget.terms import Budget
 from outlay.budget.thresholds import Threshold, Thresholds
-from outlay.budget.usage import TICKS_PER_MICRO, ZERO, Usage, progress_of, resources_of
+from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding
 from outlay.units import Money, Rate
@@ -170,8 +170,8 @@ class BudgetTracker:
         cost: Money | float | None = None,
     ) -> None:
         """Charge work beside the steps: always its money and energy, its time with ``all``."""
-        ticks = usd(cost) * TICKS_PER_MICRO if cost is not None else self._priced(time_ns)
-        usage = Usage(time_ns=time_ns, cost_ticks=ticks, energy_mj=millijoules(energy_Wh))
+        units = money_units(cost) if cost is not None else self._priced(time_ns)
+        usage = Usage(time_ns=time_ns, cost_units=units, energy_mj=millijoules(energy_Wh))
         with self._lock:
             self.clocks.add(clock, usage)
             self._add(self._charged(usage))

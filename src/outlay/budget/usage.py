@@ -12,8 +12,7 @@ from typing import Final
 import msgspec
 from msgspec.structs import astuple, replace
 
-TICKS_PER_MICRO: Final = 3_600_000_000_000
-"""A tick is a micro-unit per hour over a nanosecond, so that cost adds up before it is rounded."""
+from outlay.rates import round_units
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
@@ -24,7 +23,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
         steps: Micro-batches.
         flops: Floating-point operations.
         time_ns: Charged time: data wait and steps, and more when the budget charges ``all``.
-        cost_ticks: Money, in ``TICKS_PER_MICRO`` of a micro-unit.
+        cost_units: Money, exact: micro-units per hour times nanoseconds.
         energy_mj: Millijoules.
         comm_bytes: Payload bytes of collectives.
     """
@@ -33,7 +32,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     steps: int = 0
     flops: int = 0
     time_ns: int = 0
-    cost_ticks: int = 0
+    cost_units: int = 0
     energy_mj: int = 0
     comm_bytes: int = 0
 
@@ -43,7 +42,7 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
             self.steps + other.steps,
             self.flops + other.flops,
             self.time_ns + other.time_ns,
-            self.cost_ticks + other.cost_ticks,
+            self.cost_units + other.cost_units,
             self.energy_mj + other.energy_mj,
             self.comm_bytes + other.comm_bytes,
         )
@@ -61,9 +60,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def cost_micros(self) -> int:
-        """The cost in micro-units, rounded half to even: the one place where it is rounded."""
-        whole, rest = divmod(self.cost_ticks, TICKS_PER_MICRO)
-        return whole + (2 * rest + (whole & 1) > TICKS_PER_MICRO)
+        """The cost in micro-units, rounded."""
+        return round_units(self.cost_units)
 
 
 ZERO: Final = Usage()
