@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from outlay.budget import snapshots
 from outlay.budget.clocks import TRAINING, Clocks, check_clock
 from outlay.budget.forecast import Forecast, forecast
-from outlay.budget.limits import StopReason, reached, would_pass
+from outlay.budget.limits import Bound, StopReason, reached, would_pass
 from outlay.budget.measures import millijoules, money_units, step_usage
 from outlay.budget.surviving import Surviving
 from outlay.budget.terms import Budget
@@ -67,12 +67,14 @@ class BudgetTracker:
         self.budget = budget
         self.clocks = Clocks()
         self.findings: list[Finding] = []
+        self.loaded_progress: Usage | None = None
         self._bounds = budget.bounds_known
         self._rate = None if rate is None else Rate.parse(rate, name="rate")
         self._clock = clock
         self._lock = threading.RLock()
         self._total = self._base = self._others = ZERO
         self._surviving = Surviving()
+        self._training_before_ns = 0
         self._reason: StopReason | None = None
         self._listeners: list[OnThreshold] = []
         self._ahead = Thresholds(self._bounds, ZERO)
@@ -171,10 +173,19 @@ class BudgetTracker:
     ) -> None:
         """Charge work beside the steps: always its money and energy, its time with ``all``."""
         units = money_units(cost) if cost is not None else self._priced(time_ns)
-        usage = Usage(time_ns=time_ns, cost_units=units, energy_mj=millijoules(energy_Wh))
+        energy_mj = millijoules(energy_Wh)
+        self.charge_usage(clock, Usage(time_ns=time_ns, cost_units=units, energy_mj=energy_mj))
+
+    def charge_usage(self, clock: str, usage: Usage) -> None:
+        """Charge work beside the steps whose use is known as a value."""
         with self._lock:
             self.clocks.add(clock, usage)
             self._add(self._charged(usage))
+
+    def add(self, usage: Usage) -> None:
+        """Charge what belongs to no step and no clock."""
+        with self._lock:
+            self._add(usage)
 
     def allows(self, clock: str) -> bool:
         """Return whether such work fits what is left, judged by the dearest one so far.
@@ -194,8 +205,9 @@ class BudgetTracker:
     def forecast(self) -> Forecast | None:
         """Return when the run will stop at the pace measured so far; None before the first step."""
         with self._lock:
-            here = self._total - self._base
-            return forecast(self._total, here, self.clocks.spent_ns[TRAINING], self._bounds)
+            measured = self._total - self._base
+            training_ns = self.clocks.spent_ns[TRAINING] - self._training_before_ns
+            return forecast(self._total, measured, training_ns, self._bounds)
 
     @property
     def totals(self) -> dict[str, int | float]:
@@ -244,14 +256,22 @@ class BudgetTracker:
             self.clocks.spent_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks.spent_ns)
             if self.budget.steps_per_epoch is None and snapshot.get("steps_per_epoch"):
                 self.set_steps_per_epoch(int(snapshot["steps_per_epoch"]))
-            self.rebase(progress_of(saved) + resources_of(self._total.largest(saved)))
+            self.loaded_progress = progress_of(saved)
+            self.rebase(self.loaded_progress + resources_of(self._total.largest(saved)))
 
     def rebase(self, total: Usage) -> None:
-        """Start over from a total known from elsewhere: a snapshot, the run log, other ranks."""
+        """Start over from a total known from elsewhere: a snapshot, or the run log."""
         with self._lock:
             self._total = self._base = total
             self._others, self._surviving = ZERO, Surviving()
+            self._training_before_ns = self.clocks.spent_ns[TRAINING]
             self._judge_afresh()
+
+    def take_back_base(self, undone: Usage) -> None:
+        """Take back progress of earlier attempts that a rollback undid."""
+        with self._lock:
+            self._base -= undone
+            self._take_back(undone)
 
     def state_dict(self) -> dict[str, str]:
         """Return the snapshot as PyTorch checkpoints want it, torch.distributed's included."""
@@ -273,12 +293,29 @@ class BudgetTracker:
         """What this process has used since its start, rollbacks taken back."""
         return self._total - self._base - self._others
 
-    def absorb(self, others: Usage) -> None:
-        """Take over what all other ranks have used since the start, in place of what was known."""
+    @property
+    def base(self) -> Usage:
+        """What the run had used before this attempt."""
+        return self._base
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """The limits that are judged, the mode's own first."""
+        return self._bounds
+
+    def absorb(self, base: Usage, others: Usage, reason: StopReason | None = None) -> None:
+        """Take over what the ranks agreed on.
+
+        Args:
+            base: What the run had used before this attempt.
+            others: What the other ranks add to this one's use since.
+            reason: Why all of them stop, if they do.
+        """
         with self._lock:
-            self._total += others - self._others
-            self._others = others
-            self._judge_afresh()
+            self._total += (base - self._base) + (others - self._others)
+            self._base, self._others = base, others
+            self._cross()
+            self._reason = reason
 
     def _add(self, usage: Usage) -> None:
         total = self._total = self._total + usage

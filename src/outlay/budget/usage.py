@@ -15,7 +15,7 @@ from msgspec.structs import astuple, replace
 from outlay.rates import round_units
 
 
-class Usage(msgspec.Struct, frozen=True, gc=False):
+class Usage(msgspec.Struct, frozen=True, gc=False, array_like=True):
     """Amounts of everything a limit can be set on; of a step, or summed over many.
 
     Attributes:
