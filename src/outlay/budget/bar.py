@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import Any, Protocol, TextIO
 
@@ -72,8 +73,10 @@ class Lines:
         self._write(tracker)
 
     def _write(self, tracker: BudgetTracker) -> None:
-        self._stream.write(f"outlay: {budget_line(tracker)}\n")
-        self._stream.flush()
+        # A closed or broken stream is no reason to end a training run.
+        with contextlib.suppress(OSError, ValueError):
+            self._stream.write(f"outlay: {budget_line(tracker)}\n")
+            self._stream.flush()
 
 
 class Bar:

@@ -16,7 +16,14 @@ from outlay.budget.charges import Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.clocks import CLOCKS, TRAINING
 from outlay.budget.surviving import Surviving
 from outlay.budget.usage import ZERO, Usage
-from outlay.ledger import BudgetEvent, Record, SegmentId, SegmentLife, derive_attempts
+from outlay.ledger import (
+    SUPERVISOR,
+    BudgetEvent,
+    Record,
+    SegmentId,
+    SegmentLife,
+    derive_attempts,
+)
 from outlay.rates import run_rates
 
 
@@ -169,8 +176,15 @@ def join_attempts(
     start_ns = attempts[0].start_ns if attempts else until_ns
     return RunSpend(
         attempts=tuple(
-            AttemptSpend(tuple(by_segment[rank] for rank in attempt.ranks)) for attempt in kept
+            AttemptSpend(_training_ranks([by_segment[rank] for rank in attempt.ranks]))
+            for attempt in kept
         ),
         cost_units=rates.units_between(start_ns, until_ns) if rates else 0,
         priced=rates is not None,
     )
+
+
+def _training_ranks(spends: Sequence[SegmentSpend]) -> tuple[SegmentSpend, ...]:
+    """Return the processes that trained; a supervisor saw the same energy from outside."""
+    ranks = tuple(spend for spend in spends if spend.life.segment.rank != SUPERVISOR)
+    return ranks or tuple(spends)

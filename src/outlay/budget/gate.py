@@ -6,9 +6,10 @@ display tell. What the run used before comes from its log.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sized
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ from outlay.budget.accord import Accord
 from outlay.budget.agreement import Group
 from outlay.budget.bar import Display, NoDisplay, display_for
 from outlay.budget.charges import Charges, ClockCharge, EnergyCharge, StepCharge
+from outlay.budget.dimensions import TOKENS
 from outlay.budget.document import write_document
 from outlay.budget.fold import last_stated
 from outlay.budget.history import LivePrice, read_spends, spend_before
@@ -30,9 +32,18 @@ from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
-from outlay.ledger import AttemptStarted, EndStatus, KnownRecord, PriceChanged, SegmentId, Step
+from outlay.ledger import (
+    AttemptStarted,
+    EndStatus,
+    KnownRecord,
+    Price,
+    PriceChanged,
+    SegmentId,
+    Step,
+)
 from outlay.record import Recorder
-from outlay.record.recorder import Writer
+from outlay.record.meters.tokens import count_tokens
+from outlay.record.recorder import Count, Writer
 
 REFRESH_NS: Final = 10_000_000_000
 """How often ``budget.json`` is refreshed while the run goes on."""
@@ -45,12 +56,13 @@ class BudgetGate:
         budget: The limits.
         run_dir: Where the run's log and ``budget.json`` are.
         rank: Of this process; rank 0 reads the log, writes the document and shows the bar.
+        price: Of one GPU-hour; needed where money is limited.
         clock: Read at agreements and refreshes.
         find_group: Returns the ranks that train together, once there are any.
 
     Raises:
         BudgetChanged: The run started with other limits, and no change is allowed.
-        BudgetRefused: Energy is limited and nothing can measure it.
+        BudgetRefused: Energy or money is limited and nothing here can measure it.
     """
 
     def __init__(
@@ -59,6 +71,7 @@ class BudgetGate:
         run_dir: Path,
         *,
         rank: int = 0,
+        price: Price | None = None,
         clock: Clock = SYSTEM,
         find_group: Callable[[], Group | None] = torch_group,
     ) -> None:
@@ -78,11 +91,11 @@ class BudgetGate:
         self._stated_before = last_stated(self._spends)
         if self._stated_before is not None and not budget.allow_change:
             check_unchanged(budget, self._stated_before)
+        refuse_unpriced(budget, price)
         self.meters = meters_for(budget, os.environ, clock)
 
     def begin(self, recorder: Recorder, header: AttemptStarted, segment: SegmentId) -> None:
         """Take part in an attempt whose header is written."""
-        refuse_unpriced(self.tracker.budget, header)
         self._recorder = recorder
         self._price = LivePrice(header)
         self._before = spend_before(self._spends, header, segment)
@@ -96,6 +109,15 @@ class BudgetGate:
             if os.environ.get("OUTLAY_PROGRESS", "1") not in ("0", "false", "off"):
                 self._display = display_for(sys.stderr, self._clock)
             self._refresh()
+
+    def before_loop(self, loader: Iterable[Any], tokens: Count) -> Count:
+        """Learn what a loader can tell; return how its batches' tokens are counted."""
+        if self.tracker.budget.needs_steps_per_epoch and isinstance(loader, Sized):
+            with contextlib.suppress(TypeError):  # What a loader without a length raises.
+                self.tracker.set_steps_per_epoch(len(loader))
+        _ = self.tracker.budget.bounds  # Refuses epochs whose length nobody stated.
+        counts_tokens = tokens is None and TOKENS.key in self.tracker.budget.limits
+        return count_tokens if counts_tokens else tokens
 
     # What the recorder calls
 
@@ -133,7 +155,8 @@ class BudgetGate:
             self._charge_clock(open_span, self._recorder.now_ns())
         self.meters.stop()
         if self._rank == 0:
-            self._recorder.budget_event("ended", {"status": status, **self.document()})
+            state = {key: self.document()[key] for key in ("totals", "clocks_ms", "stop_reason")}
+            self._recorder.budget_event("ended", {"status": status, **state})
             self._refresh()
             self._display.close(self.tracker)
 
@@ -176,7 +199,6 @@ class BudgetGate:
 
     def _first_step(self) -> None:
         self._stepped = True
-        _ = self.tracker.budget.bounds  # Refuses epochs whose length nobody stated.
         if self.meters.collectives is not None and "torch" in sys.modules:
             self.meters.collectives.start()
         group = self._find_group()

@@ -9,7 +9,7 @@ from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.clock import Clock
 from outlay.errors import Refused
-from outlay.ledger import AttemptStarted
+from outlay.ledger import Price
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import detect_energy
 from outlay.record.meters.quality import Quality
@@ -54,14 +54,14 @@ def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> Step
     return meters
 
 
-def refuse_unpriced(budget: Budget, header: AttemptStarted) -> None:
+def refuse_unpriced(budget: Budget, price: Price | None) -> None:
     """Refuse a limit on money for a run that has no price, or one in another currency."""
     if COST.key not in budget.limits:
         return
-    if header.price is None:
+    if price is None:
         raise BudgetRefused(COST.key, "the run has no price: price='1.50 USD/h' or OUTLAY_PRICE")
-    if header.price.currency != "USD":
-        raise BudgetRefused(COST.key, f"the run pays in {header.price.currency}")
+    if price.currency != "USD":
+        raise BudgetRefused(COST.key, f"the run pays in {price.currency}")
 
 
 def refuse_unreported(budget: Budget, first_step: Usage) -> None:

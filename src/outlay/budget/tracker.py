@@ -227,7 +227,8 @@ class BudgetTracker:
     @property
     def fraction_used(self) -> float:
         """The used fraction of the limit that is closest to its end; above 1 once passed."""
-        return max(bound.used(self._total) / bound.limit for bound in self._bounds)
+        fractions = (bound.used(self._total) / bound.limit for bound in self._bounds)
+        return max(fractions, default=0.0)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the budget's state for a checkpoint; ``load`` takes it back."""
