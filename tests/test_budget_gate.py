@@ -357,7 +357,7 @@ def test_after_a_kill_nothing_spent_is_forgotten(tmp_path: Path) -> None:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGKILL)
     (spend,) = read_spends(tmp_path)
-    spent_ns = spend.resources.time_ns
+    spent_ns = spend.executed.time_ns
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10_000)) as run:
         assert run.resume_step == 50
         assert run.budget.totals["tokens"] == 500

@@ -19,6 +19,7 @@ class Dimension:
 
     Attributes:
         name: The field of ``Usage`` that counts it.
+        label: What people call it.
         key: The configuration key of its limit.
         mode: The budget mode that requires that limit.
         progress: Whether it counts surviving work (a rollback takes back what it undid) rather
@@ -30,6 +31,7 @@ class Dimension:
     """
 
     name: str
+    label: str
     key: str
     mode: str
     progress: bool = False
@@ -49,6 +51,7 @@ def _money(units: int) -> Money:
 
 TIME: Final = Dimension(
     name="time_ns",
+    label="training time",
     key="max_minutes",
     mode="iso_time",
     read=lambda value: amounts.read_minutes(value).ns,
@@ -57,6 +60,7 @@ TIME: Final = Dimension(
 )
 TOKENS: Final = Dimension(
     name="tokens",
+    label="tokens",
     key="max_tokens",
     mode="iso_tokens",
     progress=True,
@@ -67,6 +71,7 @@ TOKENS: Final = Dimension(
 )
 EPOCHS: Final = Dimension(
     name="steps",
+    label="epochs",
     key="max_epochs",
     mode="iso_epochs",
     progress=True,
@@ -77,6 +82,7 @@ EPOCHS: Final = Dimension(
 )
 COMM: Final = Dimension(
     name="comm_bytes",
+    label="collectives",
     key="max_comm_bytes",
     mode="comm_cap",
     read=lambda value: amounts.read_bytes(value),
@@ -85,6 +91,7 @@ COMM: Final = Dimension(
 )
 ENERGY: Final = Dimension(
     name="energy_mj",
+    label="energy",
     key="max_energy_Wh",
     mode="energy_cap",
     read=lambda value: amounts.read_wh(value).value,
@@ -93,6 +100,7 @@ ENERGY: Final = Dimension(
 )
 COST: Final = Dimension(
     name="cost_units",
+    label="cost",
     key="max_cost_usd",
     mode="iso_cost",
     read=lambda value: amounts.read_usd(value).micros * NS_PER_HOUR,
@@ -101,6 +109,7 @@ COST: Final = Dimension(
 )
 FLOPS: Final = Dimension(
     name="flops",
+    label="FLOPs",
     key="max_flops",
     mode="iso_flops",
     progress=True,

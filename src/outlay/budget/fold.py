@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from outlay.budget.charges import Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.clocks import CLOCKS, TRAINING
 from outlay.budget.surviving import Surviving
-from outlay.budget.usage import ZERO, Usage
+from outlay.budget.usage import ZERO, Usage, resources_of
 from outlay.ledger import (
     SUPERVISOR,
     BudgetEvent,
@@ -29,11 +29,16 @@ from outlay.rates import run_rates
 
 @dataclass(slots=True)
 class SegmentSpend:
-    """What one process used, folded from its records in order."""
+    """What one process used, folded from its records in order.
+
+    Attributes:
+        surviving: Its work that no rollback of its own undid.
+        executed: Everything it did, undone or not.
+    """
 
     life: SegmentLife
     surviving: Surviving = field(default_factory=Surviving)
-    resources: Usage = ZERO
+    executed: Usage = ZERO
     clocks_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLOCKS, 0))
     events: list[BudgetEvent] = field(default_factory=list)
     _charges: Charges = field(default_factory=Charges)
@@ -54,12 +59,12 @@ class SegmentSpend:
         match charge:
             case StepCharge(step, usage):
                 self.surviving.execute(step, usage.tokens, usage.flops, usage.steps)
-                self.resources += replace(usage, tokens=0, steps=0, flops=0)
+                self.executed += usage
                 self.clocks_ns[TRAINING] += usage.time_ns
             case ClockCharge():
                 self.clocks_ns[charge.clock] += charge.time_ns
             case EnergyCharge():
-                self.resources += Usage(energy_mj=charge.energy_mj)
+                self.executed += Usage(energy_mj=charge.energy_mj)
             case None:
                 pass
 
@@ -85,10 +90,14 @@ class AttemptSpend:
         return replace(total, steps=max((part.steps for part in parts), default=0))
 
     @property
-    def resources(self) -> Usage:
-        """Return what all ranks consumed; they run side by side, so time is the slowest's."""
-        parts = [rank.resources for rank in self.ranks]
-        return replace(sum_of(parts), time_ns=max((part.time_ns for part in parts), default=0))
+    def executed(self) -> Usage:
+        """Return what all ranks did, undone or not; side by side, so time is the slowest's."""
+        parts = [rank.executed for rank in self.ranks]
+        return replace(
+            sum_of(parts),
+            steps=max((part.steps for part in parts), default=0),
+            time_ns=max((part.time_ns for part in parts), default=0),
+        )
 
     @property
     def clocks_ns(self) -> dict[str, int]:
@@ -116,10 +125,16 @@ class RunSpend:
 
     def total(self, *, charge: str, below: int | None = None) -> Usage:
         """Return everything used; with ``charge`` "all", every clock counts as time."""
-        total = self.progress_below(below) + sum_of(each.resources for each in self.attempts)
+        total = self.progress_below(below) + resources_of(self.executed)
         beside_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
         time_ns = total.time_ns + (beside_ns if charge == "all" else 0)
         return replace(total, time_ns=time_ns, cost_units=self.cost_units)
+
+    @property
+    def executed(self) -> Usage:
+        """Return everything that was done, undone or not, and what it cost."""
+        done = sum_of(each.executed for each in self.attempts)
+        return replace(done, cost_units=self.cost_units)
 
     @property
     def clocks_ns(self) -> dict[str, int]:
@@ -135,8 +150,13 @@ def budget_events(spends: Iterable[SegmentSpend]) -> list[BudgetEvent]:
 
 def last_stated(spends: Iterable[SegmentSpend]) -> Mapping[str, Any] | None:
     """Return the budget the run was last started with, as it was recorded."""
-    stated = [event.data for event in budget_events(spends) if event.event in ("set", "changed")]
-    return stated[-1] if stated else None
+    stated: dict[str, Any] | None = None
+    for event in budget_events(spends):
+        if event.event in ("set", "changed"):
+            stated = dict(event.data)
+        elif event.event == "epoch" and stated is not None:
+            stated |= event.data
+    return stated
 
 
 def sum_of(usages: Iterable[Usage]) -> Usage:

@@ -115,6 +115,8 @@ class BudgetGate:
         if self.tracker.budget.needs_steps_per_epoch and isinstance(loader, Sized):
             with contextlib.suppress(TypeError):  # What a loader without a length raises.
                 self.tracker.set_steps_per_epoch(len(loader))
+                if self._rank == 0:
+                    self._recorder.budget_event("epoch", {"steps_per_epoch": len(loader)})
         _ = self.tracker.budget.bounds  # Refuses epochs whose length nobody stated.
         counts_tokens = tokens is None and TOKENS.key in self.tracker.budget.limits
         return count_tokens if counts_tokens else tokens

@@ -54,10 +54,15 @@ def totals_of(total: Usage, steps_per_epoch: int | None) -> dict[str, int | floa
     }
 
 
+def amounts_of(usage: Usage) -> tuple[int, ...]:
+    """Return the amounts of a usage in the order of its fields."""
+    return astuple(usage)
+
+
 def remaining_of(total: Usage, budget: Budget) -> dict[str, int | float]:
     """Return what is left of each limit, in the unit of its key."""
     left: dict[str, int | float] = {}
-    for bound in budget.bounds:
+    for bound in budget.bounds_known:
         amount = bound.left(total)
         if bound.dimension is EPOCHS:
             left[EPOCHS.key] = amount / (budget.steps_per_epoch or 1)
