@@ -12,20 +12,39 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from outlay.budget.measurable import BudgetRefused
+    from outlay.budget.snapshots import BudgetChanged
+    from outlay.budget.terms import (
+        Budget,
+        comm_cap,
+        energy_cap,
+        iso_cost,
+        iso_epochs,
+        iso_flops,
+        iso_time,
+        iso_tokens,
+    )
+    from outlay.budget.tracker import BudgetTracker
     from outlay.errors import Finding, OutlayError
     from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
     from outlay.prices.tracker import GPUPriceTracker
+    from outlay.record.meters.flops import FlopsPerToken
     from outlay.runs import Run, run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
 # Each public name and the module that defines it.
 _HOMES = {
+    "Budget": "outlay.budget.terms",
+    "BudgetChanged": "outlay.budget.snapshots",
+    "BudgetRefused": "outlay.budget.measurable",
+    "BudgetTracker": "outlay.budget.tracker",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
     "Flops": "outlay.units",
     "GPUPrice": "outlay.prices.gpu_price",
     "GPUPriceTracker": "outlay.prices.tracker",
+    "FlopsPerToken": "outlay.record.meters.flops",
     "Money": "outlay.units",
     "OutlayError": "outlay.errors",
     "PriceAlert": "outlay.prices.gpu_price",
@@ -33,14 +52,26 @@ _HOMES = {
     "Rate": "outlay.units",
     "Run": "outlay.runs",
     "Tokens": "outlay.units",
+    "comm_cap": "outlay.budget.terms",
+    "energy_cap": "outlay.budget.terms",
+    "iso_cost": "outlay.budget.terms",
+    "iso_epochs": "outlay.budget.terms",
+    "iso_flops": "outlay.budget.terms",
+    "iso_time": "outlay.budget.terms",
+    "iso_tokens": "outlay.budget.terms",
     "run": "outlay.runs",
 }
 
 __all__ = [
+    "Budget",
+    "BudgetChanged",
+    "BudgetRefused",
+    "BudgetTracker",
     "Duration",
     "Energy",
     "Finding",
     "Flops",
+    "FlopsPerToken",
     "GPUPrice",
     "GPUPriceTracker",
     "Money",
@@ -50,6 +81,13 @@ __all__ = [
     "Rate",
     "Run",
     "Tokens",
+    "comm_cap",
+    "energy_cap",
+    "iso_cost",
+    "iso_epochs",
+    "iso_flops",
+    "iso_time",
+    "iso_tokens",
     "run",
 ]
 

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from outlay import __version__
-from outlay.cli import books, execute, goodput, prices, survey
+from outlay.cli import books, budget, execute, goodput, prices, survey
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -63,6 +63,7 @@ app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
 app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
 app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)
 app.add_typer(books.ledger, name="ledger", rich_help_panel=THE_BOOKS)
+app.add_typer(budget.budget, name="budget", rich_help_panel=WHEN_MUST_IT_STOP)
 
 
 def main() -> None:

@@ -14,12 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import msgspec
 
 import outlay
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
 from outlay.ledger import (
+    SUPERVISOR,
     AttemptStarted,
     EndStatus,
     RunIdentity,
@@ -31,12 +34,17 @@ from outlay.ledger import (
 )
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.lock import RankLock
+from outlay.record.meters.steps import StepMeters
 from outlay.record.recorder import Count, NullWriter, Writer
 from outlay.runs.figures import RunFollower
 from outlay.runs.heartbeat import Heartbeat
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Arguments, Options, gpu_count, parse_price, resolve
 from outlay.runs.signals import TerminationWatch
+
+if TYPE_CHECKING:
+    from outlay.budget.gate import BudgetGate
+    from outlay.budget.tracker import BudgetTracker
 
 Batch = TypeVar("Batch")
 
@@ -52,12 +60,13 @@ def run(
     stopped_price: object = None,
     tags: Mapping[str, str] | None = None,
     heartbeat: object = None,
+    budget: object = None,
     clock: Clock = SYSTEM,
 ) -> Run:
     """Start (or go on with) a run, to be used in a ``with`` statement.
 
     What is left out comes from the environment: ``OUTLAY_RUN_DIR``, ``OUTLAY_PRICE``,
-    ``OUTLAY_GPUS``. ``OUTLAY_DISABLED=1`` makes all of it a no-op.
+    ``OUTLAY_GPUS``, ``OUTLAY_BUDGET``. ``OUTLAY_DISABLED=1`` makes all of it a no-op.
 
     Args:
         model: What is trained.
@@ -69,10 +78,12 @@ def run(
         stopped_price: Per GPU-hour while the machine is stopped between attempts.
         tags: Whatever costs are to be allocated by, such as ``{"team": "nlp"}``.
         heartbeat: Records a sign of life this often in the background, such as ``"30s"``.
+        budget: Where the run stops, such as ``outlay.iso_cost("5 USD")`` or ``"iso_time=2h"``.
         clock: The clocks to use.
 
     Raises:
         InvalidValue: An argument or a setting cannot be used.
+        Refused: The budget limits what nothing here can measure.
         RunInUse: A live process records this rank of this run already.
     """
     if model is None:
@@ -87,6 +98,7 @@ def run(
         stopped_price=stopped_price,
         tags=tags,
         heartbeat=heartbeat,
+        budget=budget,
     )
     return Run(resolve(arguments, os.environ, clock.wall_ns()), clock)
 
@@ -112,15 +124,22 @@ class Run:
         self.run_id = uuid.uuid4().hex
         self.resume_step = 0
         writer: Writer = NullWriter()
+        self._budget_gate = self._new_budget_gate(about, clock)
+        header = self._header(about)
+        segment = SegmentId(self._start_ns, about.rank, about.host, about.pid)
         if not self._disabled:
             self._claim(about)
-            writer = self._new_segment(about, clock)
+            header = msgspec.structs.replace(header, run_id=self.run_id)
+            writer = SegmentWriter(ledger_dir(self.dir) / segment.file_name, header, clock)
+            writer.sync()
         self._recorder = Recorder(
             writer,
             clock,
             wall_offset_ns=start_wall_ns - start_monotonic_ns,
             first_step=self.resume_step,
         )
+        if self._budget_gate is not None:
+            self._budget_gate.begin(self._recorder, header, segment)
         self._heartbeat = None
         if options.heartbeat is not None and not self._disabled:
             self._heartbeat = Heartbeat(self._recorder, options.heartbeat)
@@ -142,10 +161,13 @@ class Run:
 
         Args:
             loader: Any iterable of batches.
-            tokens: The tokens of a batch: a number, or a function of the batch.
+            tokens: The tokens of a batch: a number, or a function of the batch. A budget of tokens
+                counts the samples of all views by the batch's shape where this is left out.
             samples: The samples of a batch, likewise.
             start: The number of the first step; default: the last committed checkpoint + 1.
         """
+        if self._budget_gate is not None:
+            tokens = self._budget_gate.before_loop(loader, tokens)
         return self._recorder.steps(loader, tokens=tokens, samples=samples, start=start)
 
     def step(self, *, tokens: int = 0, samples: int = 0) -> StepTimer:
@@ -201,6 +223,30 @@ class Run:
     def stop_reason(self) -> str | None:
         """Why no further step may run, or None."""
         return self._recorder.stop_reason
+
+    @property
+    def budget(self) -> BudgetTracker:
+        """The run's budget: what is used, what is left, ``snapshot`` for checkpoints, ``load``.
+
+        Raises:
+            InvalidValue: The run has none.
+        """
+        if self._budget_gate is None:
+            raise InvalidValue("budget", None, "a run with one: outlay.run(..., budget=...)")
+        return self._budget_gate.tracker
+
+    @property
+    def meters(self) -> StepMeters:
+        """The meters of a run with a budget; ``run.meters.flops`` is there to be set."""
+        return self._budget_gate.meters if self._budget_gate is not None else StepMeters()
+
+    def allows(self, work: str = "evaluation") -> bool:
+        """Return whether the budget leaves room for work such as an evaluation.
+
+        Judged by the dearest such span so far. On several ranks all must ask together, and get the
+        same answer. Without a budget everything is allowed.
+        """
+        return self._budget_gate is None or self._budget_gate.allows(work)
 
     def summary(self) -> dict[str, str | int | float | None]:
         """Return the run's figures, all attempts, as a flat dict for any experiment tracker."""
@@ -267,11 +313,20 @@ class Run:
         if about.rank <= 0:
             leave_notice(self.run_id, self.dir)
 
-    def _new_segment(self, about: facts.Facts, clock: Clock) -> SegmentWriter:
+    def _new_budget_gate(self, about: facts.Facts, clock: Clock) -> BudgetGate | None:
+        """Return what enforces the budget; a supervisor leaves that to what it supervises."""
+        if self.options.budget is None or self._disabled or about.rank == SUPERVISOR:
+            return None
+        from outlay.budget.gate import BudgetGate
+
+        return BudgetGate(
+            self.options.budget, self.dir, rank=about.rank, price=self.options.price, clock=clock
+        )
+
+    def _header(self, about: facts.Facts) -> AttemptStarted:
         options = self.options
-        header = AttemptStarted(
+        return AttemptStarted(
             t_ns=self._start_ns,
-            run_id=self.run_id,
             model=options.model,
             name=options.name,
             tags=options.tags,
@@ -281,10 +336,6 @@ class Run:
             stopped_price=options.stopped_price,
             **{name: getattr(about, name) for name in facts.Facts.__slots__},
         )
-        segment = SegmentId(self._start_ns, about.rank, about.host, about.pid)
-        writer = SegmentWriter(ledger_dir(self.dir) / segment.file_name, header, clock)
-        writer.sync()
-        return writer
 
     def _on_sigterm(self, dies: bool) -> None:  # noqa: FBT001 - a callback's only argument
         self._signalled = True

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlay.budget.config import budget_from_environ, read_budget
+from outlay.budget.terms import Budget
 from outlay.clock import utc_datetime
 from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
@@ -33,6 +35,7 @@ class Arguments:
     stopped_price: object = None
     tags: Mapping[str, str] | None = None
     heartbeat: object = None
+    budget: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +51,7 @@ class Options:
     stopped_price: Price | None
     tags: dict[str, str]
     heartbeat: Duration | None
+    budget: Budget | None = None
 
 
 def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Options:
@@ -67,6 +71,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
         stopped_price=parse_price(arguments.stopped_price, name="stopped_price", source="stated"),
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
+        budget=_budget(arguments.budget, environ),
         dir=_directory(arguments.dir, name, environ, now_ns),
     )
     _refuse_another_model(options)
@@ -131,6 +136,10 @@ def _heartbeat(value: object) -> Duration | None:
     if not every:
         raise InvalidValue("heartbeat", value, 'a duration above zero, such as "30s"')
     return every
+
+
+def _budget(value: object, environ: Mapping[str, str]) -> Budget | None:
+    return read_budget(value) if value is not None else budget_from_environ(environ)
 
 
 def _directory(value: object, name: str, environ: Mapping[str, str], now_ns: int) -> Path:

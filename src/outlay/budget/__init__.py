@@ -1,0 +1,1 @@
+"""Runtime budgets: when a run must stop, so that experiments stay comparable."""

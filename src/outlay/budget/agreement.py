@@ -1,0 +1,166 @@
+"""How the ranks of one training agree on what they used, and on the step at which all of them stop.
+
+Agreements cost a collective each, so they are spaced: each one also fixes the next. The plan is a
+pure function of what was gathered, hence the same on every rank. What is gathered with is a Group.
+
+Worst case. Between two agreements every rank runs without asking, so a limit can be passed by what
+those steps use beyond the largest steps seen before. A predictable limit is never passed while
+steps keep their size; where sizes vary, not before a step is more than twice the largest one seen.
+Another limit is passed by at most one step, unless a step takes more than any before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from outlay.budget.fold import sum_of
+from outlay.budget.limits import Bound, StopReason, reached, would_pass
+from outlay.budget.usage import Usage
+from outlay.errors import OutlayError
+
+MAX_SHARE: Final = 100
+"""An agreement may take a hundredth of the time of the steps between two of them."""
+
+
+class AgreementLost(OutlayError):
+    """A rank did not answer, so that nobody knows at which step all of them stop."""
+
+    def __init__(self, rank: int, error: object) -> None:
+        super().__init__(
+            f"rank {rank}: the ranks can no longer agree on their budget, because one is gone or "
+            f"hangs: {error}. Restart the run; what it spent is in its log."
+        )
+
+
+class Group(Protocol):
+    """The processes that train together."""
+
+    rank: int
+    size: int
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """Return every rank's payload, in rank order, to every rank.
+
+        Raises:
+            AgreementLost: A rank is gone.
+        """
+
+
+class Report(msgspec.Struct, frozen=True, array_like=True):
+    """What one rank brings to an agreement.
+
+    Attributes:
+        base: What the run had used before this attempt, as far as this rank knows.
+        own: What this rank used in this attempt, rollbacks taken back.
+        next: What its next step will use, as far as that is known before it runs.
+        largest: The largest amounts one of its steps used.
+        wants_stop: Whether it was told to stop.
+        step_ns: How long its steps take on average.
+        agreement_ns: How long its last agreement took.
+    """
+
+    base: Usage
+    own: Usage
+    next: Usage
+    largest: Usage
+    wants_stop: bool = False
+    step_ns: int = 0
+    agreement_ns: int = 0
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """What all ranks conclude from the same reports.
+
+    Attributes:
+        base: What the run had used before this attempt: rank 0's word.
+        others: What the ranks but this one add to its own use.
+        reason: Why all of them stop now, if a limit says so.
+        stop: Whether all of them stop now.
+        steps: How many steps each of them runs before the next agreement.
+    """
+
+    base: Usage
+    others: Usage
+    reason: StopReason | None
+    stop: bool
+    steps: int
+
+
+def settle(reports: Sequence[Report], rank: int, bounds: Sequence[Bound]) -> Verdict:
+    """Return what follows for ``rank``; all but ``others`` is the same on every rank."""
+    base = reports[0].base
+    joint = joined(report.own for report in reports)
+    total = base + joint
+    step = joined(report.next for report in reports)
+    largest = joined(report.largest.largest(report.next) for report in reports)
+    reason = reached(total, bounds) or would_pass(total, step, predictable(bounds))
+    return Verdict(
+        base=base,
+        others=joint - reports[rank].own,
+        reason=reason,
+        stop=reason is not None or any(report.wants_stop for report in reports),
+        steps=_steps_until_next(reports, total, largest, bounds),
+    )
+
+
+def joined(usages: Iterable[Usage]) -> Usage:
+    """Return what ranks used together: they run side by side, so time and steps are not summed.
+
+    Money is the whole run's on every rank, and rank 0's word counts.
+    """
+    parts = list(usages)
+    return msgspec.structs.replace(
+        sum_of(parts),
+        steps=max(part.steps for part in parts),
+        time_ns=max(part.time_ns for part in parts),
+        cost_units=parts[0].cost_units,
+    )
+
+
+def predictable(bounds: Iterable[Bound]) -> list[Bound]:
+    """Return the limits whose next step is known before it runs."""
+    return [bound for bound in bounds if bound.dimension.predictable]
+
+
+def _steps_until_next(
+    reports: Sequence[Report], total: Usage, largest: Usage, bounds: Sequence[Bound]
+) -> int:
+    if not all(report.own.steps for report in reports):
+        return 1  # Nothing but the first step's tokens is known yet.
+    steps = _affordable_spacing(reports)
+    for bound in bounds:
+        each = bound.used(largest)
+        if each:
+            steps = min(steps, _safe_steps(bound, bound.left(total), each, reports))
+    return max(1, steps)
+
+
+def _affordable_spacing(reports: Sequence[Report]) -> int:
+    """Return how many steps must lie between agreements for these to stay cheap."""
+    agreement_ns = max(report.agreement_ns for report in reports)
+    step_ns = max(1, max(report.step_ns for report in reports))
+    return -(-agreement_ns * MAX_SHARE // step_ns)
+
+
+def _safe_steps(bound: Bound, left: int, each: int, reports: Sequence[Report]) -> int:
+    if not bound.dimension.predictable:
+        # The step that reaches the limit is the last before the next agreement.
+        return -(-left // each)
+    varied = any(
+        bound.used(report.own) != report.own.steps * bound.used(report.largest)
+        for report in reports
+    )
+    return left // (2 * each if varied else each)
+
+
+def encode(report: Report) -> bytes:
+    """Return a report as bytes; JSON, since its integers may exceed 64 bits."""
+    return msgspec.json.encode(report)
+
+
+def decode(payload: bytes) -> Report:
+    """Return a report as it was sent."""
+    return msgspec.json.decode(payload, type=Report)

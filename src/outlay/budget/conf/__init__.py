@@ -1,0 +1,1 @@
+"""Hydra configuration groups: add ``pkg://outlay.budget.conf`` to ``hydra.searchpath``."""

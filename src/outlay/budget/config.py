@@ -1,0 +1,159 @@
+"""Where a budget comes from: a value, a dict, text, a file, the environment, or Hydra.
+
+All of them end in the same block of keys, which ``outlay.budget.terms`` knows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from outlay.budget.dimensions import MODES
+from outlay.budget.terms import LIMIT_KEYS, Budget
+from outlay.errors import InvalidValue, choices
+
+VARIABLE: Final = "OUTLAY_BUDGET"
+_FLAGS = ("enabled", "allow_change")
+BLOCK_KEYS: Final = ("mode", "charge", *_FLAGS, *LIMIT_KEYS)
+_EXPECTED = (
+    'a budget such as outlay.iso_time("2h"), "iso_time=2h", a dict or JSON object with "mode" and '
+    "its limit, or the path of a YAML or JSON file"
+)
+
+
+def read_budget(value: object, *, name: str = "budget") -> Budget | None:
+    """Return a budget from anything that states one; None where none is enabled.
+
+    A block handed over by itself is enabled unless it says otherwise: whoever states a limit means
+    it. A whole configuration (``{"runtime": {"budget": {...}}}``) is enabled only if it says so.
+
+    Raises:
+        InvalidValue: It cannot be used; the message names the key and the valid ones.
+    """
+    match value:
+        case None | Budget():
+            return value
+        case Path():
+            return _from_tree(_load_yaml(value, name=name), name=name)
+        case str():
+            return _from_text(value, name=name)
+        case _:
+            plain = _plain(value)
+            if not isinstance(plain, Mapping):
+                raise InvalidValue(name, value, _EXPECTED)
+            return _from_tree(plain, name=name)
+
+
+def budget_from_environ(environ: Mapping[str, str]) -> Budget | None:
+    """Return the budget that a launcher stated in ``OUTLAY_BUDGET``, if any."""
+    text = environ.get(VARIABLE, "").strip()
+    return _from_text(text, name=VARIABLE) if text else None
+
+
+def as_text(budget: Budget) -> str:
+    """Return the budget as one line of JSON, for ``OUTLAY_BUDGET``."""
+    block = {"mode": budget.mode, "charge": budget.charge, "allow_change": budget.allow_change}
+    limits = {**budget.limits, "steps_per_epoch": budget.steps_per_epoch}
+    return msgspec.json.encode(block | limits).decode()
+
+
+def _from_text(text: str, *, name: str) -> Budget | None:
+    text = text.strip()
+    if text.startswith("{"):
+        return _from_tree(_decode_json(text, name=name), name=name)
+    if "\n" not in text and "=" in text:
+        return _from_pairs(text, name=name)
+    if "\n" not in text and text.endswith((".yaml", ".yml", ".json")):
+        return _from_tree(_load_yaml(Path(text), name=name), name=name)
+    return _from_tree(_parse_yaml(text, name=name), name=name)
+
+
+def _from_pairs(text: str, *, name: str) -> Budget | None:
+    """Return ``iso_time=2h`` or ``iso_tokens=50k,max_cost_usd=5`` as a budget."""
+    block: dict[str, object] = {}
+    for pair in text.split(","):
+        key, equals, value = (part.strip() for part in pair.partition("="))
+        if not (equals and key and value):
+            raise InvalidValue(name, text, _EXPECTED)
+        if key in MODES:
+            block |= {"mode": key, MODES[key].key: value}
+        else:
+            block[key] = value
+    return _from_block(block, name=name)
+
+
+def _from_tree(tree: Mapping[str, Any], *, name: str) -> Budget | None:
+    for parent in ("runtime", "budget"):
+        inner = tree.get(parent)
+        if isinstance(inner, Mapping):
+            return _from_tree({"enabled": False, **inner}, name=name)
+    # A whole configuration without a budget: what is left is the default added above.
+    if "mode" not in tree and tree.get("enabled") is False:
+        return None
+    return _from_block(tree, name=name)
+
+
+def _from_block(block: Mapping[str, Any], *, name: str) -> Budget | None:
+    flags = {key: _flag(block.get(key), key) for key in _FLAGS}
+    if "enabled" in block and not flags["enabled"]:
+        return None
+    for key in block:
+        if key not in BLOCK_KEYS:
+            raise InvalidValue(f"{name} key", key, choices(BLOCK_KEYS))
+    if "mode" not in block:
+        raise InvalidValue(f"{name} mode", None, choices(MODES))
+    return Budget.of(
+        str(block["mode"]),
+        {key: block[key] for key in LIMIT_KEYS if key in block},
+        charge=str(block.get("charge") or "training"),
+        allow_change=flags["allow_change"],
+    )
+
+
+def _flag(value: object, key: str) -> bool:
+    words = {"true": True, "1": True, "false": False, "0": False, "none": False}
+    word = str(value).lower()
+    if word not in words:
+        raise InvalidValue(key, value, "true or false")
+    return words[word]
+
+
+def _decode_json(text: str, *, name: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except msgspec.MsgspecError as error:
+        raise InvalidValue(name, text, f"{_EXPECTED} ({error})") from None
+
+
+def _load_yaml(path: Path, *, name: str) -> Mapping[str, Any]:
+    try:
+        text = path.read_text()
+    except OSError as error:
+        raise InvalidValue(name, str(path), f"a file that can be read ({error.strerror})") from None
+    return _parse_yaml(text, name=name)
+
+
+def _parse_yaml(text: str, *, name: str) -> Mapping[str, Any]:
+    # OmegaConf reads YAML as Hydra does, interpolations included.
+    from omegaconf import OmegaConf
+    from yaml import YAMLError  # type: ignore[import-untyped]
+
+    try:
+        tree = _plain(OmegaConf.create(text))
+    except YAMLError as error:
+        raise InvalidValue(name, text, f"{_EXPECTED} ({error})") from None
+    if not isinstance(tree, Mapping) or set(tree) == {text.strip()}:
+        raise InvalidValue(name, text, _EXPECTED)
+    return tree
+
+
+def _plain(value: object) -> object:
+    """Return an OmegaConf node as plain data, interpolations resolved; anything else as it is."""
+    if not type(value).__module__.startswith("omegaconf"):
+        return value
+    from omegaconf import OmegaConf
+
+    return OmegaConf.to_container(value, resolve=True)

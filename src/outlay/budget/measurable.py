@@ -1,0 +1,71 @@
+"""Whether a limit can be reached at all: one that nothing measures is refused, never zero."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from outlay.budget.dimensions import COMM, COST, ENERGY, FLOPS, TOKENS
+from outlay.budget.terms import Budget
+from outlay.budget.usage import Usage
+from outlay.clock import Clock
+from outlay.errors import Refused
+from outlay.ledger import Price
+from outlay.record.meters.collectives import CollectiveMeter
+from outlay.record.meters.energy import detect_energy
+from outlay.record.meters.quality import Quality
+from outlay.record.meters.steps import StepMeters
+
+_MISSING = {
+    TOKENS.key: (
+        "tokens",
+        "the first step reported no tokens: say how many with run.steps(loader, tokens=...)",
+    ),
+    FLOPS.key: (
+        "flops",
+        "the first step reported no FLOPs: run.meters.flops = FlopsPerToken.six_per_parameter(...)",
+    ),
+}
+
+
+class BudgetRefused(Refused):
+    """A limit was set that nothing here can measure, so that it would never be reached."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key} is set, but {why}")
+
+
+def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> StepMeters:
+    """Return the meters that a budget needs, and no others.
+
+    Raises:
+        BudgetRefused: Energy is limited and this node can measure none.
+    """
+    meters = StepMeters()
+    if COMM.key in budget.limits:
+        meters.collectives = CollectiveMeter()
+    if ENERGY.key in budget.limits and environ.get("LOCAL_RANK", "0") == "0":
+        meters.energy = detect_energy(environ, clock)
+        if meters.energy.quality is Quality.UNAVAILABLE:
+            raise BudgetRefused(
+                ENERGY.key,
+                "nothing here measures energy: no GPU that NVML can ask (pip install "
+                "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
+            )
+    return meters
+
+
+def refuse_unpriced(budget: Budget, price: Price | None) -> None:
+    """Refuse a limit on money for a run that has no price, or one in another currency."""
+    if COST.key not in budget.limits:
+        return
+    if price is None:
+        raise BudgetRefused(COST.key, "the run has no price: price='1.50 USD/h' or OUTLAY_PRICE")
+    if price.currency != "USD":
+        raise BudgetRefused(COST.key, f"the run pays in {price.currency}")
+
+
+def refuse_unreported(budget: Budget, first_step: Usage) -> None:
+    """Refuse limits on what the first step did not report."""
+    for key, (name, why) in _MISSING.items():
+        if key in budget.limits and not getattr(first_step, name):
+            raise BudgetRefused(key, why)

@@ -1,0 +1,175 @@
+"""A budget as its user states it: which limits, and in which words.
+
+Pure. Where a budget comes from (files, the environment, Hydra) is the subject of
+``outlay.budget.config``; how limits are judged, of ``outlay.budget.limits``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+from outlay.budget.amounts import EXPECTED_STEPS, MICRO, read_steps
+from outlay.budget.dimensions import EPOCHS, KEYS, MODES
+from outlay.budget.limits import Bound
+from outlay.errors import InvalidValue, choices
+
+CHARGES: Final = ("training", "all")
+LIMIT_KEYS: Final = (*KEYS, "steps_per_epoch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """The limits of one run. Every limit that is set binds; the mode names the one that must be.
+
+    Attributes:
+        mode: ``iso_time``, ``iso_tokens``, ``iso_epochs``, ``comm_cap``, ``energy_cap``,
+            ``iso_cost`` or ``iso_flops``.
+        limits: The limits that are set, under their configuration keys and in those keys' units.
+        steps_per_epoch: Micro-batches in an epoch; needed where ``max_epochs`` is set.
+        charge: ``training``, or ``all`` to count the time of evaluation, checkpoints and logging.
+        allow_change: Whether a resumed run may have other limits than it started with.
+    """
+
+    mode: str
+    limits: Mapping[str, int | float]
+    steps_per_epoch: int | None = None
+    charge: str = "training"
+    allow_change: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        mode: str,
+        limits: Mapping[str, object],
+        *,
+        charge: str = "training",
+        allow_change: bool = False,
+    ) -> Self:
+        """Return the budget with these limits; ``None`` leaves a limit unset.
+
+        Raises:
+            InvalidValue: An unknown mode or key, a mode without its limit, or a limit that is no
+                finite amount above zero.
+        """
+        _check_words(mode, limits, charge)
+        given = {key: value for key, value in limits.items() if value is not None}
+        steps_per_epoch = given.pop("steps_per_epoch", None)
+        required = MODES[mode].key
+        if required not in given:
+            raise InvalidValue(required, None, f"a limit: mode {mode!r} requires {required!r}")
+        return cls(
+            mode=mode,
+            limits={key: _canonical(key, given[key]) for key in KEYS if key in given},
+            steps_per_epoch=None if steps_per_epoch is None else read_steps(steps_per_epoch),
+            charge=charge,
+            allow_change=allow_change,
+        )
+
+    def for_epochs_of(self, steps_per_epoch: int) -> Budget:
+        """Return the budget for a loader of this length, unless the user stated another."""
+        if self.steps_per_epoch is not None:
+            return self
+        return replace(self, steps_per_epoch=read_steps(steps_per_epoch))
+
+    @property
+    def needs_steps_per_epoch(self) -> bool:
+        """Whether the limits cannot be judged before the length of an epoch is known."""
+        return EPOCHS.key in self.limits and self.steps_per_epoch is None
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """The limits in the units of ``Usage``, the mode's own first.
+
+        Raises:
+            InvalidValue: Epochs are limited and their length is not known.
+        """
+        bounds = [Bound(KEYS[key], self._amount(key)) for key in self.limits]
+        return tuple(sorted(bounds, key=lambda bound: bound.dimension.mode != self.mode))
+
+    @property
+    def bounds_known(self) -> tuple[Bound, ...]:
+        """The limits that can be judged already: all, but for epochs of unknown length."""
+        if not self.needs_steps_per_epoch:
+            return self.bounds
+        rest = {key: limit for key, limit in self.limits.items() if key != EPOCHS.key}
+        return replace(self, limits=rest).bounds
+
+    def _amount(self, key: str) -> int:
+        amount = KEYS[key].read(self.limits[key])
+        if key != EPOCHS.key:
+            return amount
+        if self.steps_per_epoch is None:
+            raise InvalidValue("steps_per_epoch", None, f"{EXPECTED_STEPS}, as {key!r} is set")
+        # Only whole steps run, so 2.5 steps allow two.
+        steps = amount * self.steps_per_epoch // MICRO
+        if not steps:
+            raise InvalidValue(key, self.limits[key], "at least one step's worth of an epoch")
+        return steps
+
+    def changed_from(self, mode: object, limits: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+        """Return what differs from a budget stated earlier: key → (then, now)."""
+        then = {"mode": mode} | {key: limits.get(key) for key in KEYS}
+        now = {"mode": self.mode} | {key: self.limits.get(key) for key in KEYS}
+        return {key: (then[key], now[key]) for key in then if then[key] != now[key]}
+
+
+def _check_words(mode: str, limits: Mapping[str, object], charge: str) -> None:
+    if mode not in MODES:
+        raise InvalidValue("budget mode", mode, choices(MODES))
+    if charge not in CHARGES:
+        raise InvalidValue("charge", charge, choices(CHARGES))
+    for key in limits:
+        if key not in LIMIT_KEYS:
+            raise InvalidValue("budget limit", key, choices(LIMIT_KEYS))
+
+
+def _canonical(key: str, value: object) -> int | float:
+    dimension = KEYS[key]
+    return dimension.number(dimension.read(value))
+
+
+def iso_time(limit: object, **caps: object) -> Budget:
+    """Return a budget that stops after a training time: ``iso_time("2h")``.
+
+    Every constructor takes further limits as keywords: ``iso_time("2h", max_cost_usd=5)``.
+    """
+    return _with_caps("iso_time", limit, caps)
+
+
+def iso_tokens(limit: object, **caps: object) -> Budget:
+    """Return a budget that stops after a number of tokens: ``iso_tokens("50k")``."""
+    return _with_caps("iso_tokens", limit, caps)
+
+
+def iso_epochs(limit: object, **caps: object) -> Budget:
+    """Return a budget that stops after a number of epochs: ``iso_epochs(3)``."""
+    return _with_caps("iso_epochs", limit, caps)
+
+
+def iso_cost(limit: object, **caps: object) -> Budget:
+    """Return a budget that stops once the run has cost so much: ``iso_cost("5 USD")``."""
+    return _with_caps("iso_cost", limit, caps)
+
+
+def iso_flops(limit: object, **caps: object) -> Budget:
+    """Return a budget that stops after so many operations: ``iso_flops("1.5 EFLOP")``."""
+    return _with_caps("iso_flops", limit, caps)
+
+
+def comm_cap(limit: object, **caps: object) -> Budget:
+    """Return a budget that stops after so many bytes of collectives: ``comm_cap("10GB")``."""
+    return _with_caps("comm_cap", limit, caps)
+
+
+def energy_cap(limit: object, **caps: object) -> Budget:
+    """Return a budget that stops after so much energy: ``energy_cap("1.2 kWh")``."""
+    return _with_caps("energy_cap", limit, caps)
+
+
+def _with_caps(mode: str, limit: object, caps: dict[str, object]) -> Budget:
+    charge = str(caps.pop("charge", "training"))
+    allow_change = bool(caps.pop("allow_change", False))
+    limits = {**caps, MODES[mode].key: limit}
+    return Budget.of(mode, limits, charge=charge, allow_change=allow_change)

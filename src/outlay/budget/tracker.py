@@ -1,0 +1,355 @@
+"""The budget of a run while it trains: what was used, what is left, and whether to stop.
+
+Knows no file and no process group: those who do feed it. Thread-safe; time is monotonic.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from msgspec.structs import replace
+
+from outlay.budget import snapshots
+from outlay.budget.clocks import TRAINING, Clocks, check_clock
+from outlay.budget.forecast import Forecast, forecast
+from outlay.budget.limits import Bound, StopReason, reached, would_pass
+from outlay.budget.measures import millijoules, money_units, step_usage
+from outlay.budget.surviving import Surviving
+from outlay.budget.terms import Budget
+from outlay.budget.thresholds import Threshold, Thresholds
+from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import Finding
+from outlay.units import Money, Rate
+
+OnThreshold = Callable[[Threshold], None]
+
+
+class BudgetTracker:
+    """Counts what a run uses against its limits; every limit that is set binds.
+
+    Args:
+        mode: Names the limit that must be set, such as ``iso_tokens``.
+        limits: Limits by configuration key, such as ``{"max_tokens": 50_000}``.
+        charge: ``all`` counts evaluation, checkpoints and logging as time; see ``spend``.
+        rate: What an hour costs; prices steps whose cost is not stated.
+        clock: Times what ``spend`` encloses.
+
+    Raises:
+        InvalidValue: The limits cannot be used; the message names the key and the valid ones.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        limits: Mapping[str, object],
+        *,
+        charge: str = "training",
+        rate: Rate | str | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._start(Budget.of(mode, limits, charge=charge), rate=rate, clock=clock)
+        self._bounds = self.budget.bounds  # Refuses epochs whose length is not known.
+
+    @classmethod
+    def of(
+        cls, budget: Budget, *, rate: Rate | str | None = None, clock: Clock = SYSTEM
+    ) -> BudgetTracker:
+        """Return the tracker of a budget that was stated as a value: ``outlay.iso_time("2h")``."""
+        tracker = cls.__new__(cls)
+        tracker._start(budget, rate=rate, clock=clock)
+        return tracker
+
+    def _start(self, budget: Budget, *, rate: Rate | str | None, clock: Clock) -> None:
+        self.budget = budget
+        self.clocks = Clocks()
+        self.findings: list[Finding] = []
+        self.loaded_progress: Usage | None = None
+        self._bounds = budget.bounds_known
+        self._rate = None if rate is None else Rate.parse(rate, name="rate")
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._total = self._base = self._others = ZERO
+        self._surviving = Surviving()
+        self._training_before_ns = 0
+        self._reason: StopReason | None = None
+        self._listeners: list[OnThreshold] = []
+        self._ahead = Thresholds(self._bounds, ZERO)
+
+    def update(
+        self,
+        step_samples: int,
+        step_wall_ms: float,
+        comm_bytes: int = 0,
+        energy_Wh: float = 0.0,
+        *,
+        cost: Money | float | None = None,
+        flops: int = 0,
+        step: int | None = None,
+    ) -> None:
+        """Count one micro-batch.
+
+        Args:
+            step_samples: Its tokens, every augmented view included.
+            step_wall_ms: Milliseconds it took, the wait for its data included.
+            comm_bytes: Payload bytes of its collectives.
+            energy_Wh: Energy it used (a difference, not a meter's reading).
+            cost: What it cost, where the tracker has no rate.
+            flops: Floating-point operations it did.
+            step: Its number, where it is not the last one's + 1; a lower one is a rollback, which
+                takes back the progress it undoes.
+
+        Raises:
+            InvalidValue: An amount is negative, NaN or infinite.
+        """
+        usage = step_usage(
+            step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate
+        )
+        self.count(usage, step=step)
+
+    def count(self, usage: Usage, *, step: int | None = None) -> None:
+        """Count one micro-batch whose use is known as a value."""
+        with self._lock:
+            surviving = self._surviving
+            number = surviving.next_step if step is None else step
+            undone = surviving.execute(number, usage.tokens, usage.flops, usage.steps)
+            if undone.steps:
+                self._take_back(undone)
+            self.clocks.spent_ns[TRAINING] += usage.time_ns
+            self._add(usage)
+
+    def would_exceed(
+        self,
+        step_samples: int = 0,
+        step_wall_ms: float = 0.0,
+        comm_bytes: int = 0,
+        energy_Wh: float = 0.0,
+        *,
+        cost: Money | float | None = None,
+        flops: int = 0,
+    ) -> bool:
+        """Return whether one more step of this size would pass a limit; hitting it is fine."""
+        usage = step_usage(
+            step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate
+        )
+        return would_pass(self._total, usage, self._bounds) is not None
+
+    def admit(self, step: Usage) -> bool:
+        """Return whether a step of this size may run; a refusal is the reason to stop."""
+        with self._lock:
+            refusal = self._reason or would_pass(self._total, step, self._bounds)
+            self._reason = refusal
+        return refusal is None
+
+    def should_stop(self) -> bool:
+        """Return whether a limit is reached, or a step was refused because it would pass one."""
+        return self._reason is not None
+
+    @property
+    def stop_reason(self) -> StopReason | None:
+        """Which limit stops the run, and by how much it was or would have been passed."""
+        return self._reason
+
+    @contextmanager
+    def spend(self, clock: str) -> Iterator[None]:
+        """Time an evaluation, a checkpoint or logging: ``with tracker.spend("evaluation"):``."""
+        check_clock(clock)
+        begun_ns = self._clock.monotonic_ns()
+        try:
+            yield
+        finally:
+            self.charge(clock, self._clock.monotonic_ns() - begun_ns)
+
+    def charge(
+        self,
+        clock: str,
+        time_ns: int,
+        *,
+        energy_Wh: float = 0.0,
+        cost: Money | float | None = None,
+    ) -> None:
+        """Charge work beside the steps: always its money and energy, its time with ``all``."""
+        units = money_units(cost) if cost is not None else self._priced(time_ns)
+        energy_mj = millijoules(energy_Wh)
+        self.charge_usage(clock, Usage(time_ns=time_ns, cost_units=units, energy_mj=energy_mj))
+
+    def charge_usage(self, clock: str, usage: Usage) -> None:
+        """Charge work beside the steps whose use is known as a value."""
+        with self._lock:
+            self.clocks.add(clock, usage)
+            self._add(self._charged(usage))
+
+    def add(self, usage: Usage) -> None:
+        """Charge what belongs to no step and no clock."""
+        with self._lock:
+            self._add(usage)
+
+    def allows(self, clock: str) -> bool:
+        """Return whether such work fits what is left, judged by the dearest one so far.
+
+        The first one always fits, unless the run must stop anyway.
+        """
+        predicted = self.clocks.predicted(clock)
+        if predicted is None or self.should_stop():
+            return not self.should_stop()
+        return would_pass(self._total, self._charged(predicted), self._bounds) is None
+
+    def on_threshold(self, listener: OnThreshold) -> OnThreshold:
+        """Call ``listener`` once for each limit and each of 50, 75, 90 and 100 %; a decorator."""
+        self._listeners.append(listener)
+        return listener
+
+    def forecast(self) -> Forecast | None:
+        """Return when the run will stop at the pace measured so far; None before the first step."""
+        with self._lock:
+            measured = self._total - self._base
+            training_ns = self.clocks.spent_ns[TRAINING] - self._training_before_ns
+            return forecast(self._total, measured, training_ns, self._bounds)
+
+    @property
+    def totals(self) -> dict[str, int | float]:
+        """What was used so far, under the documented names; a copy."""
+        return snapshots.totals_of(self._total, self.budget.steps_per_epoch)
+
+    @property
+    def used(self) -> Usage:
+        """What was used so far, over all ranks as far as they have agreed."""
+        return self._total
+
+    @property
+    def remaining(self) -> dict[str, int | float]:
+        """What is left of each limit, under its key; negative once it was passed."""
+        return snapshots.remaining_of(self._total, self.budget)
+
+    @property
+    def fraction_used(self) -> float:
+        """The used fraction of the limit that is closest to its end; above 1 once passed."""
+        fractions = (bound.used(self._total) / bound.limit for bound in self._bounds)
+        return max(fractions, default=0.0)
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return the budget's state for a checkpoint; ``load`` takes it back."""
+        with self._lock:
+            return snapshots.snapshot_of(
+                self.budget, self._total, dict(self.clocks.spent_ns), self._reason
+            )
+
+    def load(self, snapshot: Mapping[str, Any] | None, *, allow_change: bool = False) -> None:
+        """Resume from a checkpoint's snapshot; an empty one changes nothing.
+
+        Progress becomes the snapshot's, since that is what survived with the model. A resource is
+        never refunded: it becomes the larger of the two. Totals that cannot be true, such as
+        negative ones, are left out and become findings.
+
+        Raises:
+            BudgetChanged: Its mode or limits are not this tracker's, and no change is allowed.
+        """
+        if not snapshot:
+            return
+        if not (allow_change or self.budget.allow_change):
+            snapshots.check_unchanged(self.budget, snapshot)
+        with self._lock:
+            saved, findings = snapshots.usage_in(snapshot, otherwise=self._total)
+            self.findings += findings
+            self.clocks.spent_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks.spent_ns)
+            if self.budget.steps_per_epoch is None and snapshot.get("steps_per_epoch"):
+                self.set_steps_per_epoch(int(snapshot["steps_per_epoch"]))
+            self.loaded_progress = progress_of(saved)
+            self.rebase(self.loaded_progress + resources_of(self._total.largest(saved)))
+
+    def rebase(self, total: Usage) -> None:
+        """Start over from a total known from elsewhere: a snapshot, or the run log."""
+        with self._lock:
+            self._total = self._base = total
+            self._others, self._surviving = ZERO, Surviving()
+            self._training_before_ns = self.clocks.spent_ns[TRAINING]
+            self._judge_afresh()
+
+    def take_back_base(self, undone: Usage) -> None:
+        """Take back progress of earlier attempts that a rollback undid."""
+        with self._lock:
+            self._base -= undone
+            self._take_back(undone)
+
+    def state_dict(self) -> dict[str, str]:
+        """Return the snapshot as PyTorch checkpoints want it, torch.distributed's included."""
+        return {"budget": snapshots.as_json(self.snapshot())}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Resume from what ``state_dict`` returned."""
+        self.load(snapshots.from_json(state_dict["budget"]))
+
+    def set_steps_per_epoch(self, steps_per_epoch: int) -> None:
+        """Say how long an epoch is, unless the configuration did."""
+        with self._lock:
+            self.budget = self.budget.for_epochs_of(steps_per_epoch)
+            self._bounds = self.budget.bounds
+            self._judge_afresh()
+
+    @property
+    def own(self) -> Usage:
+        """What this process has used since its start, rollbacks taken back."""
+        return self._total - self._base - self._others
+
+    @property
+    def base(self) -> Usage:
+        """What the run had used before this attempt."""
+        return self._base
+
+    @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """The limits that are judged, the mode's own first."""
+        return self._bounds
+
+    def absorb(self, base: Usage, others: Usage, reason: StopReason | None = None) -> None:
+        """Take over what the ranks agreed on.
+
+        Args:
+            base: What the run had used before this attempt.
+            others: What the other ranks add to this one's use since.
+            reason: Why all of them stop, if they do.
+        """
+        with self._lock:
+            self._total += (base - self._base) + (others - self._others)
+            self._base, self._others = base, others
+            self._cross()
+            self._reason = reason
+
+    def _add(self, usage: Usage) -> None:
+        total = self._total = self._total + usage
+        for name, mark in self._ahead.nearest:
+            if getattr(total, name) >= mark:
+                self._cross()
+                break
+
+    def _cross(self) -> None:
+        crossed = self._ahead.cross(self._total)
+        self._reason = self._reason or reached(self._total, self._bounds)
+        for threshold in crossed:
+            for listener in self._listeners:
+                self._tell(listener, threshold)
+
+    def _tell(self, listener: OnThreshold, threshold: Threshold) -> None:
+        try:
+            listener(threshold)
+        except Exception as error:  # noqa: BLE001 - a listener's bug must not end a training run
+            message = f"a threshold listener failed: {error!r}"
+            self.findings.append(Finding(source="budget", message=message, severity="warning"))
+
+    def _take_back(self, undone: Usage) -> None:
+        self._total -= undone
+        self._judge_afresh()
+
+    def _judge_afresh(self) -> None:
+        """Judge a total that came otherwise than by adding a step: it may have fallen."""
+        self._reason = reached(self._total, self._bounds)
+        self._ahead = Thresholds(self._bounds, self._total)
+
+    def _priced(self, time_ns: int) -> int:
+        return 0 if self._rate is None else time_ns * self._rate.micros_per_hour
+
+    def _charged(self, usage: Usage) -> Usage:
+        return usage if self.budget.charge == "all" else replace(usage, time_ns=0)

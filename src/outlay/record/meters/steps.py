@@ -1,0 +1,44 @@
+"""What the meters saw, written into the step during which they saw it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from outlay.ledger import Step
+from outlay.record.meters.collectives import CollectiveMeter
+from outlay.record.meters.energy import EnergyMeter
+
+
+@dataclass(slots=True, kw_only=True)
+class StepMeters:
+    """The meters of one process; None where one is not wanted.
+
+    Attributes:
+        flops: The operations of a step by its tokens, where the step does not state them.
+    """
+
+    collectives: CollectiveMeter | None = None
+    energy: EnergyMeter | None = None
+    flops: Callable[[int], int] | None = None
+
+    def fill(self, step: Step) -> Step:
+        """Return the step with what was used since the last one; what it states itself stays."""
+        comm_bytes = self.collectives.take() if self.collectives is not None else 0
+        energy_mj = self.energy.take().energy_mj if self.energy is not None else 0
+        flops = self.flops(step.tokens) if self.flops is not None else 0
+        if not (comm_bytes or energy_mj or flops):
+            return step
+        return replace(
+            step,
+            comm_bytes=step.comm_bytes or comm_bytes,
+            energy_mj=step.energy_mj or energy_mj,
+            flops=step.flops or flops,
+        )
+
+    def stop(self) -> None:
+        """Stop metering."""
+        if self.collectives is not None:
+            self.collectives.stop()

@@ -1,0 +1,192 @@
+"""Law: ranks that agree now and then stop together, and where their limits say.
+
+Threads stand for ranks, and a barrier for the network; torchrun is tried elsewhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outlay.budget.accord import Accord
+from outlay.budget.agreement import AgreementLost, Report, decode, encode, settle
+from outlay.budget.terms import Budget, iso_tokens
+from outlay.budget.tracker import BudgetTracker
+from outlay.budget.usage import ZERO, Usage
+from outlay.clock import ManualClock
+
+
+@dataclass
+class FakeNetwork:
+    """Lets threads exchange payloads as ranks would; not a real process group."""
+
+    size: int
+    posted: dict[int, bytes] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.barrier = threading.Barrier(self.size, timeout=20)
+
+    def exchange(self, rank: int, payload: bytes) -> list[bytes]:
+        try:
+            self.posted[rank] = payload
+            self.barrier.wait()
+            answers = [self.posted[other] for other in range(self.size)]
+            self.barrier.wait()
+        except threading.BrokenBarrierError as error:
+            raise AgreementLost(rank, error) from error
+        return answers
+
+
+class FakeGroup:
+    """One thread's end of a FakeNetwork."""
+
+    def __init__(self, network: FakeNetwork, rank: int) -> None:
+        self.network = network
+        self.rank = rank
+        self.size = network.size
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        return self.network.exchange(self.rank, payload)
+
+
+@dataclass
+class Rank:
+    """One rank's training: how many tokens and nanoseconds each of its steps takes."""
+
+    sizes: list[int]
+    times_ns: list[int]
+    tracker: BudgetTracker
+    clock: ManualClock
+    steps: int = 0
+
+    def train(self, group: FakeGroup, agreement_ns: int) -> None:
+        accord = Accord(group, self.tracker, self.clock)
+        for size, time_ns in zip(self.sizes, self.times_ns, strict=True):
+            if self._stops(accord, Usage(tokens=size, steps=1), agreement_ns):
+                return
+            usage = Usage(tokens=size, steps=1, time_ns=time_ns)
+            self.tracker.count(usage)
+            accord.ran(usage)
+            self.steps += 1
+
+    def _stops(self, accord: Accord, step: Usage, agreement_ns: int) -> bool:
+        accord._agreement_ns = agreement_ns  # What it would have measured on a real network.
+        verdict = accord.before_step(step)
+        return verdict is not None and verdict.stop
+
+
+def train(
+    budget: Budget, sizes: list[list[int]], times_ns: list[list[int]], agreement_ns: int
+) -> list[Rank]:
+    ranks = [
+        Rank(rank_sizes, rank_times, BudgetTracker.of(budget), ManualClock())
+        for rank_sizes, rank_times in zip(sizes, times_ns, strict=True)
+    ]
+    network = FakeNetwork(len(ranks))
+    threads = [
+        threading.Thread(target=rank.train, args=(FakeGroup(network, number), agreement_ns))
+        for number, rank in enumerate(ranks)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ranks
+
+
+@st.composite
+def fleets(draw: st.DrawFn, *, sizes: st.SearchStrategy[int]) -> list[list[int]]:
+    ranks, steps = draw(st.integers(2, 4)), draw(st.integers(1, 30))
+    return draw(
+        st.lists(st.lists(sizes, min_size=steps, max_size=steps), min_size=ranks, max_size=ranks)
+    )
+
+
+agreement_costs = st.sampled_from([0, 10, 10_000, 10**9])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 4), st.integers(1, 9), st.integers(1, 300), agreement_costs)
+def test_ranks_with_steady_steps_use_exactly_what_fits(
+    ranks: int, size: int, max_tokens: int, agreement_ns: int
+) -> None:
+    sizes, times_ns = [[size] * 60] * ranks, [[1000] * 60] * ranks
+    trained = train(iso_tokens(max_tokens), sizes, times_ns, agreement_ns)
+    fitting = min(60, max_tokens // (size * ranks))
+    assert [rank.steps for rank in trained] == [fitting] * ranks
+    if fitting < 60:
+        assert {rank.tracker.used.tokens for rank in trained} == {fitting * size * ranks}
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(sizes=st.integers(5, 10)), st.integers(1, 900), agreement_costs)
+def test_ranks_with_uneven_steps_stop_together_and_never_pass_a_predictable_limit(
+    sizes: list[list[int]], max_tokens: int, agreement_ns: int
+) -> None:
+    times_ns = [[1000] * len(sizes[0])] * len(sizes)
+    trained = train(iso_tokens(max_tokens), sizes, times_ns, agreement_ns)
+    (steps,) = {rank.steps for rank in trained}
+    assert sum(sum(rank.sizes[:steps]) for rank in trained) <= max_tokens
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets(sizes=st.just(1)), st.data(), st.integers(1, 60), agreement_costs)
+def test_ranks_with_a_straggler_pass_a_time_limit_by_at_most_one_step(
+    sizes: list[list[int]], data: st.DataObject, limit_s: int, agreement_ns: int
+) -> None:
+    pace = [data.draw(st.integers(1, 5)) * 10**9 for _ in sizes]
+    times_ns = [[each] * len(sizes[0]) for each in pace]
+    budget = Budget.of("iso_time", {"max_minutes": f"{limit_s}s"})
+    trained = train(budget, sizes, times_ns, agreement_ns)
+    (steps,) = {rank.steps for rank in trained}
+    slowest_ns = max(pace)
+    assert (steps - 1) * slowest_ns < limit_s * 10**9
+    enough = steps * slowest_ns >= limit_s * 10**9
+    assert enough or steps == len(sizes[0])
+
+
+def report(**changes: object) -> Report:
+    known = {"base": ZERO, "own": Usage(tokens=100, steps=10, time_ns=10 * 20_000_000)}
+    known |= {"next": Usage(tokens=10, steps=1), "largest": Usage(tokens=10, steps=1)}
+    return Report(**(known | {"step_ns": 20_000_000} | changes))  # type: ignore[arg-type]
+
+
+def test_agreements_are_spaced_to_cost_a_hundredth_of_the_steps() -> None:
+    bounds = iso_tokens(10**9).bounds
+    verdict = settle([report(agreement_ns=1_000_000)] * 2, 0, bounds)
+    assert verdict.steps == 5  # 1 ms for every 100 ms
+
+
+def test_close_to_a_limit_agreements_come_more_often() -> None:
+    bounds = iso_tokens(260).bounds  # 200 used, 20 a step
+    verdict = settle([report(agreement_ns=10**9)] * 2, 0, bounds)
+    assert verdict.steps == 3
+
+
+def test_a_rank_that_wants_to_stop_stops_them_all() -> None:
+    reports = [report(), report(wants_stop=True)]
+    assert all(settle(reports, rank, iso_tokens(10**9).bounds).stop for rank in (0, 1))
+
+
+def test_what_was_used_before_is_rank_zeros_word() -> None:
+    reports = [report(base=Usage(tokens=50)), report(base=Usage(tokens=999))]
+    verdict = settle(reports, 1, iso_tokens(250).bounds)
+    assert verdict.base.tokens == 50
+    assert verdict.stop
+
+
+def test_a_report_survives_the_journey_however_large_its_numbers() -> None:
+    large = report(base=Usage(flops=10**25, cost_units=10**24))
+    assert decode(encode(large)) == large
+
+
+def test_a_lost_rank_is_an_error_and_no_hang() -> None:
+    network = FakeNetwork(2)
+    network.barrier.abort()
+    accord = Accord(FakeGroup(network, 0), BudgetTracker.of(iso_tokens(5)), ManualClock())
+    with pytest.raises(AgreementLost, match="rank 0: the ranks can no longer agree"):
+        accord.before_step(Usage(tokens=1, steps=1))

@@ -1,0 +1,166 @@
+"""Where budgets come from: dicts, text, files, the environment, OmegaConf and Hydra."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
+
+from outlay.budget.config import as_text, budget_from_environ, read_budget
+from outlay.budget.document import read_document, write_document
+from outlay.budget.terms import Budget, iso_time, iso_tokens
+from outlay.budget.tracker import BudgetTracker
+from outlay.errors import InvalidValue
+
+DOCUMENTED = """
+budget:
+  enabled: true
+  mode: iso_tokens        # iso_time | iso_tokens | iso_epochs | comm_cap | energy_cap
+  max_tokens: 50_000      # required for iso_tokens
+  max_minutes: null       # required for iso_time
+  max_epochs: null        # required for iso_epochs
+  max_comm_bytes: null    # optional hard cap in any mode
+  max_energy_Wh: null     # optional hard cap in any mode
+  steps_per_epoch: null   # optional override when loader length is unknown
+"""
+
+
+def test_the_documented_block_reads_as_it_stands() -> None:
+    assert read_budget(DOCUMENTED) == iso_tokens(50_000)
+
+
+def test_a_yaml_file_reads_as_its_text(tmp_path: Path) -> None:
+    file = tmp_path / "default.yaml"
+    file.write_text(DOCUMENTED)
+    assert read_budget(file) == read_budget(str(file)) == iso_tokens(50_000)
+
+
+def test_a_disabled_block_is_no_budget_whatever_else_it_says() -> None:
+    assert read_budget(DOCUMENTED.replace("enabled: true", "enabled: false")) is None
+    assert read_budget({"enabled": False, "mode": "iso_time", "max_minutes": None}) is None
+
+
+def test_a_whole_configuration_is_disabled_unless_it_says_otherwise() -> None:
+    block = {"mode": "iso_time", "max_minutes": 5}
+    assert read_budget({"runtime": {"budget": block}}) is None
+    assert read_budget({"runtime": {"budget": {**block, "enabled": True}}}) == iso_time(5)
+    assert read_budget({"runtime": {}}) is None
+
+
+def test_a_block_handed_over_by_itself_is_meant() -> None:
+    assert read_budget({"mode": "iso_time", "max_minutes": 5}) == iso_time(5)
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("iso_time=2h", iso_time("2h")),
+        ("iso_tokens=50_000", iso_tokens(50_000)),
+        ("iso_tokens=50k, max_cost_usd=5", iso_tokens("50k", max_cost_usd=5)),
+        ("iso_time=1h,charge=all", iso_time("1h", charge="all")),
+        ('{"mode": "iso_tokens", "max_tokens": 50000}', iso_tokens(50_000)),
+        ('{"mode": "iso_tokens", "max_tokens": "50k", "enabled": true}', iso_tokens(50_000)),
+    ],
+)
+def test_a_launcher_states_a_budget_in_one_variable(text: str, budget: Budget) -> None:
+    assert budget_from_environ({"OUTLAY_BUDGET": text}) == budget
+
+
+@pytest.mark.parametrize("environ", [{}, {"OUTLAY_BUDGET": ""}, {"OUTLAY_BUDGET": "  "}])
+def test_no_variable_is_no_budget(environ: dict[str, str]) -> None:
+    assert budget_from_environ(environ) is None
+
+
+@pytest.mark.parametrize(
+    "budget", [iso_time("2h", charge="all"), iso_tokens(7, max_epochs=2.5, allow_change=True)]
+)
+def test_a_budget_as_text_reads_back_as_itself(budget: Budget) -> None:
+    assert budget_from_environ({"OUTLAY_BUDGET": as_text(budget)}) == budget
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("iso_time", "OUTLAY_BUDGET"),
+        ("iso_time=", "OUTLAY_BUDGET"),
+        ("2h", "OUTLAY_BUDGET"),
+        ("{not json}", "OUTLAY_BUDGET"),
+        ("iso_time=two hours", "max_minutes"),
+        ("max_tokens=5", r"mode.*iso_tokens"),
+        ("iso_time=2h,max_token=5", r"max_token.*max_tokens"),
+        ("iso_time=2h,enabled=perhaps", "enabled"),
+        ("missing.yaml", r"missing\.yaml"),
+        ("a: [", "OUTLAY_BUDGET"),
+    ],
+)
+def test_what_states_no_budget_is_refused_by_name(text: str, complaint: str) -> None:
+    with pytest.raises(InvalidValue, match=complaint):
+        budget_from_environ({"OUTLAY_BUDGET": text})
+
+
+@pytest.mark.parametrize("value", [3, ["iso_time"], object()])
+def test_what_is_no_budget_at_all_is_refused(value: object) -> None:
+    with pytest.raises(InvalidValue, match="expected a budget such as"):
+        read_budget(value)
+
+
+def test_omegaconf_interpolations_are_resolved() -> None:
+    config = OmegaConf.create(
+        {"size": 1000, "budget": {"enabled": True, "mode": "iso_tokens", "max_tokens": "${size}"}}
+    )
+    assert read_budget(config) == iso_tokens(1000)
+    assert read_budget(config.budget) == iso_tokens(1000)
+
+
+def hydra_budget(directory: Path, *overrides: str) -> Budget | None:
+    (directory / "config.yaml").write_text(
+        "defaults:\n  - runtime: default\n  - _self_\n"
+        "hydra:\n  searchpath:\n    - pkg://outlay.budget.conf\n"
+    )
+    with initialize_config_dir(str(directory), version_base="1.3"):
+        return read_budget(compose("config", overrides=list(overrides)))
+
+
+def test_the_shipped_hydra_group_is_disabled_by_default(tmp_path: Path) -> None:
+    assert hydra_budget(tmp_path) is None
+
+
+def test_the_shipped_hydra_group_takes_the_documented_overrides(tmp_path: Path) -> None:
+    overrides = ("enabled=true", "mode=iso_tokens", "max_tokens=50_000")
+    budget = hydra_budget(tmp_path, *(f"runtime.budget.{each}" for each in overrides))
+    assert budget == iso_tokens(50_000)
+
+
+def test_the_document_is_indented_sorted_and_ends_with_a_newline(tmp_path: Path) -> None:
+    tracker = BudgetTracker("iso_tokens", {"max_tokens": 5})
+    tracker.update(5, 1.0)
+    assert write_document(tmp_path, tracker.snapshot()) is None
+    text = (tmp_path / "budget.json").read_text()
+    assert text.startswith('{\n  "charge"')
+    assert text.endswith("}\n")
+    assert read_document(tmp_path) == tracker.snapshot()
+    assert [path.name for path in tmp_path.iterdir()] == ["budget.json"]
+
+
+def test_a_document_that_cannot_be_written_is_a_finding_and_keeps_the_last_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_document(tmp_path, {"mode": "before"})
+
+    def full(_fd: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    finding = write_document(tmp_path, {"mode": "after"})
+    assert finding is not None
+    assert "No space left on device" in finding.message
+    assert read_document(tmp_path) == {"mode": "before"}
+    assert [path.name for path in tmp_path.iterdir()] == ["budget.json"]
+
+
+def test_there_is_no_document_where_none_can_be_read(tmp_path: Path) -> None:
+    assert read_document(tmp_path) is None
+    (tmp_path / "budget.json").write_text("{half")
+    assert read_document(tmp_path) is None

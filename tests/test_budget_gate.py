@@ -1,0 +1,374 @@
+"""The budget inside a run: stopping, resuming, reconciling, telling."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import outlay
+from outlay.budget.history import read_spends
+from outlay.clock import ManualClock
+from outlay.errors import InvalidValue
+from outlay.ledger import BudgetEvent, read_run
+
+SECOND = 10**9
+
+
+def events(run_dir: Path, kind: str) -> list[BudgetEvent]:
+    records = read_run(run_dir).records
+    return [each for each in records if isinstance(each, BudgetEvent) and each.event == kind]
+
+
+def document(run_dir: Path) -> dict[str, object]:
+    content: dict[str, object] = json.loads((run_dir / "budget.json").read_text())
+    return content
+
+
+def test_a_run_without_a_budget_writes_no_document(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget={"enabled": False, "mode": "iso_time"}) as run:
+        assert len(list(run.steps(range(3)))) == 3
+        with pytest.raises(InvalidValue, match=r"outlay\.run\(\.\.\., budget="):
+            _ = run.budget
+        assert run.allows("evaluation")
+    assert not (tmp_path / "budget.json").exists()
+    assert not events(tmp_path, "set")
+
+
+def test_a_budget_of_tokens_stops_before_the_step_that_would_pass_it(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(100)) as run:
+        steps = list(run.steps(range(1000), tokens=7))
+        assert run.stop_reason is not None
+    assert len(steps) == 14
+    content = document(tmp_path)
+    assert content["totals"]["tokens"] == 98  # type: ignore[index]
+    assert content["stop_reason"]["limit_key"] == "max_tokens"  # type: ignore[index]
+    assert content["stop_reason"]["over"] == 5  # type: ignore[index]
+
+
+def test_a_launcher_budgets_a_run_through_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_BUDGET", "iso_tokens=20")
+    with outlay.run("m", dir=tmp_path) as run:
+        assert len(list(run.steps(range(1000), tokens=10))) == 2
+
+
+def test_tokens_are_counted_by_shape_where_nobody_says_how(tmp_path: Path) -> None:
+    np = pytest.importorskip("numpy")
+    views = [{"view1": np.zeros((2, 3)), "view2": np.zeros((2, 3))}] * 10
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(8)) as run:
+        assert len(list(run.steps(views))) == 2
+
+
+def test_epochs_take_their_length_from_the_loader(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_epochs(2)) as run:
+        epochs = [len(list(run.steps([1, 2, 3]))) for _ in range(4)]
+    assert epochs == [3, 3, 0, 0]
+
+
+def test_an_unbounded_loader_needs_a_stated_epoch(tmp_path: Path) -> None:
+    with (
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_epochs(2)) as run,
+        pytest.raises(InvalidValue, match="steps_per_epoch"),
+    ):
+        run.steps(iter([1, 2, 3]))
+
+
+def test_time_is_data_wait_and_step_without_evaluation(tmp_path: Path, clock: ManualClock) -> None:
+    def loader() -> object:
+        while True:
+            clock.advance(1 * SECOND)
+            yield 0
+
+    with outlay.run("m", dir=tmp_path, budget="iso_time=10s", clock=clock) as run:
+        for count, _ in enumerate(run.steps(loader())):  # type: ignore[arg-type]
+            clock.advance(2 * SECOND)
+            if count == 1:
+                with run.span("evaluation"):
+                    clock.advance(30 * SECOND)
+        assert run.step_number == 3
+        assert run.budget.totals["time_ms"] == 12_000
+        assert run.budget.snapshot()["clocks_ms"]["evaluation"] == 30_000
+
+
+def test_money_is_the_rate_over_all_time_evaluation_included(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    budget = outlay.iso_cost("1 USD")
+    with outlay.run("m", dir=tmp_path, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for _ in run.steps(range(10_000)):
+            clock.advance(50 * SECOND)
+            with run.span("evaluation"):
+                clock.advance(50 * SECOND)
+        assert run.step_number == 9
+        assert run.budget.totals["cost_usd"] == 1
+        assert run.summary()["outlay/cost"] == 1
+
+
+def test_a_price_change_changes_what_steps_cost(tmp_path: Path, clock: ManualClock) -> None:
+    budget = outlay.iso_cost("100 USD")
+    with outlay.run("m", dir=tmp_path, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for count, _ in enumerate(run.steps(range(4))):
+            clock.advance(1000 * SECOND)
+            if count == 1:
+                run.set_price("7.2 USD/h")
+        assert run.budget.totals["cost_usd"] == 2 * 1 + 2 * 2
+        assert run.summary()["outlay/cost"] == 6
+
+
+def test_a_limit_on_money_needs_a_price_in_its_currency(tmp_path: Path) -> None:
+    with pytest.raises(outlay.BudgetRefused, match=r"max_cost_usd.*OUTLAY_PRICE"):
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_cost(5))
+    with pytest.raises(outlay.BudgetRefused, match=r"max_cost_usd.*EUR"):
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_cost(5), price="1 EUR/h")
+    assert not (tmp_path / "ledger").exists()
+
+
+def test_a_limit_on_energy_is_refused_where_nothing_measures_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outlay.record.meters.energy.NvmlSource.detect", lambda *_: [])
+    monkeypatch.setattr("outlay.record.meters.energy.PowercapSource.detect", lambda: [])
+    with pytest.raises(outlay.BudgetRefused, match=r"max_energy_Wh.*powercap"):
+        outlay.run("m", dir=tmp_path, budget=outlay.energy_cap("1 Wh"))
+    with pytest.raises(outlay.BudgetRefused, match="max_energy_Wh"):
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(5, max_energy_Wh=1))
+    assert not (tmp_path / "ledger").exists()
+
+
+class FakeCounter:
+    """An energy source that uses 400 J whenever it is asked; not a real sensor."""
+
+    name = "fake"
+    quality = "measured"
+
+    def take_uj(self) -> int:
+        return 400 * 10**6
+
+
+def test_a_limit_on_energy_stops_after_the_step_that_reaches_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr(
+        "outlay.record.meters.energy.PowercapSource.detect", lambda: [FakeCounter()]
+    )
+    with outlay.run("m", dir=tmp_path, budget=outlay.energy_cap("1000 J"), clock=clock) as run:
+        for _ in run.steps(range(100)):
+            clock.advance(SECOND)
+        assert run.step_number == 2
+        assert run.budget.totals["energy_Wh"] == 1200 / 3600
+    assert document(tmp_path)["energy_quality"] == "measured"
+
+
+def test_a_limit_on_flops_counts_by_formula(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_flops(6000)) as run:
+        run.meters.flops = outlay.FlopsPerToken.six_per_parameter(100)
+        assert len(list(run.steps(range(100), tokens=1))) == 10
+
+
+@pytest.mark.parametrize(
+    ("budget", "complaint"),
+    [(outlay.iso_flops(60), "max_flops"), (outlay.iso_tokens(60), "max_tokens")],
+)
+def test_a_limit_on_what_steps_do_not_report_is_refused_at_the_first(
+    tmp_path: Path, budget: outlay.Budget, complaint: str
+) -> None:
+    with (
+        pytest.raises(outlay.BudgetRefused, match=complaint),
+        outlay.run("m", dir=tmp_path, budget=budget) as run,
+    ):
+        for _ in run.steps(range(3), tokens=0):
+            pass
+
+
+def test_a_negative_number_of_tokens_gives_nothing_back(tmp_path: Path) -> None:
+    with (
+        pytest.raises(InvalidValue, match="tokens"),
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(60)) as run,
+    ):
+        for _ in run.steps(range(3), tokens=-1):
+            pass
+
+
+def test_thresholds_and_the_stop_are_in_the_log(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10)) as run:
+        list(run.steps(range(100), tokens=1))
+    assert [event.data["percent"] for event in events(tmp_path, "threshold")] == [50, 75, 90, 100]
+    assert events(tmp_path, "stopped")[0].data["limit_key"] == "max_tokens"
+    assert events(tmp_path, "ended")[0].data["totals"]["tokens"] == 10
+
+
+def test_a_changed_budget_is_refused_on_resume_before_anything_is_written(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10)) as run:
+        list(run.steps(range(3), tokens=1))
+    before = sorted((tmp_path / "ledger").iterdir())
+    with pytest.raises(outlay.BudgetChanged, match="max_tokens 10 -> 20"):
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(20))
+    assert sorted((tmp_path / "ledger").iterdir()) == before
+
+
+def test_an_allowed_change_of_budget_is_recorded(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10)) as run:
+        list(run.steps(range(10), tokens=1))
+        run.checkpoint_committed()
+    budget = outlay.iso_tokens(20, allow_change=True)
+    with outlay.run("m", dir=tmp_path, budget=budget) as run:
+        assert len(list(run.steps(range(100), tokens=1))) == 10
+    (change,) = events(tmp_path, "changed")
+    assert change.data["was"] == {"max_tokens": 10}
+
+
+def test_an_exhausted_run_stops_before_its_first_step(tmp_path: Path) -> None:
+    for expected in (10, 0):
+        with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10)) as run:
+            assert len(list(run.steps(range(100), tokens=1))) == expected
+            run.checkpoint_committed(9)
+
+
+def train_until_it_fails(run_dir: Path) -> None:
+    with outlay.run("m", dir=run_dir, budget=outlay.iso_tokens(100)) as run:
+        for count, _ in enumerate(run.steps(range(100), tokens=1)):
+            if count == 5:
+                raise RuntimeError("loss is NaN")
+
+
+def test_the_document_is_written_when_training_fails(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="loss is NaN"):
+        train_until_it_fails(tmp_path)
+    assert document(tmp_path)["totals"]["tokens"] == 5  # type: ignore[index]
+    assert document(tmp_path)["stop_reason"] is None
+
+
+def test_the_document_is_refreshed_while_the_run_goes_on(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(100), clock=clock) as run:
+        for _ in run.steps(range(5), tokens=1):
+            clock.advance(6 * SECOND)
+        assert document(tmp_path)["totals"]["tokens"] == 4  # type: ignore[index]
+
+
+def test_a_full_disk_costs_the_document_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
+
+        def full(_fd: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr("outlay.budget.document.os.fsync", full)
+        for _ in run.steps(range(100), tokens=1):
+            clock.advance(60 * SECOND)
+        assert run.step_number == 2
+        assert "No space left on device" in str(run.budget.findings[0])
+
+
+def test_a_wall_clock_set_back_an_hour_gives_no_time_and_no_money_back(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    budget = outlay.iso_time("10s", max_cost_usd=1)
+    with outlay.run("m", dir=tmp_path, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for _ in run.steps(range(100)):
+            clock.advance(SECOND)
+            clock.step_wall(-3600 * SECOND)
+        assert run.step_number == 9
+        assert run.budget.totals["cost_usd"] == 0.01
+
+
+def test_an_evaluation_that_would_overshoot_is_skipped(tmp_path: Path, clock: ManualClock) -> None:
+    budget = outlay.iso_time("100s", charge="all")
+    evaluated = 0
+    with outlay.run("m", dir=tmp_path, budget=budget, clock=clock) as run:
+        for _ in run.steps(range(100)):
+            clock.advance(10 * SECOND)
+            if run.allows("evaluation"):
+                evaluated += 1
+                with run.span("evaluation"):
+                    clock.advance(20 * SECOND)
+        assert run.budget.totals["time_ms"] == 100_000
+    assert evaluated == 3
+
+
+def test_a_snapshot_and_the_log_count_each_unit_once(tmp_path: Path, clock: ManualClock) -> None:
+    budget = outlay.iso_tokens(100)
+    with outlay.run("m", dir=tmp_path, budget=budget, clock=clock) as run:
+        for count, _ in enumerate(run.steps(range(8), tokens=5)):
+            clock.advance(SECOND)
+            if count == 3:
+                run.checkpoint_committed()
+        snapshot = run.budget.snapshot()
+    for lost_log in (False, True):
+        elsewhere = tmp_path / "elsewhere" if lost_log else tmp_path
+        with outlay.run("m", dir=elsewhere, budget=budget, clock=clock) as run:
+            run.budget.load(snapshot)
+            list(run.steps(range(1), tokens=5, start=8))
+            assert run.budget.totals["tokens"] == 45
+            assert run.budget.totals["time_ms"] == 8000
+
+
+def test_going_back_behind_the_attempts_own_start_takes_back_earlier_progress(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    budget = outlay.iso_tokens(1000)
+    with outlay.run("m", dir=tmp_path, budget=budget, clock=clock) as run:
+        list(run.steps(range(10), tokens=5))
+        run.checkpoint_committed()
+    clock.advance(SECOND)
+    with outlay.run("m", dir=tmp_path, budget=budget, clock=clock) as run:
+        list(run.steps(range(2), tokens=5))
+        assert run.budget.totals["tokens"] == 60
+        list(run.steps(range(1), tokens=5, start=3))
+        assert run.budget.totals["tokens"] == 20
+        assert run.budget.totals["steps"] == 4
+
+
+TRAINING = """
+import sys, outlay
+with outlay.run("m", dir=sys.argv[1], budget=outlay.iso_tokens(10_000)) as run:
+    for count, _ in enumerate(run.steps(iter(int, 1), tokens=10)):
+        if count == 100:
+            run.checkpoint_committed(49)
+        if count == 300:
+            print("ready", flush=True)
+            sys.stdin.readline()
+    print("stopped after", run.step_number + 1, flush=True)
+"""
+
+
+def start(run_dir: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", TRAINING, str(run_dir)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OUTLAY_PROGRESS": "0"},
+    )
+
+
+def test_after_a_kill_nothing_spent_is_forgotten(tmp_path: Path) -> None:
+    with start(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGKILL)
+    (spend,) = read_spends(tmp_path)
+    spent_ns = spend.executed.time_ns
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10_000)) as run:
+        assert run.resume_step == 50
+        assert run.budget.totals["tokens"] == 500
+        assert run.budget.totals["time_ms"] == spent_ns / 1e6
+        remaining = len(list(run.steps(iter(int, 1), tokens=10)))
+    assert remaining == 950
+
+
+def test_a_terminated_run_leaves_its_document(tmp_path: Path) -> None:
+    with start(tmp_path) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+    assert document(tmp_path)["totals"]["tokens"] == 3000  # type: ignore[index]

@@ -1,0 +1,176 @@
+"""Limits: what is read, what is refused, and what "reached" and "would pass" mean."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlay.budget.dimensions import DIMENSIONS, KEYS, MODES
+from outlay.budget.limits import reached, would_pass
+from outlay.budget.terms import (
+    LIMIT_KEYS,
+    Budget,
+    comm_cap,
+    energy_cap,
+    iso_cost,
+    iso_epochs,
+    iso_flops,
+    iso_time,
+    iso_tokens,
+)
+from outlay.budget.usage import Usage
+from outlay.errors import InvalidValue
+from outlay.rates import NS_PER_HOUR
+
+EXAMPLE = {
+    "max_minutes": 2,
+    "max_tokens": 50_000,
+    "max_epochs": 3,
+    "max_comm_bytes": 10**9,
+    "max_energy_Wh": 5,
+    "max_cost_usd": 5,
+    "max_flops": 10**18,
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_mode_requires_its_own_limit(mode: str) -> None:
+    key = MODES[mode].key
+    others = {other: value for other, value in EXAMPLE.items() if other != key}
+    with pytest.raises(InvalidValue, match=f"mode '{mode}' requires '{key}'"):
+        Budget.of(mode, others)
+    assert Budget.of(mode, {**others, key: EXAMPLE[key]}).mode == mode
+
+
+def test_an_unknown_mode_is_refused_with_the_valid_ones() -> None:
+    with pytest.raises(InvalidValue, match=r"iso_toknes.*comm_cap.*iso_tokens"):
+        Budget.of("iso_toknes", {"max_tokens": 5})
+
+
+def test_an_unknown_key_is_refused_with_the_valid_ones() -> None:
+    with pytest.raises(InvalidValue, match=r"max_comm_byte.*max_comm_bytes.*steps_per_epoch"):
+        Budget.of("iso_tokens", {"max_tokens": 5, "max_comm_byte": 7})
+
+
+@pytest.mark.parametrize("key", LIMIT_KEYS)
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, -1, 0, True, "many", [], "nan", "-3", "1e99"]
+)
+def test_what_is_no_amount_above_zero_is_refused_by_its_key(key: str, value: Any) -> None:
+    with pytest.raises(InvalidValue, match=key):
+        Budget.of("iso_tokens", {"max_tokens": 5, key: value})
+
+
+@pytest.mark.parametrize("key", ["max_tokens", "max_comm_bytes", "max_flops", "steps_per_epoch"])
+def test_counts_are_whole(key: str) -> None:
+    with pytest.raises(InvalidValue, match=key):
+        Budget.of("iso_tokens", {"max_tokens": 5, key: 2.5})
+
+
+def test_null_means_not_set() -> None:
+    nothing = dict.fromkeys(LIMIT_KEYS)
+    assert Budget.of("iso_tokens", {**nothing, "max_tokens": 5}).limits == {"max_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("budget", "limits"),
+    [
+        (iso_time("2h"), {"max_minutes": 120}),
+        (iso_time(2.5), {"max_minutes": 2.5}),
+        (iso_tokens("50k"), {"max_tokens": 50_000}),
+        (iso_tokens("50_000"), {"max_tokens": 50_000}),
+        (iso_epochs(2.5), {"max_epochs": 2.5}),
+        (iso_cost("5 USD"), {"max_cost_usd": 5}),
+        (iso_cost(0.25), {"max_cost_usd": 0.25}),
+        (iso_flops("1.5 ZFLOP"), {"max_flops": 15 * 10**20}),
+        (comm_cap("10GB"), {"max_comm_bytes": 10**10}),
+        (comm_cap("5GiB"), {"max_comm_bytes": 5 * 2**30}),
+        (energy_cap("1.2 kWh"), {"max_energy_Wh": 1200}),
+        (energy_cap(0.5), {"max_energy_Wh": 0.5}),
+        (iso_time("1m", max_cost_usd=5), {"max_minutes": 1, "max_cost_usd": 5}),
+    ],
+)
+def test_budgets_are_written_as_people_say_them(budget: Budget, limits: dict[str, float]) -> None:
+    assert budget.limits == limits
+
+
+def test_money_of_another_currency_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"max_cost_usd.*USD"):
+        iso_cost("5 EUR")
+
+
+def test_epochs_of_unknown_length_cannot_be_judged() -> None:
+    with pytest.raises(InvalidValue, match="steps_per_epoch"):
+        _ = iso_epochs(3).bounds
+
+
+def test_a_stated_epoch_length_beats_the_loaders() -> None:
+    assert iso_epochs(3, steps_per_epoch=10).for_epochs_of(99).steps_per_epoch == 10
+    assert iso_epochs(3).for_epochs_of(99).bounds[0].limit == 297
+
+
+def test_half_a_step_never_runs() -> None:
+    assert iso_epochs(2.5, steps_per_epoch=3).bounds[0].limit == 7
+
+
+def test_less_than_one_step_of_an_epoch_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="at least one step"):
+        _ = iso_epochs(0.01, steps_per_epoch=10).bounds
+
+
+def test_the_modes_own_limit_is_judged_first() -> None:
+    bounds = iso_cost(1, max_tokens=1).bounds
+    assert [bound.dimension.key for bound in bounds] == ["max_cost_usd", "max_tokens"]
+
+
+amounts = st.integers(min_value=0, max_value=10**24)
+usages = st.builds(Usage, amounts, amounts, amounts, amounts, amounts, amounts, amounts)
+
+
+@given(usages, usages, st.sampled_from(DIMENSIONS), st.integers(1, 10**24))
+def test_a_step_is_refused_exactly_when_its_total_would_lie_past_a_limit(
+    total: Usage, step: Usage, dimension: Any, limit: int
+) -> None:
+    budget = Budget.of("iso_tokens", {"max_tokens": 10**50, "steps_per_epoch": 1})
+    bounds = [type(budget.bounds[0])(dimension, limit)]
+    after = getattr(total, dimension.name) + getattr(step, dimension.name)
+    refusal = would_pass(total, step, bounds)
+    assert (refusal is not None) == (after > limit)
+    assert refusal is None or refusal.over == after - limit
+
+
+@given(usages, st.sampled_from(DIMENSIONS), st.integers(1, 10**24))
+def test_a_limit_is_reached_exactly_when_the_total_is_no_less(
+    total: Usage, dimension: Any, limit: int
+) -> None:
+    bounds = [type(iso_tokens(1).bounds[0])(dimension, limit)]
+    used = getattr(total, dimension.name)
+    reason = reached(total, bounds)
+    assert (reason is not None) == (used >= limit)
+    assert reason is None or reason.over == used - limit
+
+
+@given(st.sampled_from([key for key in KEYS if key != "max_epochs"]), st.integers(1, 10**9))
+def test_a_limit_as_shown_reads_back_as_the_same_limit(key: str, number: int) -> None:
+    budget = Budget.of(KEYS[key].mode, {key: number})
+    assert Budget.of(budget.mode, budget.limits) == budget
+
+
+def test_the_reason_says_which_limit_and_by_how_much() -> None:
+    bounds = iso_tokens(50).bounds
+    refusal = would_pass(Usage(tokens=32), Usage(tokens=32), bounds)
+    assert str(refusal) == (
+        "max_tokens: 32 tok of 50 tok used, the next step would pass it by 14 tok"
+    )
+    assert str(reached(Usage(tokens=51), bounds)) == "max_tokens: 51 tok of 50 tok used, 1 tok over"
+
+
+@given(st.integers(0, 10**30))
+def test_cost_is_rounded_once_and_half_to_even(units: int) -> None:
+    micros = Usage(cost_units=units).cost_micros
+    assert micros == round(Fraction(units, NS_PER_HOUR))

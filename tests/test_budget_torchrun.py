@@ -1,0 +1,103 @@
+"""Budgets over real ranks: torchrun and gloo, two and four processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from outlay.budget.fold import join_attempts
+from outlay.budget.history import read_spends
+
+PROGRAM = Path(__file__).parent / "programs" / "budget_ranks.py"
+TIMEOUT_S = 150
+FEATURES = 8
+
+
+def environment() -> dict[str, str]:
+    return os.environ | {"OMP_NUM_THREADS": "1", "OUTLAY_PROGRESS": "0", "PYTHONWARNINGS": "ignore"}
+
+
+def torchrun(processes: int, scenario: str, run_dir: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += [f"--nproc-per-node={processes}", str(PROGRAM), scenario, str(run_dir)]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT_S, env=environment(), check=False
+    )
+
+
+def results(done: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    assert done.returncode == 0, done.stderr
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    return sorted(lines, key=lambda line: line["rank"])
+
+
+def test_ddp_with_gradient_accumulation_is_budgeted_over_all_ranks_and_restarts(
+    tmp_path: Path,
+) -> None:
+    died = torchrun(2, "ddp-dies", tmp_path)
+    assert died.returncode != 0
+    ranks = results(torchrun(2, "ddp", tmp_path))
+
+    # Two and four samples a micro-batch: six in all, of which sixteen times fit into a hundred.
+    assert [rank["steps"] for rank in ranks] == [16, 16]
+    assert [rank["totals"]["tokens"] for rank in ranks] == [96, 96]
+    assert "max_tokens" in ranks[0]["reason"]
+    assert ranks[0]["reason"] == ranks[1]["reason"]
+
+    # The second attempt went on after the checkpoint of step 3: twelve micro-batches, six syncs.
+    parameter_bytes = 4 * (FEATURES * FEATURES + FEATURES)
+    for rank in ranks:
+        assert rank["synced"] == 6
+        assert rank["payload"]["all_reduce"] == 6 * parameter_bytes
+
+    # FSDP2 gathers and scatters the weight; each rank brings its half, and the whole gradient.
+    weight_bytes = 4 * FEATURES * FEATURES
+    assert ranks[0]["fsdp"]["all_gather"] % (weight_bytes // 2) == 0
+    assert ranks[0]["fsdp"]["reduce_scatter"] == weight_bytes
+
+    content = json.loads((tmp_path / "budget.json").read_text())
+    assert content["totals"]["tokens"] == 96
+    assert content["ranks"]["size"] == 2
+    replayed = join_attempts(read_spends(tmp_path), 2**62).total(charge="training")
+    assert replayed.tokens == 96
+    assert replayed.steps == 16
+
+
+def test_four_ranks_with_a_straggler_stop_on_the_same_step(tmp_path: Path) -> None:
+    ranks = results(torchrun(4, "straggler", tmp_path))
+    assert len({rank["steps"] for rank in ranks}) == 1
+    assert len({rank["totals"]["time_ms"] for rank in ranks}) == 1
+    assert all(rank["totals"]["time_ms"] >= 600 for rank in ranks)
+    assert "max_minutes" in ranks[0]["reason"]
+    assert [rank["allowed"] for rank in ranks] == [True] * 4
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def test_a_killed_rank_does_not_hang_the_others(tmp_path: Path) -> None:
+    # Without a launcher, which would end the survivor before it notices by itself.
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    processes = [
+        subprocess.Popen(
+            [sys.executable, str(PROGRAM), "killed", str(tmp_path)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=environment() | shared | {"RANK": str(rank)},
+        )
+        for rank in (0, 1)
+    ]
+    outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+    assert processes[1].returncode == -9
+    assert processes[0].returncode == 1
+    assert "AgreementLost" in outputs[0][1]
+    assert json.loads((tmp_path / "budget.json").read_text())["totals"]["tokens"] > 0

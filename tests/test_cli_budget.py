@@ -1,0 +1,99 @@
+"""``outlay budget``: how a budget stands, and what another one would mean."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import outlay
+from outlay.cli.app import app
+from outlay.clock import ManualClock
+from outlay.errors import InvalidValue, NotARun
+
+SECOND = 10**9
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["budget", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+@pytest.fixture
+def finished(tmp_path: Path, clock: ManualClock) -> Path:
+    """A run of 10 steps of 5 tokens and 2 seconds at 3.60 USD an hour, stopped by its tokens."""
+    budget = outlay.iso_tokens(50, max_minutes=10)
+    with outlay.run("net", dir=tmp_path, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for _ in run.steps(range(100), tokens=5):
+            clock.advance(2 * SECOND)
+    return tmp_path
+
+
+def test_show_says_what_was_used_of_each_limit_and_why_it_stopped(finished: Path) -> None:
+    shown = invoke("show", str(finished))
+    assert "max_tokens" in shown
+    assert "50 tok" in shown
+    assert "100.0%" in shown
+    assert "Stopped by max_tokens: 50 tok of 50 tok used" in shown
+
+
+def test_show_as_json_has_the_keys_of_the_document(finished: Path) -> None:
+    shown = json.loads(invoke("show", str(finished), "--json"))
+    document = json.loads((finished / "budget.json").read_text())
+    for key in ("mode", "limits", "totals", "clocks_ms", "steps_per_epoch"):
+        assert shown[key] == document[key]
+    assert shown["remaining"]["max_tokens"] == 0
+    assert shown["status"] == "completed"
+
+
+def test_show_knows_the_epoch_that_a_loader_told(tmp_path: Path) -> None:
+    with outlay.run("net", dir=tmp_path, budget=outlay.iso_epochs(2)) as run:
+        list(run.steps(range(4)))
+    shown = json.loads(invoke("show", str(tmp_path), "--json"))
+    assert shown["steps_per_epoch"] == 4
+    assert shown["remaining"]["max_epochs"] == 1
+
+
+def test_show_forecasts_a_run_that_goes_on(tmp_path: Path) -> None:
+    with outlay.run("net", dir=tmp_path, budget=outlay.iso_tokens(50)) as run:
+        for _ in run.steps(range(4), tokens=5):
+            pass
+        shown = json.loads(invoke("show", str(tmp_path), "--json"))
+        assert "more steps (estimated)" in invoke("show", str(tmp_path))
+    assert shown["forecast"]["steps_left"] == 6
+    assert shown["forecast"]["basis"] == "estimated"
+
+
+def test_plan_says_what_a_budget_means_at_a_measured_pace(finished: Path) -> None:
+    arguments = ("plan", "--mode", "iso_time", "--limit", "2h", "--from", str(finished))
+    planned = json.loads(invoke(*arguments, "--json"))
+    assert planned["steps"] == 3600
+    assert planned["use"]["tokens"] == 18_000
+    assert planned["use"]["cost_usd"] == 7.2
+    assert planned["measured_steps"] == 10
+    assert "Estimated from 10 measured steps of net" in invoke(*arguments)
+
+
+def test_plan_turns_money_into_steps(finished: Path) -> None:
+    arguments = ("plan", "--mode", "iso_cost", "--limit", "5 USD", "--from", str(finished))
+    assert json.loads(invoke(*arguments, "--json"))["steps"] == 2500
+
+
+def test_plan_refuses_what_was_not_measured(finished: Path) -> None:
+    with pytest.raises(InvalidValue, match=r"--from.*max_energy_Wh"):
+        invoke("plan", "--mode", "energy_cap", "--limit", "5 Wh", "--from", str(finished))
+
+
+def test_a_run_without_a_budget_is_said_to_have_none(tmp_path: Path) -> None:
+    with outlay.run("net", dir=tmp_path) as run:
+        list(run.steps(range(3)))
+    with pytest.raises(InvalidValue, match="started with a budget"):
+        invoke("show", str(tmp_path))
+
+
+def test_a_directory_without_a_log_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(NotARun):
+        invoke("show", str(tmp_path))

@@ -1,0 +1,240 @@
+"""Meters: tokens by shape, energy with its quality, FLOPs by formula and by torch's counter."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from outlay.clock import ManualClock
+from outlay.errors import InvalidValue
+from outlay.record.meters.collectives import Traffic, algo_bytes
+from outlay.record.meters.energy import EnergyMeter, detect_energy
+from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
+from outlay.record.meters.nvml import NvmlSource, visible_devices
+from outlay.record.meters.powercap import PowercapSource
+from outlay.record.meters.quality import Quality
+from outlay.record.meters.tokens import count_tokens
+
+TWO, THREE = np.zeros((2, 8)), np.zeros((3, 8))
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens"),
+    [
+        (TWO, 2),
+        (torch.zeros(5, 4), 5),
+        ([TWO, TWO], 4),
+        ((TWO, [TWO, THREE]), 7),
+        ({"crops": [TWO, TWO, THREE], "image": TWO}, 7),
+        ({"view1": TWO, "view2": TWO, "image": TWO, "index": THREE}, 4),
+        ({"image": THREE, "label": TWO}, 3),
+        ({"index": THREE, "nested": {"image": TWO}}, 2),
+        ({"index": THREE}, 0),
+        ({"name": "x", "input_ids": THREE}, 3),
+        (np.float64(3.0), 0),
+        ("text", 0),
+        (None, 0),
+    ],
+)
+def test_a_batch_holds_the_samples_of_all_its_views(batch: Any, tokens: int) -> None:
+    assert count_tokens(batch) == tokens
+
+
+class FakeSysfs:
+    """A powercap tree on disk that says what the test wants; not a real sensor."""
+
+    def __init__(self, root: Path, *, range_uj: int = 999_999) -> None:
+        self.zone = root / "intel-rapl:0"
+        self.zone.mkdir()
+        (root / "intel-rapl").mkdir()
+        part = root / "intel-rapl:0:0"
+        part.mkdir()
+        for zone in (self.zone, part):
+            (zone / "energy_uj").write_text("0\n")
+            (zone / "max_energy_range_uj").write_text(f"{range_uj}\n")
+
+    def set(self, energy_uj: int) -> None:
+        (self.zone / "energy_uj").write_text(f"{energy_uj}\n")
+
+
+def test_powercap_counts_packages_and_not_their_parts(tmp_path: Path) -> None:
+    FakeSysfs(tmp_path)
+    assert [source.name for source in PowercapSource.detect(tmp_path)] == ["intel-rapl:0"]
+
+
+def test_powercap_reads_differences_across_a_wrap(tmp_path: Path) -> None:
+    sysfs = FakeSysfs(tmp_path, range_uj=999_999)
+    (source,) = PowercapSource.detect(tmp_path)
+    sysfs.set(700_000)
+    assert source.take_uj() == 700_000
+    sysfs.set(100_000)
+    assert source.take_uj() == 400_000
+
+
+def test_a_counter_that_vanishes_is_counted_as_lost(tmp_path: Path, clock: ManualClock) -> None:
+    sysfs = FakeSysfs(tmp_path)
+    meter = EnergyMeter(PowercapSource.detect(tmp_path), clock)
+    (sysfs.zone / "energy_uj").write_text("<garbage>")
+    assert meter.take(at_once=True).energy_mj == 0
+    assert meter.lost == 1
+
+
+def test_no_energy_is_lost_to_rounding(tmp_path: Path, clock: ManualClock) -> None:
+    sysfs = FakeSysfs(tmp_path)
+    meter = EnergyMeter(PowercapSource.detect(tmp_path), clock)
+    readings = []
+    for reading in range(1, 11):
+        sysfs.set(reading * 1300)
+        readings.append(meter.take(at_once=True).energy_mj)
+    assert sum(readings) == 13
+
+
+def test_counters_are_not_asked_more_often_than_they_move(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    sysfs = FakeSysfs(tmp_path)
+    meter = EnergyMeter(PowercapSource.detect(tmp_path), clock)
+    sysfs.set(5000)
+    assert meter.take().energy_mj == 0
+    clock.advance(100_000_000)
+    assert meter.take().energy_mj == 5
+
+
+class FakeNvml:
+    """Answers as NVML's Python bindings would for one GPU; not a real driver."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *, energy_mj: int | None, power_mw: int | None = None) -> None:
+        self.energy_mj = energy_mj
+        self.power_mw = power_mw
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        return uuid
+
+    def nvmlDeviceGetTotalEnergyConsumption(self, _handle: int) -> int:
+        return self._answer(self.energy_mj)
+
+    def nvmlDeviceGetPowerUsage(self, _handle: int) -> int:
+        return self._answer(self.power_mw)
+
+    def _answer(self, value: int | None) -> int:
+        if value is None:
+            raise self.NVMLError("Not Supported")
+        return value
+
+
+def test_a_gpu_with_a_counter_is_measured() -> None:
+    nvml = FakeNvml(energy_mj=5000)
+    source = NvmlSource(nvml, 0)
+    nvml.energy_mj = 5250
+    assert source.quality is Quality.MEASURED
+    assert source.take_uj() == 250_000
+
+
+def test_a_driver_that_was_reloaded_gives_no_energy_back() -> None:
+    nvml = FakeNvml(energy_mj=5000)
+    source = NvmlSource(nvml, 0)
+    nvml.energy_mj = 40
+    assert source.take_uj() == 40_000
+
+
+def test_a_gpu_without_a_counter_is_estimated_from_its_power(clock: ManualClock) -> None:
+    nvml = FakeNvml(energy_mj=None, power_mw=100_000)
+    source = NvmlSource(nvml, 0, clock)
+    clock.advance(2 * 10**9)
+    nvml.power_mw = 300_000
+    assert source.quality is Quality.ESTIMATED
+    assert source.take_uj() == 400 * 10**6  # 200 W on average for two seconds
+
+
+def test_a_gpu_that_tells_nothing_is_refused() -> None:
+    with pytest.raises(OSError, match="NVML: Not Supported"):
+        NvmlSource(FakeNvml(energy_mj=None), 0)
+
+
+def test_a_sum_is_no_better_than_its_worst_part(clock: ManualClock) -> None:
+    measured = NvmlSource(FakeNvml(energy_mj=1), 0, clock)
+    estimated = NvmlSource(FakeNvml(energy_mj=None, power_mw=1), 1, clock)
+    assert EnergyMeter([measured, estimated], clock).quality is Quality.ESTIMATED
+    assert EnergyMeter([measured], clock).quality is Quality.MEASURED
+    assert EnergyMeter([], clock).quality is Quality.UNAVAILABLE
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices"),
+    [
+        (None, [0, 1, 2]),
+        ("", []),
+        ("1", [1]),
+        ("2,0", [2, 0]),
+        ("GPU-abc,1", ["GPU-abc", 1]),
+        ("0,-1,2", [0]),
+    ],
+)
+def test_only_visible_gpus_are_measured(visible: str | None, devices: list[int | str]) -> None:
+    environ = {} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}
+    assert visible_devices(environ, 3) == devices
+
+
+def test_only_the_first_process_of_a_node_measures_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakeSysfs(tmp_path)
+    monkeypatch.setattr(PowercapSource.detect.__func__, "__defaults__", (tmp_path,))  # type: ignore[attr-defined]
+    assert detect_energy({"LOCAL_RANK": "0"}).quality is Quality.MEASURED
+    assert detect_energy({"LOCAL_RANK": "1"}).quality is Quality.UNAVAILABLE
+
+
+def test_flops_follow_six_per_parameter_and_token() -> None:
+    assert FlopsPerToken.six_per_parameter(124_000_000)(1024) == 6 * 124_000_000 * 1024
+
+
+@pytest.mark.parametrize("parameters", [0, -1, 1.5, True])
+def test_a_model_without_parameters_is_refused(parameters: Any) -> None:
+    with pytest.raises(InvalidValue, match="parameters"):
+        FlopsPerToken.six_per_parameter(parameters)
+
+
+def test_torch_counts_the_flops_of_a_matrix_product() -> None:
+    a, b = torch.ones(3, 5), torch.ones(5, 7)
+    assert counted_by_torch(lambda: a @ b) == 2 * 3 * 5 * 7
+
+
+@pytest.mark.parametrize(
+    ("operation", "group_size", "sent"),
+    [
+        ("all_reduce", 2, 1_000_000),
+        ("all_reduce", 4, 1_500_000),
+        ("all_gather", 4, 3_000_000),
+        ("reduce_scatter", 4, 750_000),
+        ("all_to_all", 4, 750_000),
+        ("broadcast", 4, 1_000_000),
+        ("all_reduce", 1, 0),
+    ],
+)
+def test_what_a_ring_sends_follows_from_payload_and_group(
+    operation: str, group_size: int, sent: int
+) -> None:
+    assert algo_bytes(Traffic(operation, group_size), 1_000_000) == sent
+
+
+def test_meters_load_neither_torch_nor_numpy_nor_nvml() -> None:
+    modules = ("tokens", "collectives", "energy", "flops", "nvml", "powercap")
+    imports = "; ".join(f"import outlay.record.meters.{name}" for name in modules)
+    heavy = "[name for name in ('torch', 'numpy', 'pynvml') if name in sys.modules]"
+    program = f"import sys; {imports}; print({heavy})"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "[]"
