@@ -13,11 +13,15 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from outlay.errors import Finding, OutlayError
+    from outlay.guard.budget_guard import BudgetGuard
+    from outlay.guard.errors import BudgetGuardExceeded
     from outlay.runs import Run, run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
 # Each public name and the module that defines it.
 _HOMES = {
+    "BudgetGuard": "outlay.guard.budget_guard",
+    "BudgetGuardExceeded": "outlay.guard.errors",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
@@ -31,6 +35,8 @@ _HOMES = {
 }
 
 __all__ = [
+    "BudgetGuard",
+    "BudgetGuardExceeded",
     "Duration",
     "Energy",
     "Finding",
