@@ -11,11 +11,18 @@ import secrets
 from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import TypedDict
+from typing import Self, TypedDict
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
-from outlay.guard.ceilings import Settled, money, read_manifest, settle, with_manifest
+from outlay.guard.ceilings import (
+    OVERRIDES,
+    Settled,
+    money,
+    read_manifest,
+    settle,
+    with_manifest,
+)
 from outlay.guard.entries import (
     LARGEST,
     SCHEMA,
@@ -30,7 +37,7 @@ from outlay.guard.entries import (
     amount_of,
     timestamp,
 )
-from outlay.guard.errors import BudgetGuardExceeded, KeyReused
+from outlay.guard.errors import BudgetGuardExceeded, CeilingUnusable, KeyReused
 from outlay.guard.filelog import FileSpendLog
 from outlay.guard.policy import WHOLE, Books, Ceilings, Hold, lab_of, scopes_of, shortfalls
 from outlay.guard.spendlog import MemorySpendLog, Posting, SpendLog, Verification
@@ -91,6 +98,35 @@ class BudgetGuard:
         )
         self._settled()
         self.log = log or self._default_log()
+
+    @classmethod
+    def of_log(
+        cls,
+        log_path: str | os.PathLike[str],
+        *,
+        clock: Clock = SYSTEM,
+        environ: Mapping[str, str] | None = None,
+    ) -> Self:
+        """Return the guard of a log that exists, with the ceiling that it or its manifest states.
+
+        Raises:
+            CeilingUnusable: Neither states one, and neither does the environment.
+        """
+        path, environ = Path(log_path), os.environ if environ is None else environ
+        manifest = read_manifest(path.parent / "manifest.json")
+        recorded = FileSpendLog(path, clock=clock).books()
+        stated = next((environ[name] for name in OVERRIDES if name in environ), None)
+        if manifest is not None:
+            ceiling: object = manifest.ceiling_usd
+        elif recorded.ceiling_micros is not None:
+            ceiling = amount_of(recorded.ceiling_micros)
+        elif stated is not None:
+            ceiling = stated
+        else:
+            expected = "a ceiling: name one, or write a manifest with `outlay guard init`"
+            raise CeilingUnusable(str(path), None, expected)
+        currency = manifest.currency if manifest else recorded.currency or "USD"
+        return cls(ceiling, path, currency=currency, clock=clock, environ=environ)
 
     def _limit(self, value: object) -> Money:
         return money(value, where="cap", currency=self.currency)
