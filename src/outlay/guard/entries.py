@@ -42,6 +42,34 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
     v: int
 
 
+class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The commands of a vendor, one word per item, ``$VARIABLES`` unexpanded.
+
+    Attributes:
+        name: What to call it.
+        list: Prints everything that runs, or bills, as JSON.
+        terminate: Ends ``{id}`` for good: a thing merely stopped still bills.
+        id_from: Where the output of creation shows the id: ``json:.id`` or ``regex:...``.
+        items: Where the listing keeps its array; empty when it is one.
+        id_key: The key of a listed item's id.
+        name_key: The key of a listed item's name.
+        state_key: The key of a listed item's state, where some states bill nothing.
+        gone_states: Those states.
+        stdin: What every command reads, such as a header with a ``$TOKEN`` in it.
+    """
+
+    name: str
+    list: tuple[str, ...]
+    terminate: tuple[str, ...]
+    id_from: str = "json:.id"
+    items: str = ""
+    id_key: str = "id"
+    name_key: str = "name"
+    state_key: str = ""
+    gone_states: tuple[str, ...] = ()
+    stdin: str = ""
+
+
 class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is needed to find and end something rented, without any secret.
 
@@ -49,15 +77,8 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         name: The unique name that was set at creation; finds it again when the id is lost.
         rate: Per hour, as text.
         started: When the hold was written, before creation: billing is counted from here.
-        deadline: When it has to be gone, UTC.
-        list: The command that lists what runs, one word per item, ``$VARIABLES`` unexpanded.
-        terminate: The command that ends ``{id}``.
-        list_stdin: What ``list`` reads, ``$VARIABLES`` unexpanded.
-        terminate_stdin: What ``terminate`` reads.
-        id_key: The key of a listed item's id.
-        name_key: The key of a listed item's name.
-        state_key: The key of a listed item's state.
-        gone_states: States that bill nothing any more.
+        deadline: When it has to be told to end, UTC.
+        vendor: How to list and end what runs there.
         vendor_timer: A timer set at the vendor; recorded, never trusted.
     """
 
@@ -65,14 +86,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate: str
     started: str
     deadline: str
-    list: tuple[str, ...]
-    terminate: tuple[str, ...]
-    list_stdin: str = ""
-    terminate_stdin: str = ""
-    id_key: str = "id"
-    name_key: str = "name"
-    state_key: str = ""
-    gone_states: tuple[str, ...] = ()
+    vendor: Vendor
     vendor_timer: str = ""
 
 
@@ -195,19 +209,22 @@ def timestamp(wall_ns: int) -> str:
     return utc_datetime(wall_ns).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def day_of(ts: str | float) -> str:
-    """Return the UTC day of a line's time, ISO text or epoch seconds.
+def parse_timestamp(ts: str | float) -> datetime:
+    """Return a line's time, ISO text or epoch seconds, as an aware UTC datetime.
 
     Raises:
-        msgspec.ValidationError: It is neither, so which day the spend belongs to is unknown.
+        msgspec.ValidationError: It is neither.
     """
     try:
-        if isinstance(ts, str):
-            moment = datetime.fromisoformat(ts)
-            # The document does not say which zone it means; UTC is what ours mean.
-            moment = moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
-        else:
-            moment = datetime.fromtimestamp(ts, tz=UTC)
+        if not isinstance(ts, str):
+            return datetime.fromtimestamp(ts, tz=UTC)
+        moment = datetime.fromisoformat(ts)
     except (ValueError, OverflowError, OSError) as error:
         raise msgspec.ValidationError(f"ts {ts!r} is no time ({error})") from None
-    return moment.date().isoformat()
+    # The document does not say which zone it means; UTC is what ours mean.
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def day_of(ts: str | float) -> str:
+    """Return the UTC day that a line's time falls on."""
+    return parse_timestamp(ts).date().isoformat()

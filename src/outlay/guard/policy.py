@@ -31,6 +31,7 @@ from outlay.guard.errors import HoldResolved, UnknownHold
 from outlay.units import Money
 
 BUFFER = "buffer"
+RENTAL_STATES = ("created", "unknown", "terminating", "gone")
 _LAB = re.compile(r"lab[ _]?(\d+)", re.IGNORECASE)
 
 
@@ -106,8 +107,9 @@ class Hold:
         ts: When it was opened.
         by: The host and process that opened it.
         rental: How to find and end what it pays for, when that is something rented.
-        state: What is known of the rented thing: "", ``created``, ``unknown``, ``terminating``.
+        state: What is known of the rented thing: empty, or one of RENTAL_STATES.
         resource: The vendor's id of the rented thing, once known.
+        watcher: The host and process that will end it at its deadline.
     """
 
     id: str
@@ -120,6 +122,7 @@ class Hold:
     rental: Rental | None = None
     state: str = ""
     resource: str = ""
+    watcher: str = ""
 
 
 @dataclass(slots=True)
@@ -159,6 +162,7 @@ class Books:
         self.currency: str | None = None
         self.balances: defaultdict[Scope, Balance] = defaultdict(Balance)
         self.open: dict[str, Hold] = {}
+        self.rentals: dict[str, Hold] = {}
         self.resolved: dict[str, str] = {}
         self.grants: dict[str, Held | Captured] = {}
         self.ceiling_micros: int | None = None
@@ -267,6 +271,8 @@ class Books:
     def _add_open(self, hold: Hold) -> None:
         self._move(hold.lab, hold.day, held=hold.amount.micros)
         self.open[hold.id] = hold
+        if hold.rental is not None:
+            self.rentals[hold.id] = hold
         self._open_by_label[hold.op_label][hold.id] = None
 
     def _resolve(self, hold: Hold, how: str) -> None:
@@ -286,10 +292,17 @@ class Books:
     def _note(self, line: Noted) -> None:
         if line.event == "ceiling-raised":
             self.raised.append(line)
-        elif line.hold and line.hold in self.open:
-            hold = self.open[line.hold]
-            resource = line.detail.get("resource", hold.resource)
-            self.open[line.hold] = replace(hold, state=line.event, resource=resource)
+        elif line.hold in self.rentals:
+            before = self.rentals[line.hold]
+            after = replace(
+                self.open.get(line.hold, before),
+                state=line.event if line.event in RENTAL_STATES else before.state,
+                resource=line.detail.get("resource", before.resource),
+                watcher=line.detail.get("watcher", before.watcher),
+            )
+            self.rentals[line.hold] = after
+            if line.hold in self.open:
+                self.open[line.hold] = after
 
     def _simple(self, line: Simple) -> None:
         day = day_of(line.ts)
