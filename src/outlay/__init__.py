@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     )
     from outlay.budget.tracker import BudgetTracker
     from outlay.errors import Finding, OutlayError
+    from outlay.guard.budget_guard import BudgetGuard
+    from outlay.guard.errors import BudgetGuardExceeded
     from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
     from outlay.prices.tracker import GPUPriceTracker
     from outlay.record.meters.flops import FlopsPerToken
@@ -38,6 +40,8 @@ _HOMES = {
     "BudgetChanged": "outlay.budget.snapshots",
     "BudgetRefused": "outlay.budget.measurable",
     "BudgetTracker": "outlay.budget.tracker",
+    "BudgetGuard": "outlay.guard.budget_guard",
+    "BudgetGuardExceeded": "outlay.guard.errors",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
@@ -65,6 +69,8 @@ _HOMES = {
 __all__ = [
     "Budget",
     "BudgetChanged",
+    "BudgetGuard",
+    "BudgetGuardExceeded",
     "BudgetRefused",
     "BudgetTracker",
     "Duration",

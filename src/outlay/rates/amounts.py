@@ -17,6 +17,11 @@ def round_units(units: int) -> int:
     return micros + (rest > half or (rest == half and micros % 2 == 1))
 
 
+def round_units_up(units: int) -> int:
+    """Return exact units as micro-units, any rest counted whole: for money set aside."""
+    return -(-units // NS_PER_HOUR)
+
+
 def apportion(parts: Mapping[Key, int]) -> dict[Key, int]:
     """Return each part in micro-units, so that they sum to the rounded whole exactly.
 

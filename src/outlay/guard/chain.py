@@ -1,0 +1,272 @@
+"""Lines linked by hashes over their raw bytes: what was changed, removed or cut off shows. Pure.
+
+A chained line ends in ``,"hash":"<64 hex digits>"}``. The hash is SHA-256 over the previous hash
+and every byte from the end of the previous chained line up to that comma, so lines of the simple
+form are covered by the next chained line. A *head* (offset, hash) kept elsewhere tells that the
+last acknowledged line is still there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import msgspec
+
+from outlay.errors import Finding
+from outlay.guard.entries import (
+    SCHEMA,
+    AnyEntry,
+    AnyLine,
+    Sealed,
+    decode,
+    decode_simple,
+    encode,
+)
+from outlay.guard.errors import SpendLogAltered
+
+_MARK = b',"hash":"'
+_SUFFIX_BYTES = len(_MARK) + 64 + len(b'"}')
+_OUR_START = b'{"kind":"'
+GENESIS = hashlib.sha256(b"outlay spend log").hexdigest()
+
+
+class Hasher(Protocol):
+    """A running SHA-256."""
+
+    def update(self, data: bytes, /) -> None:
+        """Feed more bytes."""
+
+    def copy(self) -> Hasher:
+        """Return one that can be fed separately."""
+
+    def hexdigest(self) -> str:
+        """Return the hash of everything fed so far."""
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Where the last acknowledged line ends, and its hash: a lower bound of the log."""
+
+    offset: int
+    hash: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """How far a log was read.
+
+    Attributes:
+        hash: The hash of the last chained line.
+        covered: Where that line's closing brace ends; the next hash covers the bytes from here.
+        offset: Where the last good line ends, its newline included.
+        lines: How many lines stand before ``offset``.
+        ended: Whether a newline stands before ``offset``.
+        hasher: The next hash, fed with every byte up to ``offset``; copied, never updated.
+    """
+
+    hash: str
+    covered: int
+    offset: int
+    lines: int
+    ended: bool
+    hasher: Hasher
+
+
+def _link_after(digest: str, *, covered: int, lines: int, ended: bool) -> Link:
+    hasher = hashlib.sha256(digest.encode() + b"\n" * ended)
+    return Link(
+        hash=digest, covered=covered, offset=covered + ended, lines=lines, ended=ended,
+        hasher=hasher,
+    )  # fmt: skip
+
+
+def _fed(link: Link, raw: bytes) -> Hasher:
+    hasher = link.hasher.copy()
+    hasher.update(raw)
+    return hasher
+
+
+START = Link(
+    hash=GENESIS, covered=0, offset=0, lines=0, ended=True, hasher=hashlib.sha256(GENESIS.encode())
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scanned:
+    """What one stretch of bytes says: its good lines in order, and what trails them."""
+
+    lines: tuple[tuple[int, AnyLine], ...]
+    link: Link
+    torn: bytes
+    findings: tuple[Finding, ...]
+
+
+def _claimed_hash(raw: bytes) -> str | None:
+    """Return the hash that a line (without newline) carries, or None for the simple form."""
+    if len(raw) <= _SUFFIX_BYTES or not raw.endswith(b'"}'):
+        return None
+    if raw[-_SUFFIX_BYTES : -_SUFFIX_BYTES + len(_MARK)] != _MARK:
+        return None
+    return raw[-66:-2].decode("latin-1")
+
+
+def _is_torn(raw: bytes) -> bool:
+    """Return whether these bytes can be what is left of a line that we were writing."""
+    return raw.startswith(_OUR_START) or _OUR_START.startswith(raw) or not raw.strip(b"\0")
+
+
+class _Scan:
+    """One pass over the bytes that follow a link."""
+
+    def __init__(self, path: str, link: Link, head: Head | None) -> None:
+        self.path = path
+        self.link = link
+        self.head = head
+        self.torn = b""
+        self.findings: list[Finding] = []
+
+    def altered(self, problem: str, line: int | None = None) -> SpendLogAltered:
+        return SpendLogAltered(self.path, line or self.number, problem)
+
+    @property
+    def number(self) -> int:
+        return self.link.lines + self.torn.count(b"\n") + 1
+
+    def read(self, raw: bytes, *, ended: bool) -> AnyLine | None:
+        """Take one line (without its newline); return what it says, or None if it is cut off."""
+        claimed = _claimed_hash(raw)
+        if claimed is None:
+            return self._read_unchained(raw, ended=ended)
+        return self._read_chained(raw, claimed, ended=ended)
+
+    def _read_chained(self, raw: bytes, claimed: str, *, ended: bool) -> AnyLine:
+        body = raw[:-_SUFFIX_BYTES]
+        if _fed(self.link, self.torn + body).hexdigest() != claimed:
+            raise self.altered(
+                "its hash does not fit what stands before it: it, or a line that it covers, "
+                "was edited, removed or moved"
+            )
+        try:
+            entry = decode(body + b"}")
+        except msgspec.MsgspecError as error:
+            raise self.altered(f"it can't be understood ({error})") from None
+        self._close_torn(entry)
+        covered = self.link.offset + len(self.torn) + len(raw)
+        self.link = _link_after(claimed, covered=covered, lines=self.number, ended=ended)
+        self.torn = b""
+        self._meet_head()
+        return entry
+
+    def _read_unchained(self, raw: bytes, *, ended: bool) -> AnyLine | None:
+        line = raw + b"\n" * ended
+        try:
+            simple = decode_simple(raw)
+        except msgspec.MsgspecError as error:
+            if raw.strip() or not ended:
+                if not _is_torn(raw):
+                    raise self.altered(f"it can't be understood ({error})") from None
+                self.torn += line
+                return None
+            simple = None
+        if self.torn:
+            raise self.altered("the line before it is broken and was never sealed")
+        link = self.link
+        self.link = replace(
+            link,
+            offset=link.offset + len(line),
+            lines=link.lines + 1,
+            ended=ended,
+            hasher=_fed(link, line),
+        )
+        self._meet_head()
+        return simple
+
+    def _close_torn(self, entry: AnyEntry) -> None:
+        if not self.torn:
+            return
+        start = self.link.offset
+        named = (entry.torn_from, entry.torn_bytes) if isinstance(entry, Sealed) else None
+        if named != (start, len(self.torn)):
+            raise self.altered("it is broken and was never sealed", self.link.lines + 1)
+        message = f"{len(self.torn)} bytes were cut off while being written; they count nothing"
+        self.findings.append(
+            Finding(source=self.path, line=self.link.lines + 1, message=message, severity="warning")
+        )
+
+    def _meet_head(self) -> None:
+        """Check the acknowledged line as soon as the scan has passed the place where it ends."""
+        if self.head is None or self.link.offset < self.head.offset:
+            return
+        here = (self.link.covered + 1, self.link.hash)
+        if here != (self.head.offset, self.head.hash):
+            raise self.altered("the line that was acknowledged here is not there any more")
+        self.head = None
+
+
+def scan(path: str, data: bytes, link: Link, head: Head | None) -> Scanned:
+    """Read the bytes that follow ``link``, checking every line against the chain.
+
+    Args:
+        path: What to call the log in an error.
+        data: Every byte of the log from ``link.offset`` on.
+        link: How far it was read before.
+        head: The acknowledged end, unless it is at or before ``link.offset``.
+
+    Raises:
+        SpendLogAltered: A line was edited, removed or moved; says which.
+    """
+    state = _Scan(path, link, head)
+    lines = []
+    for raw, ended in _split(data):
+        number = state.number
+        if (line := state.read(raw, ended=ended)) is not None:
+            lines.append((number, line))
+    if state.head is not None:
+        raise state.altered("acknowledged lines from here on were removed")
+    return Scanned(
+        lines=tuple(lines),
+        link=state.link,
+        torn=state.torn,
+        findings=tuple(state.findings),
+    )
+
+
+def _split(data: bytes) -> Iterator[tuple[bytes, bool]]:
+    *whole, rest = data.split(b"\n")
+    for raw in whole:
+        yield raw, True
+    if rest:
+        yield rest, False
+
+
+def link_entries(scanned: Scanned, entries: Iterable[AnyEntry], *, ts: str) -> bytes:
+    """Return the bytes to append so that ``entries`` follow what was scanned.
+
+    A tail that was cut off is sealed first: it stays, and the next line says that it counts
+    nothing.
+    """
+    link, torn = scanned.link, scanned.torn
+    todo = list(entries)
+    blob = b""
+    if torn:
+        blob += b"" if torn.endswith(b"\n") else b"\n"
+        todo.insert(0, _seal(link, torn + blob, ts=ts, currency=todo[0].currency))
+    elif not link.ended:
+        blob += b"\n"
+    hasher = _fed(link, torn + blob)
+    for entry in todo:
+        body = encode(entry)[:-1]
+        hasher.update(body)
+        digest = hasher.hexdigest()
+        blob += body + _MARK + digest.encode() + b'"}\n'
+        hasher = hashlib.sha256(digest.encode() + b"\n")
+    return blob
+
+
+def _seal(link: Link, torn: bytes, *, ts: str, currency: str) -> Sealed:
+    return Sealed(
+        v=SCHEMA, ts=ts, op_label="", currency=currency, torn_from=link.offset, torn_bytes=len(torn)
+    )

@@ -1,0 +1,230 @@
+"""What a line of the spend log says, and its bytes.
+
+The documented keys (``ts, op_label, estimated, actual, currency``) come first in every line, and
+``actual`` means spend in each of them, so that adding up ``actual`` over all lines is the total
+spent even for a reader that knows nothing else. Chaining lines together is the subject of
+``chain``; what they mean for the balance, of ``policy``.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import ROUND_CEILING, Decimal
+
+import msgspec
+
+from outlay.clock import utc_datetime
+from outlay.units.money import MICROS
+
+SCHEMA = 1
+LARGEST = 10**12  # currency units; beyond it a typing error is likelier than a budget
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
+    """What every line carries.
+
+    Attributes:
+        ts: When it was written, UTC, as the clock showed it.
+        op_label: The operation, as the user names it.
+        estimated: What the line sets aside; on a line that resolves a hold, what was set aside.
+        actual: What the line adds to the spend; negative only in a correction.
+        currency: Of every amount in the line.
+        ceiling: The ceiling in force when the line was written.
+        v: The schema the line was written in.
+    """
+
+    ts: str
+    op_label: str
+    estimated: Decimal | None = None
+    actual: Decimal | None = None
+    currency: str
+    ceiling: Decimal | None = None
+    v: int
+
+
+class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The commands of a vendor, one word per item, ``$VARIABLES`` unexpanded.
+
+    Attributes:
+        name: What to call it.
+        list: Prints everything that runs, or bills, as JSON.
+        terminate: Ends ``{id}`` for good: a thing merely stopped still bills.
+        id_from: Where the output of creation shows the id: ``json:.id`` or ``regex:...``.
+        items: Where the listing keeps its array; empty when it is one.
+        id_key: The key of a listed item's id.
+        name_key: The key of a listed item's name.
+        state_key: The key of a listed item's state, where some states bill nothing.
+        gone_states: Those states.
+        stdin: What every command reads, such as a header with a ``$TOKEN`` in it.
+    """
+
+    name: str
+    list: tuple[str, ...]
+    terminate: tuple[str, ...]
+    id_from: str = "json:.id"
+    items: str = ""
+    id_key: str = "id"
+    name_key: str = "name"
+    state_key: str = ""
+    gone_states: tuple[str, ...] = ()
+    stdin: str = ""
+
+
+class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is needed to find and end something rented, without any secret.
+
+    Attributes:
+        name: The unique name that was set at creation; finds it again when the id is lost.
+        rate: Per hour, as text.
+        started: When the hold was written, before creation: billing is counted from here.
+        deadline: When it has to be told to end, UTC.
+        vendor: How to list and end what runs there.
+        vendor_timer: A timer set at the vendor; recorded, never trusted.
+    """
+
+    name: str
+    rate: str
+    started: str
+    deadline: str
+    vendor: Vendor
+    vendor_timer: str = ""
+
+
+class Held(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="hold"):
+    """Money was set aside."""
+
+    hold: str
+    lab: str
+    day: str
+    caps: dict[str, Decimal] = {}
+    key: str = ""
+    by: str = ""
+    rental: Rental | None = None
+
+
+class Extended(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="extend"):
+    """``estimated`` more was set aside for the same hold."""
+
+    hold: str
+    caps: dict[str, Decimal] = {}
+
+
+class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="capture"):
+    """``actual`` was spent: it resolves its hold, or stands alone when ``hold`` is empty."""
+
+    hold: str = ""
+    lab: str
+    day: str
+    key: str = ""
+    basis: str = "measured"
+
+
+class Voided(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="void"):
+    """Nothing was spent on this hold."""
+
+    hold: str
+    reason: str
+
+
+class Corrected(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="correct"):
+    """``actual`` more (or less) was spent than an earlier line says."""
+
+    lab: str
+    day: str
+    reason: str
+
+
+class Noted(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="note"):
+    """Something worth remembering that moves no money: a ceiling raised, a pod seen gone."""
+
+    hold: str = ""
+    event: str
+    detail: dict[str, str] = {}
+
+
+class Sealed(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="seal"):
+    """The bytes from ``torn_from`` on, ``torn_bytes`` of them, were cut off while being written."""
+
+    torn_from: int
+    torn_bytes: int
+
+
+class Simple(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A line in the document's simple form, written by hand or by another program."""
+
+    ts: str | float
+    op_label: str
+    estimated: Decimal | None = None
+    actual: Decimal | None = None
+    currency: str = "USD"
+
+
+AnyEntry = Held | Extended | Captured | Voided | Corrected | Noted | Sealed
+AnyLine = AnyEntry | Simple
+
+_encoder = msgspec.json.Encoder(decimal_format="number")
+_entry_decoder: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
+_simple_decoder = msgspec.json.Decoder(Simple)
+
+
+def encode(entry: AnyEntry) -> bytes:
+    """Return the entry as one JSON object without a line end."""
+    return _encoder.encode(entry)
+
+
+def decode(raw: bytes) -> AnyEntry:
+    """Return the entry that ``encode`` wrote; raises msgspec.MsgspecError on anything else."""
+    entry = _entry_decoder.decode(raw)
+    if entry.v > SCHEMA:
+        raise msgspec.ValidationError(f"schema {entry.v} is newer than this outlay ({SCHEMA})")
+    return entry
+
+
+def decode_simple(raw: bytes) -> Simple:
+    """Return a line of the simple form; raises msgspec.MsgspecError on anything else."""
+    line = _simple_decoder.decode(raw)
+    day_of(line.ts)
+    for amount in (line.estimated, line.actual):
+        if amount is not None and not (amount.is_finite() and 0 <= amount < LARGEST):
+            raise msgspec.ValidationError(f"{amount} is no amount of zero or more")
+    if line.estimated is None and line.actual is None:
+        raise msgspec.ValidationError("neither an estimated nor an actual amount")
+    return line
+
+
+def amount_of(micros: int) -> Decimal:
+    """Return micro-units as the number that a line shows."""
+    whole, fraction = divmod(abs(micros), MICROS)
+    digits = f"{fraction:06d}".rstrip("0").ljust(2, "0")
+    return Decimal(f"{'-' if micros < 0 else ''}{whole}.{digits}")
+
+
+def micros_of(amount: Decimal | None) -> int:
+    """Return a line's number in micro-units; digits beyond them (hand-written) round up."""
+    return 0 if amount is None else int((amount * MICROS).to_integral_value(ROUND_CEILING))
+
+
+def timestamp(wall_ns: int) -> str:
+    """Return an instant as lines write it: ``2026-11-15T20:30:00.000000Z``."""
+    return utc_datetime(wall_ns).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def parse_timestamp(ts: str | float) -> datetime:
+    """Return a line's time, ISO text or epoch seconds, as an aware UTC datetime.
+
+    Raises:
+        msgspec.ValidationError: It is neither.
+    """
+    try:
+        if not isinstance(ts, str):
+            return datetime.fromtimestamp(ts, tz=UTC)
+        moment = datetime.fromisoformat(ts)
+    except (ValueError, OverflowError, OSError) as error:
+        raise msgspec.ValidationError(f"ts {ts!r} is no time ({error})") from None
+    # The document does not say which zone it means; UTC is what ours mean.
+    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def day_of(ts: str | float) -> str:
+    """Return the UTC day that a line's time falls on."""
+    return parse_timestamp(ts).date().isoformat()

@@ -1,0 +1,77 @@
+"""Every way the guard says no.
+
+Refused
+├── BudgetGuardExceeded     a ceiling or a cap would be passed
+├── SpendLogUnusable        the log can't be read, locked or written, so nothing is allowed
+│   └── SpendLogAltered     a line was edited, removed or reordered
+└── CeilingUnusable         the ceiling's setting can't be understood
+InvalidValue
+└── KeyReused               an idempotency key came back with other parameters
+OutlayError
+├── UnknownHold             no open hold of that id
+└── HoldResolved            the hold was captured or voided before
+"""
+
+from __future__ import annotations
+
+from outlay.errors import InvalidValue, OutlayError, Refused
+
+
+class BudgetGuardExceeded(Refused):
+    """An operation would pass a ceiling; names every scope that it would pass."""
+
+
+class SpendLogUnusable(Refused):
+    """The spend log can't be trusted with an answer, so the answer is no."""
+
+    def __init__(self, path: str, problem: str, remedy: str) -> None:
+        super().__init__(
+            f"{path}: {problem}. Nothing is authorised until this is settled. {remedy}"
+        )
+        self.path = path
+        self.problem = problem
+
+
+class SpendLogAltered(SpendLogUnusable):
+    """The spend log is not what was written: a line was edited, removed or reordered."""
+
+    def __init__(self, path: str, line: int, problem: str) -> None:
+        super().__init__(
+            path,
+            f"line {line}: {problem}",
+            "Restore the file from a copy; `outlay guard verify` checks it.",
+        )
+        self.line = line
+
+
+class CeilingUnusable(Refused):
+    """A ceiling was set in a way that can't be understood, so nothing is allowed."""
+
+    def __init__(self, where: str, seen: object, expected: str) -> None:
+        super().__init__(f"{where}: got {seen!r}; expected {expected}. Nothing is authorised.")
+
+
+class KeyReused(InvalidValue):
+    """An idempotency key was used before for something else."""
+
+    def __init__(self, key: str, before: str) -> None:
+        super().__init__("key", key, f"a new key, for it already stands for {before}")
+
+
+class UnknownHold(OutlayError):
+    """No hold of that id was ever opened in this log."""
+
+    exit_code = 2
+
+    def __init__(self, hold: str) -> None:
+        super().__init__(f"no hold {hold!r} in this log; `outlay guard status` lists the open ones")
+
+
+class HoldResolved(OutlayError):
+    """The hold was captured or voided before; it resolves once."""
+
+    def __init__(self, hold: str, how: str) -> None:
+        super().__init__(
+            f"hold {hold} is resolved already ({how}). "
+            "What was recorded wrongly is put right with `outlay guard correct`."
+        )

@@ -1,0 +1,160 @@
+"""What has to be true before a launch: checked by machine where it can be, asked for elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from outlay.clock import utc_text
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.documents import ALERT_PERCENT, AUTO_TERMINATION, HEADROOM_PERCENT
+from outlay.guard.lease import Terms
+from outlay.guard.policy import WHOLE, Scope, lab_of
+from outlay.guard.reap import Census
+from outlay.guard.stale import why_stale
+from outlay.guard.standing import Standing
+from outlay.units import Money, Rate
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the checklist.
+
+    Attributes:
+        name: What to confirm it by.
+        passed: None when a machine can't tell, so that a person has to.
+        text: What was found, or what to look at.
+    """
+
+    name: str
+    passed: bool | None
+    text: str
+
+    def confirmed(self, names: Iterable[str]) -> Check:
+        """Return the check, passed if a person confirmed what no machine could tell."""
+        if self.passed is not None or self.name not in names:
+            return self
+        return Check(name=self.name, passed=True, text=f"{self.text} (confirmed)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """What is about to be launched."""
+
+    label: str
+    estimate: Money
+    rate: Rate | None = None
+    lab: str | None = None
+
+
+def preflight(
+    guard: BudgetGuard, flight: Flight, *, now_ns: int, census: Census | None = None
+) -> tuple[Check, ...]:
+    """Return every check, in the order of the checklist. Launches and writes nothing."""
+    lab = lab_of(flight.label, flight.lab)
+    standings = {row.scope: row for row in guard.standings()}
+    lab_row = standings.get(Scope("lab", lab))
+    cap = lab_row.limit if lab_row else standings[WHOLE].limit
+    return (
+        _log(guard),
+        _ceiling(guard),
+        _headroom(standings[WHOLE], flight.estimate),
+        _lab(lab, lab_row, flight.estimate),
+        _stale(guard, now_ns),
+        _others(census),
+        _alert(lab, cap),
+        _timer(flight, cap),
+        Check(
+            name="instance-type",
+            passed=None,
+            text="the instance has the GPUs, and the price, that the estimate assumes",
+        ),
+        Check(name="start", passed=True, text=f"start {utc_text(now_ns)}"),
+    )
+
+
+def _log(guard: BudgetGuard) -> Check:
+    verification = guard.verify()
+    doubts = "; ".join(str(finding) for finding in verification.findings)
+    text = f"the spend log's {verification.lines} lines are as they were written"
+    return Check(name="log", passed=verification.sound, text=doubts or text)
+
+
+def _ceiling(guard: BudgetGuard) -> Check:
+    raised = [finding for finding in guard.findings() if finding.severity == "warning"]
+    text = f"the ceiling is {guard.ceilings.whole}"
+    if not raised:
+        return Check(name="ceiling", passed=True, text=text)
+    return Check(name="ceiling", passed=None, text=f"{text}, and {raised[-1].message}: on purpose?")
+
+
+def _headroom(whole: Standing, estimate: Money) -> Check:
+    needed = Money(-(-estimate.micros * (100 + HEADROOM_PERCENT) // 100), estimate.currency)
+    text = f"{whole.remaining} remaining; the estimate and {HEADROOM_PERCENT} % are {needed}"
+    return Check(name="headroom", passed=whole.remaining >= needed, text=text)
+
+
+def _lab(lab: str, row: Standing | None, estimate: Money) -> Check:
+    if row is None:
+        return Check(name="lab", passed=True, text=f"lab {lab} has no cap of its own")
+    text = f"lab {lab} has {row.remaining} of {row.limit} left; the estimate is {estimate}"
+    return Check(name="lab", passed=row.remaining >= estimate, text=text)
+
+
+def _stale(guard: BudgetGuard, now_ns: int) -> Check:
+    stale = [hold for hold in guard.holds() if why_stale(hold, now_ns)]
+    names = ", ".join(f"{hold.id} ({hold.op_label}, {hold.amount})" for hold in stale)
+    text = f"settle these with `outlay guard reconcile`: {names}" if stale else "no stale holds"
+    return Check(name="stale-holds", passed=not stale, text=text)
+
+
+def _others(census: Census | None) -> Check:
+    if census is None or census.findings or not (census.rows or census.findings):
+        seen = census is not None and not census.findings
+        problem = str(census.findings[0]) if census and census.findings else ""
+        text = problem or "the vendor's console shows no other instance running"
+        return Check(name="others", passed=True if seen else None, text=text)
+    names = ", ".join(f"{row.name or row.id} ({row.state})" for row in census.rows)
+    return Check(name="others", passed=False, text=f"already running: {names}")
+
+
+def _alert(lab: str, cap: Money) -> Check:
+    alert = Money(cap.micros * ALERT_PERCENT // 100, cap.currency)
+    text = f"the vendor's budget alert is set at {alert} ({ALERT_PERCENT} % of {cap}, lab {lab})"
+    return Check(name="alert", passed=None, text=text)
+
+
+def _timer(flight: Flight, cap: Money) -> Check:
+    text = f"the vendor's auto-termination is set at {AUTO_TERMINATION}"
+    if flight.rate is None:
+        return Check(name="auto-termination", passed=None, text=text)
+    cost = Terms(rate=flight.rate).cost(AUTO_TERMINATION.ns)
+    if cost > cap:
+        text = f"{AUTO_TERMINATION} at {flight.rate} are {cost}, more than {cap}: set it shorter"
+        return Check(name="auto-termination", passed=False, text=text)
+    text += f" ({cost} at {flight.rate}, within {cap})"
+    return Check(name="auto-termination", passed=None, text=text)
+
+
+def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tuple[Check, ...]:
+    """Return whether everything of a label was ended and settled."""
+    books = guard.log.books()
+    open_holds = [hold for hold in books.open.values() if hold.op_label == label]
+    names = ", ".join(f"{hold.id} ({hold.amount})" for hold in open_holds)
+    settled = Check(
+        name="settled",
+        passed=not open_holds,
+        text=f"still open: {names}" if open_holds else f"nothing of {label} is held any more",
+    )
+    rented = [hold for hold in books.rentals.values() if hold.op_label == label]
+    not_gone = [hold.id for hold in rented if hold.state != "gone"]
+    proofs = Check(
+        name="gone",
+        passed=(not not_gone) if rented else None,
+        text=f"not seen to be gone: {', '.join(not_gone)}"
+        if not_gone
+        else "everything rented was seen to be gone"
+        if rented
+        else "the vendor's console shows the instance terminated",
+    )
+    return (settled, proofs) if census is None else (settled, proofs, _others(census))

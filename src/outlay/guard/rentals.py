@@ -1,0 +1,225 @@
+"""Something rented: it bills on whether or not anybody watches, until it is seen to be gone.
+
+One rental is one hold. The hold is written before creation and the vendor's id after it; only a
+listing without it, seen twice, counts as gone. Everything here may be done twice, by the watcher
+and by a person, with the same result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
+from outlay.errors import OutlayError
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.commands import Reply, call
+from outlay.guard.entries import Rental, Vendor, parse_timestamp
+from outlay.guard.errors import HoldResolved
+from outlay.guard.lease import Terms
+from outlay.guard.policy import Hold
+from outlay.guard.vendors import Garbled, Listed, parse_listing
+from outlay.units import Money, Rate
+
+CONFIRMATIONS = 2
+LATE_NS = 600 * 10**9
+"""A vendor may list a new thing this late; until then its absence proves nothing."""
+
+Action = Literal["wait", "terminate", "gone", "lost"]
+
+
+@dataclass(slots=True)
+class Sightings:
+    """What was seen of a rented thing so far.
+
+    Attributes:
+        ever: Whether a listing ever showed it.
+        absent: In how many readable listings in a row it was missing.
+        asked: How often the vendor was told to end it.
+    """
+
+    ever: bool = False
+    absent: int = 0
+    asked: int = 0
+
+    def saw(self, *, present: bool) -> None:
+        """Take note of one readable listing."""
+        self.ever |= present
+        self.absent = 0 if present else self.absent + 1
+
+
+def next_action(
+    sightings: Sightings, *, known_id: bool, overdue: bool, age_ns: int, readable: bool
+) -> Action:
+    """Return what to do about a rented thing. Pure.
+
+    Args:
+        sightings: What was seen of it.
+        known_id: Whether its id is known.
+        overdue: Whether it has to end now.
+        age_ns: How long ago it was ordered.
+        readable: Whether the last listing could be read.
+    """
+    if not known_id:
+        return "lost" if overdue or age_ns > LATE_NS else "wait"
+    may_be_gone = sightings.ever or sightings.asked > 0 or age_ns > LATE_NS
+    if readable and sightings.absent >= CONFIRMATIONS and may_be_gone:
+        return "gone"
+    missing = readable and sightings.absent > 0 and may_be_gone
+    return "terminate" if overdue and not missing else "wait"
+
+
+def ask_list(
+    vendor: Vendor, environ: Mapping[str, str], *, timeout_s: float = 60.0
+) -> tuple[Listed, ...]:
+    """Return what a vendor runs.
+
+    Raises:
+        Garbled: It failed, hung or answered something else; that proves nothing.
+    """
+    reply = call(vendor.list, environ, stdin=vendor.stdin, timeout_s=timeout_s)
+    if reply.problem:
+        raise Garbled(reply.problem)
+    return parse_listing(vendor, reply.output)
+
+
+@dataclass(slots=True, kw_only=True)
+class Tenancy:
+    """One rental as somebody who may end it sees it: a watcher, ``down`` or ``reap``.
+
+    Raises:
+        NotARental: The hold pays for nothing rented.
+    """
+
+    guard: BudgetGuard
+    hold: Hold
+    environ: Mapping[str, str]
+    clock: Clock = SYSTEM
+    say: Callable[[str], None] = lambda _: None
+    timeout_s: float = 60.0
+    sightings: Sightings = field(default_factory=Sightings)
+
+    def __post_init__(self) -> None:
+        if self.hold.rental is None:
+            raise NotARental(self.hold.id)
+
+    @property
+    def rental(self) -> Rental:
+        """How to find and end it."""
+        assert self.hold.rental is not None
+        return self.hold.rental
+
+    @property
+    def age_ns(self) -> int:
+        """How long ago it was ordered."""
+        return self.clock.wall_ns() - wall_ns_of(parse_timestamp(self.rental.started))
+
+    @property
+    def left_ns(self) -> int:
+        """How long until it has to be told to end; negative when that is overdue."""
+        return wall_ns_of(parse_timestamp(self.rental.deadline)) - self.clock.wall_ns()
+
+    def cost(self) -> Money:
+        """What it has cost by now, estimated from the time since it was ordered."""
+        return Terms(rate=Rate.parse(self.rental.rate)).cost(max(0, self.age_ns))
+
+    def look(self) -> bool:
+        """Look it up at the vendor, by id or by name; return whether the listing was readable."""
+        try:
+            listed = ask_list(self.rental.vendor, self.environ, timeout_s=self.timeout_s)
+        except Garbled as error:
+            self.say(f"{self.rental.name}: the vendor's list says nothing: {error}")
+            return False
+        self.consider(listed)
+        return True
+
+    def consider(self, listed: tuple[Listed, ...]) -> None:
+        """Take note of a readable listing."""
+        found = next((x for x in listed if self.is_this(x)), None)
+        if found is not None and not self.hold.resource:
+            self.note("created", resource=found.id, how="found by its name")
+        self.sightings.saw(present=found is not None)
+
+    def is_this(self, listed: Listed) -> bool:
+        """Return whether something listed is what this rental pays for."""
+        known = self.hold.resource
+        return bool(known and listed.id == known) or listed.name == self.rental.name
+
+    def act(self, *, overdue: bool, readable: bool) -> Action:
+        """Do what is due, and return what that was."""
+        action = next_action(
+            self.sightings,
+            known_id=bool(self.hold.resource),
+            overdue=overdue,
+            age_ns=self.age_ns,
+            readable=readable,
+        )
+        if action == "terminate":
+            self._terminate()
+        elif action == "gone":
+            self._settle()
+        elif action == "lost" and self.hold.state != "unknown":
+            self.say(f"{self.rental.name}: no id is known and the vendor lists no such name")
+            self.note("unknown")
+        return action
+
+    def note(self, event: str, **detail: str) -> None:
+        """Write down what happened to it, and keep our own copy of the hold in step."""
+        self.guard.note(event, hold=self.hold, **detail)
+        self.hold = self.guard.log.books().rentals[self.hold.id]
+
+    def _terminate(self) -> None:
+        if self.sightings.asked == 0:
+            self.note("terminating", at=utc_text(self.clock.wall_ns()))
+        vendor = self.rental.vendor
+        reply: Reply = call(
+            vendor.terminate, self.environ, stdin=vendor.stdin,
+            places={"id": self.hold.resource}, timeout_s=self.timeout_s,
+        )  # fmt: skip
+        self.sightings.asked += 1
+        if reply.problem:
+            self.say(f"{self.rental.name}: termination: {reply.problem}; trying again")
+
+    def _settle(self) -> None:
+        """It is gone: write down the proof, then what it cost."""
+        proof = f"verified gone {utc_text(self.clock.wall_ns())}"
+        self.note("gone", resource=self.hold.resource, proof=proof)
+        cost = self.cost()
+        try:
+            self.guard.record_actual(self.hold.op_label, cost, hold=self.hold, basis="estimated")
+        except HoldResolved:  # the watcher and a person saw it at the same time
+            return
+        self.say(f"{self.rental.name}: {proof}; about {cost}")
+        try:
+            write_proof(self.guard.log_path.parent, self.hold, proof, cost)
+        except OSError as error:
+            self.say(f"the proof is in the log; its file could not be written: {error.strerror}")
+
+
+def proof_path(directory: Path, name: str) -> Path:
+    """Return where the proof of a termination is kept."""
+    return directory / f"proof-terminated-{name}.txt"
+
+
+def write_proof(directory: Path, hold: Hold, proof: str, cost: Money) -> None:
+    """Write the proof of a termination beside the log, as a page for people."""
+    assert hold.rental is not None
+    proof_path(directory, hold.rental.name).write_text(
+        f"{proof}\n\n"
+        f"what       {hold.rental.name} ({hold.rental.vendor.name} {hold.resource})\n"
+        f"for        {hold.op_label}, hold {hold.id}\n"
+        f"ordered    {hold.rental.started}\n"
+        f"cost       {cost} (estimated: time since it was ordered, at {hold.rental.rate})\n"
+        f"how        two readable listings of the vendor in a row did not show it\n"
+    )
+
+
+class NotARental(OutlayError):
+    """A hold pays for nothing rented, so there is nothing to end."""
+
+    exit_code = 2
+
+    def __init__(self, hold: str) -> None:
+        super().__init__(f"hold {hold} pays for nothing rented; `outlay guard status` lists them")

@@ -1,0 +1,281 @@
+"""A command that *is* the spend: it runs while there is money for it, and not a slice longer.
+
+The supervisor holds money for the next slice before it runs, extends the hold while it runs, and
+records what it cost. A keeper process ends the command should the supervisor die or hang.
+"""
+
+from __future__ import annotations
+
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import OutlayError
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.lease import Terms
+from outlay.guard.leasing import Lease
+from outlay.guard.processes import MARK_VARIABLE, anything_left, signal_all
+from outlay.units import Money
+from outlay.units.quantity import duration_text
+
+_TICK_S = 0.1
+_RETRY_NS = 10**9
+_FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class CommandNotStarted(OutlayError):
+    """The command could not be started; its hold was released."""
+
+    exit_code = 2
+
+    def __init__(self, command: str, problem: str) -> None:
+        super().__init__(f"{command}: {problem}. Nothing was spent and the hold was released.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a supervised command ended.
+
+    Attributes:
+        exit_code: The command's own (128 + number when a signal ended it); 3 when the guard did.
+        stopped_because: Why the guard ended it; empty when it ended by itself.
+        elapsed_ns: How long it ran, to the last of its processes.
+        actual: What that cost.
+        recorded: False when the log could not take it; the hold is then still open.
+    """
+
+    exit_code: int
+    stopped_because: str
+    elapsed_ns: int
+    actual: Money
+    hold: str
+    recorded: bool
+
+
+class Supervisor:
+    """One supervised command.
+
+    Args:
+        guard: Whose money it is.
+        label: What the spend is called.
+        terms: The rate, the longest time, the slice and the notice.
+        say: Told what a person should know, one sentence at a time.
+    """
+
+    def __init__(
+        self,
+        guard: BudgetGuard,
+        label: str,
+        terms: Terms,
+        *,
+        lab: str | None = None,
+        clock: Clock = SYSTEM,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._guard = guard
+        self._label = label
+        self._lab = lab
+        self._terms = terms
+        self._clock = clock
+        self._say = say
+        self._signal: int | None = None
+        self._stopping = ""
+        self._kill_ns: int | None = None
+        self._no_more = ""
+        self._retry_ns = 0
+        self._seen_ns = 0
+
+    def run(self, command: Sequence[str], environ: Mapping[str, str]) -> Outcome:
+        """Run a command to its end, or to the end of the money.
+
+        Raises:
+            BudgetGuardExceeded: There is no room even for the first slice; nothing was started.
+            CommandNotStarted: There is no such program.
+        """
+        self._lease = Lease.open(self._guard, self._label, self._terms, environ, lab=self._lab)
+        self._say_terms()
+        self._mark = secrets.token_hex(8)
+        with self._signals_forwarded():
+            self._keeper = self._start_keeper()
+            self._start_ns = self._clock.monotonic_ns()
+            self._child = self._start(command, environ)
+            self._tell(f"group {self._child.pid}")
+            self._promise()
+            try:
+                self._watch()
+                self._end_what_is_left()
+            finally:
+                elapsed_ns = self._elapsed_ns()
+                self._dismiss_keeper()
+        return self._record(elapsed_ns)
+
+    def _say_terms(self) -> None:
+        terms, hold = self._terms, self._lease.hold
+        most = f", at most {terms.most} = {terms.cost(terms.most.ns)}" if terms.most else ""
+        self._say(
+            f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}; "
+            f"worst overshoot {terms.overshoot()} (slice {terms.slice} + notice {terms.notice})"
+        )
+
+    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        try:
+            # A group of its own, so that ending the group does not end the supervisor. A group
+            # in the background may not read the terminal, so it is not given one.
+            stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
+            marks = {MARK_VARIABLE: self._mark, **self._lease.environ()}
+            return subprocess.Popen(command, stdin=stdin, env={**environ, **marks}, process_group=0)
+        except (OSError, ValueError) as error:
+            self._dismiss_keeper()
+            problem = getattr(error, "strerror", None) or str(error)
+            self._lease.void(f"not started: {problem}")
+            raise CommandNotStarted(command[0], problem) from error
+
+    def _elapsed_ns(self) -> int:
+        return self._clock.monotonic_ns() - self._start_ns
+
+    # -- while it runs ----------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                self._child.wait(_TICK_S)
+                return
+            now_ns = self._elapsed_ns()
+            self._warn(now_ns)
+            self._pay(now_ns)
+            self._keep_keeper()
+
+    def _warn(self, now_ns: int) -> None:
+        for percent in self._terms.warnings(self._seen_ns, now_ns):
+            spent = self._terms.cost(now_ns)
+            self._say(f"{percent} % of its longest time used, {spent} so far")
+        self._seen_ns = now_ns
+
+    def _pay(self, now_ns: int) -> None:
+        """Extend while there is money; begin stopping when there is not; kill after the notice."""
+        if self._kill_ns is not None:
+            if now_ns >= self._kill_ns:
+                signal_all(signal.SIGKILL, self._child.pid, self._mark)
+            return
+        ask_ns = self._terms.ask_ns(self._lease.hold.amount)
+        if ask_ns is not None and now_ns >= max(ask_ns, self._retry_ns):
+            self._extend(now_ns)
+        stop_ns = self._terms.stop_ns(self._lease.hold.amount)
+        if self._signal is not None:
+            self._begin_stopping(now_ns, "", self._signal)
+        elif stop_ns is not None and now_ns >= stop_ns:
+            most = self._terms.most
+            timed_out = most is not None and now_ns >= most.ns - self._terms.notice.ns
+            reason = f"its longest time of {most}" if timed_out else self._no_more
+            self._begin_stopping(now_ns, reason, signal.SIGTERM)
+
+    def _extend(self, now_ns: int) -> None:
+        try:
+            self._lease.extend(now_ns)
+        except OutlayError as error:
+            if not self._no_more:
+                self._say(f"no more money: {error}")
+            self._no_more = str(error)
+            self._retry_ns = now_ns + _RETRY_NS
+        else:
+            self._no_more = ""
+            self._promise()
+
+    def _begin_stopping(self, now_ns: int, reason: str, number: int) -> None:
+        self._stopping = reason
+        self._kill_ns = now_ns + self._terms.notice.ns
+        if reason:
+            self._say(f"ending it ({reason}); it is killed in {self._terms.notice}")
+        signal_all(number, self._child.pid, self._mark)
+        self._tell(f"until {self._start_ns + self._kill_ns}")
+
+    def _end_what_is_left(self) -> None:
+        """End what the command left running behind itself; nobody pays for it any more."""
+        group, mark = self._child.pid, self._mark
+        if not anything_left(group, mark):
+            return
+        if self._kill_ns is None:
+            self._say("the command ended and left processes behind; ending them")
+            self._begin_stopping(self._elapsed_ns(), "", signal.SIGTERM)
+        while anything_left(group, mark):
+            assert self._kill_ns is not None
+            if self._elapsed_ns() >= self._kill_ns:
+                signal_all(signal.SIGKILL, group, mark)
+            self._clock.sleep(_TICK_S)
+
+    @contextmanager
+    def _signals_forwarded(self) -> Iterator[None]:
+        def remember(number: int, _: FrameType | None) -> None:
+            if self._signal is not None:
+                self._kill_ns = 0  # asked twice: no notice any more
+            self._signal = number
+
+        before = {number: signal.signal(number, remember) for number in _FORWARDED}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # -- its end ----------------------------------------------------------------------------
+
+    def _record(self, elapsed_ns: int) -> Outcome:
+        actual, recorded = self._terms.cost(elapsed_ns), True
+        try:
+            self._lease.settle(actual)
+        except OutlayError as error:
+            recorded = False
+            self._say(
+                f"{actual} could not be recorded, hold {self._lease.hold.id} stays open: {error}"
+            )
+        else:
+            self._say(f"{actual} for {duration_text(elapsed_ns)}")
+        code = self._child.returncode
+        return Outcome(
+            exit_code=3 if self._stopping else (code if code >= 0 else 128 - code),
+            stopped_because=self._stopping,
+            elapsed_ns=elapsed_ns,
+            actual=actual,
+            hold=self._lease.hold.id,
+            recorded=recorded,
+        )
+
+    # -- the keeper -------------------------------------------------------------------------
+
+    def _start_keeper(self) -> subprocess.Popen[str]:
+        """Start it in a session of its own, which what ends ours does not reach."""
+        notice = str(self._terms.notice.ns)
+        command = [sys.executable, "-m", "outlay.guard.keeper", self._mark, notice]
+        return subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
+
+    def _tell(self, line: str) -> None:
+        assert self._keeper.stdin is not None
+        with suppress(BrokenPipeError):  # a keeper that died is replaced at the next tick
+            self._keeper.stdin.write(line + "\n")
+            self._keeper.stdin.flush()
+
+    def _promise(self) -> None:
+        """Tell the keeper up to when the command may run without our speaking again."""
+        stop_ns = self._terms.stop_ns(self._lease.hold.amount)
+        if stop_ns is not None:
+            # A second, so that it is the supervisor who stops the command when both are well.
+            self._tell(f"until {self._start_ns + stop_ns + 10**9}")
+
+    def _keep_keeper(self) -> None:
+        if self._keeper.poll() is not None:
+            self._keeper = self._start_keeper()
+            self._tell(f"group {self._child.pid}")
+            self._promise()
+
+    def _dismiss_keeper(self) -> None:
+        self._tell("done")
+        assert self._keeper.stdin is not None
+        with suppress(BrokenPipeError):
+            self._keeper.stdin.close()
+        self._keeper.wait()

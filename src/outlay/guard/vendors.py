@@ -1,0 +1,141 @@
+"""What vendors answer, read; and the commands of three of them. Pure.
+
+Command line tools: runpodctl (``pod list --all`` shows stopped pods too, which still bill),
+vastai, and Lambda's Cloud API through curl, whose key goes through standard input so that no
+process list shows it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+from outlay.errors import InvalidValue, OutlayError, choices
+from outlay.guard.entries import Vendor
+
+_CURL = ("curl", "--silent", "--show-error", "--fail", "--max-time", "30", "--config", "-")
+_LAMBDA = "https://cloud.lambda.ai/api/v1"
+
+PRESETS = {
+    "runpod": Vendor(
+        name="runpod",
+        list=("runpodctl", "pod", "list", "--all", "--output", "json"),
+        terminate=("runpodctl", "pod", "delete", "{id}"),
+    ),
+    "vast": Vendor(
+        name="vast",
+        list=("vastai", "show", "instances", "--raw"),
+        terminate=("vastai", "destroy", "instance", "{id}", "--raw"),
+        id_from="json:.new_contract",
+        name_key="label",
+    ),
+    "lambda": Vendor(
+        name="lambda",
+        list=(*_CURL, f"{_LAMBDA}/instances"),
+        terminate=(
+            *_CURL, "--header", "Content-Type: application/json",
+            "--data", '{"instance_ids": ["{id}"]}', f"{_LAMBDA}/instance-operations/terminate",
+        ),
+        id_from="json:.data.instance_ids[0]",
+        items=".data",
+        state_key="status",
+        gone_states=("terminated",),
+        stdin='header = "Authorization: Bearer $LAMBDA_API_KEY"\n',
+    ),
+}  # fmt: skip
+
+_STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+)\]")
+
+
+class Garbled(OutlayError):
+    """A vendor's answer can't be read, so it proves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """Something that a vendor says it runs."""
+
+    id: str
+    name: str
+
+
+def preset(name: str) -> Vendor:
+    """Return the commands of a vendor we know.
+
+    Raises:
+        InvalidValue: We do not know it.
+    """
+    if name not in PRESETS:
+        raise InvalidValue("vendor", name, choices(PRESETS))
+    return PRESETS[name]
+
+
+def parse_id(id_from: str, output: str) -> str:
+    """Return the id that the output of a creation shows.
+
+    Raises:
+        Garbled: It is not where it should be.
+        InvalidValue: ``id_from`` itself makes no sense.
+    """
+    how, _, where = id_from.partition(":")
+    if how == "regex":
+        match = re.search(where, output)
+        found: object = match[1] if match and match.re.groups else match and match[0]
+    elif how == "json":
+        found = _at(_json(output), where)
+    else:
+        raise InvalidValue("id-from", id_from, "json:.path.to[0].id or regex:pattern")
+    if isinstance(found, bool) or not isinstance(found, str | int) or not str(found).strip():
+        raise Garbled(f"no id at {id_from} in what creation printed")
+    return str(found).strip()
+
+
+def parse_listing(vendor: Vendor, output: str) -> tuple[Listed, ...]:
+    """Return what a vendor runs, without what it shows as gone for good.
+
+    Raises:
+        Garbled: The answer is not the list that was expected; an empty list is one.
+    """
+    items = _at(_json(output), vendor.items)
+    if not isinstance(items, list):
+        raise Garbled(f"expected a JSON array{' at ' + vendor.items if vendor.items else ''}")
+    return tuple(
+        Listed(_id_of(vendor, item), str(item.get(vendor.name_key) or ""))
+        for item in items
+        if not _is_gone(vendor, item)
+    )
+
+
+def _id_of(vendor: Vendor, item: object) -> str:
+    found = item.get(vendor.id_key) if isinstance(item, dict) else None
+    if isinstance(found, bool) or not isinstance(found, str | int):
+        raise Garbled(f"a listed item has no {vendor.id_key!r}")
+    return str(found)
+
+
+def _is_gone(vendor: Vendor, item: object) -> bool:
+    state = item.get(vendor.state_key) if isinstance(item, dict) and vendor.state_key else None
+    return state in vendor.gone_states
+
+
+def _json(output: str) -> object:
+    try:
+        return json.loads(output)
+    except json.JSONDecodeError as error:
+        raise Garbled(f"the answer is no JSON ({error})") from None
+
+
+def _at(value: object, path: str) -> object:
+    """Return what stands at ``.a.b[0]``; the empty path is the value itself."""
+    if "".join(match[0] for match in _STEP.finditer(path)) != path:
+        raise InvalidValue("path", path, "keys and indices such as .data.ids[0]")
+    for match in _STEP.finditer(path):
+        key, index = match[1], match[2]
+        if key is not None and isinstance(value, dict) and key in value:
+            value = value[key]
+        elif index is not None and isinstance(value, list) and int(index) < len(value):
+            value = value[int(index)]
+        else:
+            raise Garbled(f"nothing at {path}")
+    return value

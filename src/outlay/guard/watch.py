@@ -1,0 +1,105 @@
+"""The watcher of something rented: ``python -m outlay.guard.watch``.
+
+It survives the terminal and the person, ends the thing at its deadline, asks again until the
+vendor no longer lists it, and then settles the hold. Should the machine itself go down,
+``outlay guard reap --terminate`` from cron does the same.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from outlay.clock import SYSTEM, Clock, utc_text
+from outlay.errors import OutlayError
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.policy import Hold
+from outlay.guard.processes import MARK_VARIABLE
+from outlay.guard.rentals import Tenancy
+from outlay.units import Duration
+
+POLL = Duration(30 * 10**9)
+
+
+def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: Duration) -> None:
+    """Start a watcher that outlives this process; returns once it runs on its own.
+
+    Raises:
+        OSError: It could not be started.
+    """
+    command = [sys.executable, "-m", "outlay.guard.watch", str(log_path), hold.id, str(poll.ns)]
+    clean = {name: value for name, value in environ.items() if name != MARK_VARIABLE}
+    with (log_path.parent / f"watch-{hold.id}.log").open("ab") as output:
+        done = subprocess.run(
+            command, env=clean, check=False, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+    if done.returncode:
+        raise OSError(done.returncode, f"the watcher failed; see {output.name}")
+
+
+class Watch:
+    """One rental, watched until its hold is resolved."""
+
+    def __init__(self, place: Tenancy, poll: Duration, clock: Clock = SYSTEM) -> None:
+        self._place = place
+        self._poll = poll
+        self._clock = clock
+        # On the monotonic clock as well: a wall clock set back must not lengthen its life.
+        self._due_ns = clock.monotonic_ns() + place.left_ns
+
+    def overdue(self) -> bool:
+        """Return whether it has to end, by either clock."""
+        return self._place.left_ns <= 0 or self._clock.monotonic_ns() >= self._due_ns
+
+    def round(self) -> bool:
+        """Look and act once; return whether there is anything left to watch."""
+        place = self._place
+        books = place.guard.log.books()
+        if place.hold.id in books.resolved:
+            return False
+        place.hold = books.open[place.hold.id]
+        readable = place.look()
+        return place.act(overdue=self.overdue(), readable=readable) != "gone"
+
+    def pause_s(self) -> float:
+        """Return how long to wait: never past the deadline, and briefly once it has passed."""
+        poll = self._poll.seconds
+        until_due = min(self._place.left_ns, self._due_ns - self._clock.monotonic_ns()) / 1e9
+        return max(0.05, min(poll, until_due)) if until_due > 0 else min(poll, 15.0)
+
+
+def watch(log_path: Path, hold_id: str, poll: Duration) -> None:
+    """Watch a rental to its end; what goes wrong is said, and tried again."""
+    guard = BudgetGuard.of_log(log_path)
+    place = Tenancy(guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say)
+    place.note("watched", watcher=f"{os.uname().nodename}:{os.getpid()}")
+    watching = Watch(place, poll)
+    while True:
+        try:
+            if not watching.round():
+                return
+        except (OutlayError, OSError) as error:  # the log is locked, the disk full: not for ever
+            _say(str(error))
+        SYSTEM.sleep(watching.pause_s())
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{utc_text(SYSTEM.wall_ns())} {text}\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    """Leave the caller behind, then watch."""
+    if os.fork():
+        os._exit(0)
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    watch(Path(sys.argv[1]), sys.argv[2], Duration(int(sys.argv[3])))
+
+
+if __name__ == "__main__":
+    main()

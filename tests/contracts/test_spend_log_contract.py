@@ -1,0 +1,93 @@
+"""What every spend log must do, whatever it is kept in."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from outlay.guard.entries import SCHEMA, Captured, Held
+from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.filelog import FileSpendLog
+from outlay.guard.policy import Books
+from outlay.guard.spendlog import MemorySpendLog, Posting, SpendLog
+
+MakeLog = Callable[[Path], SpendLog]
+IMPLEMENTATIONS: dict[str, MakeLog] = {
+    "file": lambda directory: FileSpendLog(directory / "spend.jsonl"),
+    "memory": lambda _: MemorySpendLog(),
+}
+
+
+@pytest.fixture(params=IMPLEMENTATIONS)
+def log(request: pytest.FixtureRequest, tmp_path: Path) -> SpendLog:
+    return IMPLEMENTATIONS[request.param](tmp_path)
+
+
+def held(hold: str, amount: str = "1") -> Held:
+    return Held(
+        v=SCHEMA, ts="2026-11-15T10:00:00Z", op_label="op", currency="USD",
+        estimated=Decimal(amount),
+        hold=hold, lab="buffer", day="2026-11-15",
+    )  # fmt: skip
+
+
+def captured(hold: str, amount: str) -> Captured:
+    return Captured(
+        v=SCHEMA, ts="2026-11-15T11:00:00Z", op_label="op", currency="USD", actual=Decimal(amount),
+        hold=hold, lab="buffer", day="2026-11-15",
+    )  # fmt: skip
+
+
+def test_an_empty_log_holds_nothing(log: SpendLog) -> None:
+    assert log.books().held() == 0
+    assert log.lines() == ()
+    assert log.verify().findings == ()
+
+
+def test_a_transaction_answers_what_was_decided(log: SpendLog) -> None:
+    assert log.transact(lambda _: Posting((held("a"),), "yes")) == "yes"
+
+
+def test_entries_are_folded_and_kept_in_order(log: SpendLog) -> None:
+    first, second = held("a", "2"), captured("a", "1.5")
+    log.transact(lambda _: Posting((first, second), None))
+    assert log.lines() == (first, second)
+    assert log.books().captured() == 1_500_000
+    assert log.books().held() == 0
+
+
+def test_the_next_decision_sees_the_last_ones_entries(log: SpendLog) -> None:
+    log.transact(lambda _: Posting((held("a", "3"),), None))
+    assert log.transact(lambda books: Posting((), books.held())) == 3_000_000
+
+
+def test_a_refusal_writes_nothing(log: SpendLog) -> None:
+    def refuse(_: Books) -> Posting[None]:
+        raise BudgetGuardExceeded("no")
+
+    with pytest.raises(BudgetGuardExceeded):
+        log.transact(refuse)
+    assert log.lines() == ()
+    assert log.transact(lambda _: Posting((held("a"),), "still usable")) == "still usable"
+
+
+def test_deciding_and_appending_are_one_step_between_threads(log: SpendLog) -> None:
+    def at_most_ten(books: Books) -> Posting[bool]:
+        if books.held() >= 10_000_000:
+            return Posting((), False)
+        return Posting((held(f"{threading.get_ident()}-{books.held()}"),), True)
+
+    def ask() -> None:
+        for _ in range(5):
+            log.transact(at_most_ten)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert log.books().held() == 10_000_000

@@ -1,0 +1,471 @@
+"""Something rented: held before it exists, ended at its deadline, settled only when gone.
+
+The vendor is a program that accepts termination and ignores it, fails, hangs, answers late or
+prints garbage.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import vendor_stand_in
+from guard_helpers import wait_until
+from outlay.clock import ManualClock
+from outlay.errors import InvalidValue
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import Vendor
+from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.policy import Hold
+from outlay.guard.reap import Reaper
+from outlay.guard.rentals import Tenancy, proof_path
+from outlay.guard.renting import (
+    CreationFailed,
+    Order,
+    RentalUnknown,
+    VendorUnusable,
+    rent,
+)
+from outlay.guard.watch import Watch, start_watcher
+from outlay.units import Duration, Money, Rate
+
+HOUR = 3600 * 10**9
+ENVIRON = dict(os.environ)
+PROGRAM = (sys.executable, "-S", "-E", vendor_stand_in.__file__)
+
+
+class StandIn:
+    """The vendor, seen from the test."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def behave(self, command: str, mode: str) -> None:
+        (self.directory / f"{command}.mode").write_text(mode)
+
+    def vendor(self) -> Vendor:
+        base = (*PROGRAM, str(self.directory))
+        return Vendor(name="stand-in", list=(*base, "list"), terminate=(*base, "terminate", "{id}"))
+
+    def create_command(self) -> tuple[str, ...]:
+        return (*PROGRAM, str(self.directory), "create", "{name}")
+
+    def running(self) -> list[str]:
+        file = self.directory / "pods.json"
+        pods = json.loads(file.read_text()) if file.exists() else []
+        return [pod["id"] for pod in pods if pod["dying"] is None]
+
+    def calls(self, command: str) -> int:
+        lines = (self.directory / "calls").read_text().splitlines()
+        return sum(line.split()[0] == command for line in lines)
+
+
+@pytest.fixture
+def vendor(tmp_path: Path) -> StandIn:
+    directory = tmp_path / "vendor"
+    directory.mkdir()
+    return StandIn(directory)
+
+
+@pytest.fixture
+def guard(tmp_path: Path, clock: ManualClock) -> BudgetGuard:
+    return BudgetGuard(50, tmp_path / "books" / "spend.jsonl", clock=clock, environ={})
+
+
+def order(vendor: StandIn, /, **changes: object) -> Order:
+    wanted: dict[str, object] = {
+        "label": "lab02-tp", "limit": Money.parse("20 USD"), "rate": Rate.parse("2 USD/h"),
+        "vendor": vendor.vendor(), "create": vendor.create_command(),
+        "settle": Duration.parse("1s"), "create_timeout": Duration.parse("1s"),
+    }  # fmt: skip
+    return Order(**(wanted | changes))  # type: ignore[arg-type]
+
+
+def no_watcher(_: Hold) -> None:
+    """For tests that are the watcher themselves."""
+
+
+def rented(guard: BudgetGuard, vendor: StandIn, clock: ManualClock, **changes: object) -> Hold:
+    wanted = order(vendor, **changes)
+    return rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
+
+
+def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock) -> Watch:
+    place = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock, timeout_s=1.0)
+    return Watch(place, Duration.parse("30s"), clock)
+
+
+def events(guard: BudgetGuard) -> list[str]:
+    lines = [json.loads(line) for line in guard.log_path.read_text().splitlines()]
+    return [line.get("event") or line["kind"] for line in lines]
+
+
+class TestOrdering:
+    def test_the_hold_is_written_before_creation_and_the_id_after(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        held_at_creation: list[float] = []
+        hold = rent(
+            guard, order(vendor), ENVIRON, clock=clock,
+            start_watcher=lambda _: held_at_creation.append(guard.held),
+        )  # fmt: skip
+        assert held_at_creation == [20.0]
+        assert events(guard) == ["hold", "created"]
+        assert (hold.resource, vendor.running()) == ("pod-1", ["pod-1"])
+
+    def test_the_deadline_leaves_time_for_ending_it(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        place = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock)
+        assert place.left_ns == 10 * HOUR - 120 * 10**9
+
+    def test_without_room_nothing_is_created(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        with pytest.raises(BudgetGuardExceeded):
+            rented(guard, vendor, clock, limit=Money.parse("51 USD"))
+        assert vendor.running() == []
+
+    @pytest.mark.parametrize("mode", ["fail", "garbage", "empty"])
+    def test_a_vendor_that_cannot_list_gets_no_order(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
+    ) -> None:
+        vendor.behave("list", mode)
+        with pytest.raises(VendorUnusable):
+            rented(guard, vendor, clock)
+        assert (guard.committed, vendor.running()) == (0.0, [])
+
+    def test_a_creation_that_failed_and_is_not_listed_releases_its_hold(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        vendor.behave("create", "fail")
+        with pytest.raises(CreationFailed):
+            rented(guard, vendor, clock)
+        assert guard.committed == 0.0
+
+    @pytest.mark.parametrize("mode", ["garbage", "fail-but-did", "empty"])
+    def test_an_id_that_was_not_told_is_found_by_the_name(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
+    ) -> None:
+        vendor.behave("create", mode)
+        hold = rented(guard, vendor, clock)
+        assert hold.resource == "pod-1"
+        assert guard.held == 20.0
+
+    def test_a_creation_that_hangs_is_unknown_loud_and_still_counted(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        vendor.behave("create", "hang")
+        with pytest.raises(RentalUnknown, match="IT MAY BE RUNNING"):
+            rented(guard, vendor, clock)
+        assert guard.held == 20.0
+        assert "id is unknown" in str(guard.findings()[0])
+
+    def test_an_unparsed_id_that_is_listed_late_is_unknown_and_then_found(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        vendor.behave("create", "late:20")
+        wanted = order(vendor, vendor=vendor_with_id_from(vendor, "json:.uuid"))
+        with pytest.raises(RentalUnknown):
+            rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
+        assert guard.held == 20.0
+        (hold,) = guard.holds()
+        watch = watching(guard, hold, clock)
+        while not guard.holds()[0].resource:
+            assert watch.round()
+        assert guard.holds()[0].resource == "pod-1"
+        assert guard.findings() == ()
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"create": ("make", "a-pod")},
+            {"rate": Rate.parse("0 USD/h")},
+            {"limit": Money.parse("0.05 USD")},
+            {"create": ("make", "{name}", "$NOT_SET_ANYWHERE")},
+        ],
+    )
+    def test_what_could_not_be_ended_is_refused_before_money_is_held(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, changes: dict[str, object]
+    ) -> None:
+        with pytest.raises(InvalidValue):
+            rented(guard, vendor, clock, **changes)
+        assert guard.committed == 0.0
+
+
+def vendor_with_id_from(vendor: StandIn, id_from: str) -> Vendor:
+    known = vendor.vendor()
+    return Vendor(name=known.name, list=known.list, terminate=known.terminate, id_from=id_from)
+
+
+class TestTheDeadline:
+    def test_before_it_nothing_is_ended(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        clock.advance(9 * HOUR)
+        assert watch.round()
+        assert vendor.running() == ["pod-1"]
+
+    def test_at_it_the_thing_is_ended_and_settled_once_it_is_gone(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        watch = watching(guard, hold, clock)
+        clock.advance(10 * HOUR - 120 * 10**9)
+        while watch.round():
+            pass
+        assert vendor.running() == []
+        assert events(guard) == ["hold", "created", "terminating", "gone", "capture"]
+        assert (guard.held, guard.total_spent) == (0.0, 19.933334)
+        assert hold.rental is not None
+        proof = proof_path(guard.log_path.parent, hold.rental.name).read_text()
+        assert proof.startswith("verified gone 2023-11-15 08:11:20Z\n")
+        assert "verified gone 2023-11-15 08:11:20Z" in guard.log_path.read_text()
+
+    def test_a_clock_set_back_does_not_lengthen_its_life(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        clock.advance(10 * HOUR)
+        clock.step_wall(-8 * HOUR)
+        watch.round()
+        assert vendor.running() == []
+
+    @pytest.mark.parametrize("mode", ["ignore", "fail", "hang"])
+    def test_a_termination_that_does_not_work_is_tried_again_and_the_hold_stays(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
+    ) -> None:
+        vendor.behave("terminate", mode)
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        clock.advance(10 * HOUR)
+        assert all(watch.round() for _ in range(3))
+        assert vendor.calls("terminate") == 3
+        assert guard.held == 20.0
+        vendor.behave("terminate", "ok")
+        while watch.round():
+            pass
+        assert guard.held == 0.0
+
+    def test_a_thing_that_goes_late_is_settled_late(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        vendor.behave("terminate", "late:4")
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        clock.advance(10 * HOUR)
+        rounds = 0
+        while watch.round():
+            rounds += 1
+            clock.advance(HOUR)
+        assert rounds > 4
+        assert guard.total_spent == 2.0 * (10 + rounds)
+
+    @pytest.mark.parametrize("mode", ["fail", "hang", "garbage", "empty"])
+    def test_a_list_that_says_nothing_proves_nothing_and_the_thing_is_still_ended(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
+    ) -> None:
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        clock.advance(10 * HOUR)
+        vendor.behave("list", mode)
+        assert all(watch.round() for _ in range(3))
+        assert vendor.running() == []
+        assert guard.held == 20.0
+        vendor.behave("list", "ok")
+        while watch.round():
+            pass
+        assert guard.held == 0.0
+
+    def test_one_empty_listing_is_not_believed(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        assert watch.round()
+        pods = (vendor.directory / "pods.json").read_text()
+        (vendor.directory / "pods.json").write_text("[]")
+        assert watch.round()
+        (vendor.directory / "pods.json").write_text(pods)
+        assert watch.round()
+        assert guard.held == 20.0
+
+    def test_a_new_thing_that_is_not_listed_yet_is_not_called_gone(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        vendor.behave("create", "late:4")
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        assert all(watch.round() for _ in range(6))
+        assert guard.held == 20.0
+
+    def test_a_thing_that_vanished_early_is_settled_for_the_time_it_lived(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        assert watch.round()
+        clock.advance(HOUR)
+        (vendor.directory / "pods.json").write_text("[]")
+        while watch.round():
+            pass
+        assert guard.total_spent == 2.0
+
+
+class TestReaping:
+    def test_strangers_are_shown_and_never_ended(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        rented(guard, vendor, clock)
+        subprocess.run([*PROGRAM, vendor.directory, "create", "somebody-elses"], check=True)
+        census = Reaper(guard, ENVIRON, clock=clock).census()
+        assert [(row.id, row.state) for row in census.rows] == [
+            ("pod-1", "running"),
+            ("pod-2", "stranger"),
+        ]
+        assert not any(row.needs_ending for row in census.rows)
+
+    def test_what_is_overdue_and_ours_is_ended_and_settled(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        clock.advance(11 * HOUR)
+        reaper = Reaper(guard, ENVIRON, clock=clock)
+        (row,) = reaper.census().rows
+        assert (row.state, row.needs_ending) == ("overdue", True)
+        assert reaper.end(hold)
+        assert vendor.running() == []
+        assert guard.held == 0.0
+        assert reaper.census().rows == ()
+
+    def test_what_the_books_call_ended_and_still_runs_is_found(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        guard.void(hold, "a person was mistaken")
+        reaper = Reaper(guard, ENVIRON, clock=clock)
+        (row,) = reaper.census().rows
+        assert (row.state, row.needs_ending) == ("ended but listed", True)
+        assert reaper.end(hold)
+        assert vendor.running() == []
+
+    def test_what_cannot_be_ended_is_said_loudly(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        vendor.behave("terminate", "ignore")
+        said: list[str] = []
+        assert not Reaper(guard, ENVIRON, clock=clock, say=said.append).end(hold, rounds=2)
+        assert "IS STILL THERE" in said[-1]
+        assert guard.held == 20.0
+
+    def test_a_list_that_fails_is_a_finding_and_ends_nothing(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        rented(guard, vendor, clock)
+        vendor.behave("list", "garbage")
+        census = Reaper(guard, ENVIRON, clock=clock).census()
+        assert census.rows == ()
+        assert "its list says nothing" in str(census.findings[0])
+
+
+class TestTheWatcher:
+    """Real processes and real time."""
+
+    ORDER = """
+import os, sys
+from pathlib import Path
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import Vendor
+from outlay.guard.renting import Order, rent
+from outlay.guard.watch import start_watcher
+from outlay.units import Duration, Money, Rate
+log, *base = sys.argv[1:]
+guard = BudgetGuard(50, log)
+vendor = Vendor(name="stand-in", list=(*base, "list"), terminate=(*base, "terminate", "{id}"))
+poll = Duration.parse("100ms")
+order = Order(label="lab02-tp", limit=Money.parse("6 USD"), rate=Rate.parse("3600 USD/h"),
+              vendor=vendor, create=(*base, "create", "{name}"), margin=Duration.parse("3s"),
+              settle=Duration.parse("100ms"))
+rent(guard, order, os.environ,
+     start_watcher=lambda hold: start_watcher(guard.log_path, hold, os.environ, poll))
+"""
+
+    def order(self, tmp_path: Path, vendor: StandIn) -> subprocess.Popen[bytes]:
+        base = (*PROGRAM, str(vendor.directory))
+        log = str(tmp_path / "books" / "spend.jsonl")
+        return subprocess.Popen([sys.executable, "-c", self.ORDER, log, *base])
+
+    def settled(self, tmp_path: Path) -> bool:
+        books = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={}).log.books()
+        return len(books.resolved) == 1
+
+    def test_it_outlives_the_command_that_started_it_and_ends_the_thing(
+        self, tmp_path: Path, vendor: StandIn
+    ) -> None:
+        assert self.order(tmp_path, vendor).wait() == 0
+        assert vendor.running() == ["pod-1"]
+        wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        assert vendor.running() == []
+
+    def test_it_survives_a_hangup_of_its_terminal(self, tmp_path: Path, vendor: StandIn) -> None:
+        assert self.order(tmp_path, vendor).wait() == 0
+        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
+        wait_until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
+        watcher = int(guard.holds()[0].watcher.rpartition(":")[2])
+        os.kill(watcher, signal.SIGHUP)
+        wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
+
+    def test_killed_between_creation_and_id_it_is_found_by_name_and_ended(
+        self, tmp_path: Path, vendor: StandIn
+    ) -> None:
+        vendor.behave("create", "hang")
+        ordering = self.order(tmp_path, vendor)
+        log = tmp_path / "books" / "spend.jsonl"
+        calls = vendor.directory / "calls"
+        wait_until(
+            lambda: calls.exists() and "create" in calls.read_text(), what="creation to begin"
+        )
+        ordering.send_signal(signal.SIGKILL)
+        ordering.wait()
+        name = next(x.split()[1] for x in calls.read_text().splitlines() if "create" in x)
+        pod = {"id": "pod-1", "name": name, "hidden": 0, "dying": None}
+        (vendor.directory / "pods.json").write_text(json.dumps([pod]))
+        wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        assert vendor.running() == []
+        assert BudgetGuard(50, log, environ={}).total_spent > 0
+
+    def test_a_watcher_that_was_killed_leaves_it_to_the_reaper(
+        self, tmp_path: Path, vendor: StandIn
+    ) -> None:
+        assert self.order(tmp_path, vendor).wait() == 0
+        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
+        wait_until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
+        os.kill(int(guard.holds()[0].watcher.rpartition(":")[2]), signal.SIGKILL)
+        reaper = Reaper(guard, ENVIRON)
+        wait_until(lambda: reaper.census().rows[0].state == "overdue", what="the deadline")
+        assert reaper.end(guard.holds()[0], pause_s=0.05)
+        assert vendor.running() == []
+        assert guard.held == 0.0
+
+
+def test_a_watcher_that_cannot_start_orders_nothing(
+    guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+) -> None:
+    def broken(_: Hold) -> None:
+        raise OSError(11, "no more processes")
+
+    with pytest.raises(VendorUnusable, match="watcher"):
+        rent(guard, order(vendor), ENVIRON, start_watcher=broken, clock=clock)
+    assert (guard.committed, vendor.running()) == (0.0, [])
+
+
+def test_the_watcher_says_when_it_fails_to_start(
+    guard: BudgetGuard, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold = guard.authorize("a", 1)
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(OSError, match="watcher failed"):
+        start_watcher(guard.log_path, hold, ENVIRON, Duration.parse("1s"))

@@ -1,0 +1,262 @@
+"""A supervised command: it ends when the money does, whoever dies first."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from guard_helpers import wait_until
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.lease import Terms
+from outlay.guard.supervise import CommandNotStarted, Outcome, Supervisor
+from outlay.units import Duration, Money, Rate
+
+RATE = Rate.parse("3600 USD/h")  # one dollar a second
+ENVIRON = dict(os.environ)
+
+STUBBORN_FAMILY = """
+import os, signal, subprocess, sys
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, signal.SIG_IGN)
+sleeper = [sys.executable, "-c", "import signal, os;"
+    "[signal.signal(n, signal.SIG_IGN) for n in (15, 2, 1)];"
+    "open(__import__('sys').argv[1], 'w').write(str(os.getpid()));"
+    "signal.pause()"]
+directory = sys.argv[1]
+subprocess.Popen([*sleeper, directory + "/in-group"])
+subprocess.Popen([*sleeper, directory + "/own-session"], start_new_session=True)
+open(directory + "/leader", "w").write(str(os.getpid()))
+while True:
+    signal.pause()
+"""
+FAMILY = ("leader", "in-group", "own-session")
+
+SUPERVISED = """
+import os, sys
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.lease import Terms
+from outlay.guard.supervise import Supervisor
+from outlay.units import Duration, Rate
+slice, notice, log, *command = sys.argv[1:]
+terms = Terms(rate=Rate.parse("3600 USD/h"), slice=Duration.parse(slice),
+              notice=Duration.parse(notice))
+outcome = Supervisor(BudgetGuard(1000, log), "lab02-x", terms).run(command, os.environ)
+sys.exit(outcome.exit_code)
+"""
+
+
+def terms(slice: str = "1s", notice: str = "1s", most: str | None = None) -> Terms:
+    longest = Duration.parse(most) if most else None
+    return Terms(
+        rate=RATE, slice=Duration.parse(slice), notice=Duration.parse(notice), most=longest
+    )
+
+
+def supervise(
+    guard: BudgetGuard, terms: Terms, *command: str, said: list[str] | None = None
+) -> Outcome:
+    say = (lambda _: None) if said is None else said.append
+    return Supervisor(guard, "lab02-x", terms, say=say).run(list(command), ENVIRON)
+
+
+def python(code: str, *arguments: str) -> tuple[str, ...]:
+    return (sys.executable, "-c", code, *arguments)
+
+
+@pytest.fixture
+def guard(tmp_path: Path) -> BudgetGuard:
+    return BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return False
+    return state not in "ZX"
+
+
+def family(directory: Path) -> list[int]:
+    def ready() -> bool:
+        files = [directory / name for name in FAMILY]
+        return all(file.exists() and file.read_text() for file in files)
+
+    wait_until(ready, what="the family to start")
+    return [int((directory / name).read_text()) for name in FAMILY]
+
+
+def test_a_command_that_ends_by_itself_costs_its_time(guard: BudgetGuard) -> None:
+    outcome = supervise(guard, terms(), *python("import sys; sys.exit(7)"))
+    assert (outcome.exit_code, outcome.stopped_because) == (7, "")
+    assert outcome.actual == terms().cost(outcome.elapsed_ns)
+    assert guard.total_spent == float(outcome.actual.amount)
+    assert guard.holds() == ()
+
+
+def test_a_command_ended_by_a_signal_exits_as_a_shell_would_say(guard: BudgetGuard) -> None:
+    killed = supervise(guard, terms(), *python("import os; os.kill(os.getpid(), 9)"))
+    assert killed.exit_code == 128 + 9
+
+
+def test_a_long_command_has_its_hold_extended(guard: BudgetGuard) -> None:
+    lasting = python("import threading; threading.Event().wait(2.5)")
+    outcome = supervise(guard, terms(), *lasting)
+    assert outcome.exit_code == 0
+    assert outcome.actual > terms().opening()
+
+
+def test_when_the_money_ends_so_does_the_command(tmp_path: Path) -> None:
+    guard = BudgetGuard(4, tmp_path / "spend.jsonl", environ={})
+    said: list[str] = []
+    outcome = supervise(guard, terms(), *python("import signal; signal.pause()"), said=said)
+    assert outcome.exit_code == 3
+    assert "whole" in outcome.stopped_because
+    assert outcome.actual <= Money.parse("4 USD") + terms().overshoot()
+    assert any("no more money" in line for line in said)
+
+
+def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
+    guard: BudgetGuard,
+) -> None:
+    said: list[str] = []
+    short = terms(most="3s", notice="1s", slice="1s")
+    outcome = supervise(guard, short, *python("import signal; signal.pause()"), said=said)
+    assert "longest time of 3.0s" in outcome.stopped_because
+    assert [line.split(" ")[0] for line in said if "longest time used" in line] == ["50"]
+    assert outcome.actual <= short.cost(3 * 10**9) + short.overshoot()
+
+
+def test_nothing_starts_without_room_for_the_first_slice(tmp_path: Path) -> None:
+    guard, started = BudgetGuard(1, tmp_path / "spend.jsonl", environ={}), tmp_path / "started"
+    with pytest.raises(BudgetGuardExceeded):
+        supervise(guard, terms(), *python("import sys; open(sys.argv[1], 'w')", str(started)))
+    assert not started.exists()
+
+
+def test_a_program_that_does_not_exist_releases_its_hold(guard: BudgetGuard) -> None:
+    with pytest.raises(CommandNotStarted, match="No such file"):
+        supervise(guard, terms(), "/no/such/program")
+    assert guard.committed == 0.0
+
+
+def test_a_family_that_ignores_every_signal_is_killed_after_the_notice(tmp_path: Path) -> None:
+    guard = BudgetGuard(4, tmp_path / "spend.jsonl", environ={})
+    outcome = supervise(guard, terms(), *python(STUBBORN_FAMILY, str(tmp_path)))
+    assert outcome.exit_code == 3
+    assert [pid for pid in family(tmp_path) if alive(pid)] == []
+
+
+def test_what_a_command_leaves_behind_is_ended(guard: BudgetGuard, tmp_path: Path) -> None:
+    leaves = (
+        "import subprocess, sys; sleeper = [sys.executable, '-c', "
+        "\"import os, sys, signal; open(sys.argv[1], 'w').write(str(os.getpid())); "
+        'signal.pause()", sys.argv[1]]; subprocess.Popen(sleeper, start_new_session=True);'
+        "import pathlib, threading\n"
+        "while not pathlib.Path(sys.argv[1]).exists(): threading.Event().wait(0.01)"
+    )
+    outcome = supervise(guard, terms(), *python(leaves, str(tmp_path / "orphan")))
+    assert outcome.exit_code == 0
+    assert not alive(int((tmp_path / "orphan").read_text()))
+
+
+def start_supervisor(tmp_path: Path, *command: str, slice: str = "60s") -> subprocess.Popen[bytes]:
+    log = str(tmp_path / "spend.jsonl")
+    return subprocess.Popen([sys.executable, "-c", SUPERVISED, slice, "1s", log, *command])
+
+
+def test_when_the_supervisor_is_killed_its_family_dies_and_the_hold_stays(tmp_path: Path) -> None:
+    supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)))
+    pids = family(tmp_path)
+    supervisor.send_signal(signal.SIGKILL)
+    supervisor.wait()
+    wait_until(lambda: not any(map(alive, pids)), what="the family to die")
+    guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
+    assert guard.held == 61.0
+    assert guard.total_spent == 0.0
+
+
+def test_when_the_supervisor_is_frozen_its_family_dies_once_the_paid_time_is_over(
+    tmp_path: Path,
+) -> None:
+    supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)), slice="2s")
+    pids = family(tmp_path)
+    supervisor.send_signal(signal.SIGSTOP)
+    try:
+        wait_until(lambda: not any(map(alive, pids)), what="the family to die")
+    finally:
+        supervisor.send_signal(signal.SIGCONT)
+        supervisor.wait()
+    assert BudgetGuard(1000, tmp_path / "spend.jsonl", environ={}).holds() == ()
+
+
+def keepers_of(supervisor: int) -> list[int]:
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            command = (stat.parent / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if parent == supervisor and b"outlay.guard.keeper" in command:
+            found.append(int(stat.parent.name))
+    return found
+
+
+def test_a_keeper_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)))
+    pids = family(tmp_path)
+    wait_until(lambda: bool(keepers_of(supervisor.pid)), what="a keeper")
+    (first,) = keepers_of(supervisor.pid)
+    os.kill(first, signal.SIGKILL)
+    wait_until(
+        lambda: [pid for pid in keepers_of(supervisor.pid) if pid != first] != [],
+        what="another keeper",
+    )
+    supervisor.send_signal(signal.SIGKILL)
+    supervisor.wait()
+    wait_until(lambda: not any(map(alive, pids)), what="the family to die")
+
+
+def test_a_signal_to_the_supervisor_reaches_the_command_and_the_spend_is_recorded(
+    tmp_path: Path,
+) -> None:
+    obedient = (
+        "import os, signal, sys; signal.signal(15, lambda *_: sys.exit(5)); "
+        "open(sys.argv[1], 'w').write('ready'); signal.pause()"
+    )
+    supervisor = start_supervisor(tmp_path, *python(obedient, str(tmp_path / "ready")))
+    wait_until(lambda: (tmp_path / "ready").exists(), what="the command to start")
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait() == 5
+    guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
+    assert guard.total_spent > 0
+    assert guard.held == 0.0
+
+
+def test_what_runs_below_extends_the_same_hold_and_opens_none(tmp_path: Path) -> None:
+    log = tmp_path / "spend.jsonl"
+    inner = python(SUPERVISED, "1s", "1s", str(log), *python("import sys; sys.exit(4)"))
+    guard = BudgetGuard(1000, log, environ={})
+    outcome = supervise(guard, terms("30s"), *inner)
+    assert outcome.exit_code == 4
+    kinds = [json.loads(line)["kind"] for line in log.read_text().splitlines()]
+    assert kinds == ["hold", "capture"]
+
+
+def test_a_log_that_fails_at_the_end_leaves_the_hold_open_and_says_so(
+    tmp_path: Path,
+) -> None:
+    log = tmp_path / "spend.jsonl"
+    guard = BudgetGuard(1000, log, environ={})
+    said: list[str] = []
+    spoil = f"open({str(log)!r}, 'ab').write(b'nonsense\\n')"
+    outcome = supervise(guard, terms("30s"), *python(spoil), said=said)
+    assert (outcome.exit_code, outcome.recorded) == (0, False)
+    assert "stays open" in said[-1]

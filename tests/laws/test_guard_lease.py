@@ -1,0 +1,84 @@
+"""Leases: the hold always pays for the time up to the stop, and for the stopping itself."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlay.errors import InvalidValue
+from outlay.guard.lease import Terms
+from outlay.units import Duration, Money, Rate
+
+HOUR = 3600 * 10**9
+rates = st.integers(min_value=1, max_value=100_000_000).map(Rate)
+durations = st.integers(min_value=10**9, max_value=10 * HOUR).map(Duration)
+
+
+@st.composite
+def terms(draw: st.DrawFn) -> Terms:
+    notice = draw(st.integers(min_value=0, max_value=HOUR).map(Duration))
+    longer = st.integers(min_value=1, max_value=100 * HOUR)
+    most = draw(st.none() | longer.map(lambda ns: Duration(notice.ns + ns)))
+    return Terms(rate=draw(rates), most=most, slice=draw(durations), notice=notice)
+
+
+@given(terms(), st.integers(min_value=0, max_value=100 * HOUR))
+def test_stopping_when_told_to_never_costs_more_than_is_held(terms: Terms, elapsed: int) -> None:
+    held = terms.opening()
+    held += terms.extension(held, elapsed)
+    stop_ns = terms.stop_ns(held)
+    assert stop_ns is not None
+    assert terms.cost(max(0, stop_ns + terms.notice.ns)) <= held
+
+
+@given(terms())
+def test_more_is_asked_for_before_stopping_is_due(terms: Terms) -> None:
+    held = terms.opening()
+    ask_ns, stop_ns = terms.ask_ns(held), terms.stop_ns(held)
+    assert stop_ns is not None
+    assert ask_ns is None or ask_ns <= stop_ns
+
+
+@given(terms(), st.integers(min_value=0, max_value=100 * HOUR))
+def test_the_longest_run_is_never_paid_beyond(terms: Terms, elapsed: int) -> None:
+    held = terms.opening()
+    held += terms.extension(held, elapsed)
+    assert terms.most is None or held <= terms.cost(terms.most.ns)
+
+
+@given(terms(), st.integers(min_value=0, max_value=100 * HOUR))
+def test_no_more_than_a_slice_and_the_stopping_is_held_ahead(terms: Terms, elapsed: int) -> None:
+    held = terms.opening()
+    held += terms.extension(held, elapsed)
+    ahead = held - terms.cost(elapsed)
+    assert ahead <= max(terms.overshoot(), terms.opening())
+
+
+def test_the_documents_figures() -> None:
+    terms = Terms(rate=Rate.parse("0.70 USD/h"), most=Duration.parse("3h"))
+    assert terms.cost(terms.most.ns if terms.most else 0) == Money.parse("2.10 USD")
+    assert str(terms.overshoot()) == "0.064167 USD"
+
+
+def test_each_warning_comes_once() -> None:
+    terms = Terms(rate=Rate.parse("1 USD/h"), most=Duration.parse("100m"))
+    minute = 60 * 10**9
+    seen = [terms.warnings((n - 1) * minute, n * minute) for n in range(1, 101)]
+    assert [(n, w) for n, w in enumerate(seen, 1) if w] == [(50, (50,)), (75, (75,)), (90, (90,))]
+
+
+def test_a_free_thing_is_never_stopped_for_money() -> None:
+    terms = Terms(rate=Rate.parse("0 USD/h"))
+    assert terms.stop_ns(terms.opening()) is None
+    assert terms.ask_ns(terms.opening()) is None
+
+
+@pytest.mark.parametrize(("slice", "most"), [("0s", None), ("5m", "30s"), ("5m", "10s")])
+def test_terms_that_make_no_sense_are_refused(slice: str, most: str | None) -> None:
+    with pytest.raises(InvalidValue):
+        Terms(
+            rate=Rate.parse("1 USD/h"),
+            slice=Duration.parse(slice),
+            most=Duration.parse(most) if most else None,
+        )

@@ -1,0 +1,133 @@
+"""What vendors answer, and the commands that are run against them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from outlay.errors import InvalidValue
+from outlay.guard.commands import call, filled, words
+from outlay.guard.vendors import PRESETS, Garbled, Listed, parse_id, parse_listing, preset
+
+
+@pytest.mark.parametrize(
+    ("id_from", "output", "expected"),
+    [
+        ("json:.id", '{"id": "abc"}', "abc"),
+        ("json:.new_contract", '{"success": true, "new_contract": 7835610}', "7835610"),
+        ("json:.data.instance_ids[0]", '{"data": {"instance_ids": ["i-1"]}}', "i-1"),
+        (r'regex:pod "(\w+)" created', 'pod "wu5ekmn" created for $0.35/hr', "wu5ekmn"),
+        (r"regex:pod-\d+", "made pod-7", "pod-7"),
+    ],
+)
+def test_the_id_is_read_from_what_creation_printed(
+    id_from: str, output: str, expected: str
+) -> None:
+    assert parse_id(id_from, output) == expected
+
+
+@pytest.mark.parametrize(
+    ("id_from", "output"),
+    [
+        ("json:.id", "<html>"),
+        ("json:.id", '{"uuid": "abc"}'),
+        ("json:.id", '{"id": null}'),
+        ("json:.id", '{"id": true}'),
+        ("json:.id", '{"id": " "}'),
+        ("json:.ids[1]", '{"ids": ["a"]}'),
+        ("regex:pod-\\d+", "nothing here"),
+    ],
+)
+def test_an_id_that_is_not_there_is_garbled(id_from: str, output: str) -> None:
+    with pytest.raises(Garbled):
+        parse_id(id_from, output)
+
+
+@pytest.mark.parametrize("id_from", ["xml:/id", "json:id", "json:.a b"])
+def test_a_place_that_makes_no_sense_is_an_error_of_the_user(id_from: str) -> None:
+    with pytest.raises(InvalidValue):
+        parse_id(id_from, '{"id": "abc"}')
+
+
+def test_runpods_listing() -> None:
+    output = '[{"id": "wu5", "name": "Pod1", "desiredStatus": "EXITED"}]'
+    assert parse_listing(preset("runpod"), output) == (Listed("wu5", "Pod1"),)
+
+
+def test_vasts_listing_names_by_label() -> None:
+    output = '[{"id": 12741302, "label": "mine", "actual_status": "stopped"}, {"id": 2}]'
+    listed = parse_listing(preset("vast"), output)
+    assert listed == (Listed("12741302", "mine"), Listed("2", ""))
+
+
+def test_lambdas_listing_leaves_out_what_is_terminated() -> None:
+    output = (
+        '{"data": [{"id": "i-1", "name": "a", "status": "active"},'
+        ' {"id": "i-2", "name": "b", "status": "terminated"},'
+        ' {"id": "i-3", "name": null, "status": "unhealthy"}]}'
+    )
+    assert parse_listing(preset("lambda"), output) == (Listed("i-1", "a"), Listed("i-3", ""))
+
+
+@pytest.mark.parametrize("output", ["", "null", "{}", '{"data": null}', '[{"name": "x"}]', "[1]"])
+@pytest.mark.parametrize("vendor", PRESETS)
+def test_a_listing_that_is_none_proves_nothing(vendor: str, output: str) -> None:
+    with pytest.raises(Garbled):
+        parse_listing(preset(vendor), output)
+
+
+@pytest.mark.parametrize("vendor", PRESETS)
+def test_presets_end_for_good_and_never_merely_stop(vendor: str) -> None:
+    command = " ".join(preset(vendor).terminate)
+    assert "stop" not in command
+    assert any(word in command for word in ("delete", "destroy", "terminate"))
+    assert "{id}" in command
+
+
+def test_no_preset_holds_a_key() -> None:
+    assert "$LAMBDA_API_KEY" in preset("lambda").stdin
+    assert not any("Bearer" in word for word in preset("lambda").list)
+
+
+def test_an_unknown_vendor_lists_the_known_ones() -> None:
+    with pytest.raises(InvalidValue, match="one of lambda, runpod, vast"):
+        preset("acme")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['curl -H "Authorization: Bearer sk-12345678"', "vastai --api-key 0123456789abcdef list"],
+)
+def test_a_key_in_a_command_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(InvalidValue) as caught:
+        words(text, name="list")
+    assert "12345678" not in str(caught.value)
+
+
+def test_a_variable_in_a_command_is_allowed_and_filled_in_when_it_runs() -> None:
+    command = words('curl -H "Authorization: Bearer $KEY" {id}', name="list")
+    assert command[2] == "Authorization: Bearer $KEY"
+    assert filled(command[2], {"KEY": "secret"}, {}) == "Authorization: Bearer secret"
+    assert filled("{id}-${KEY}", {"KEY": "x"}, {"id": "7"}) == "7-x"
+
+
+@pytest.mark.parametrize("text", ["", "a 'b"])
+def test_what_is_no_command_is_refused(text: str) -> None:
+    with pytest.raises(InvalidValue):
+        words(text, name="list")
+
+
+def test_a_command_reads_what_it_is_given_and_no_shell_comes_between() -> None:
+    echo = (sys.executable, "-c", "import sys; print(sys.stdin.read() + sys.argv[1])", "$X; ls")
+    reply = call(echo, {"X": "a"}, stdin="$X-")
+    assert (reply.output.strip(), reply.problem) == ("a-a; ls", "")
+
+
+def test_a_command_that_does_not_exist_is_a_problem_and_no_exception() -> None:
+    assert "No such file" in call(("/no/such/tool",), {}).problem
+
+
+def test_what_a_failing_command_prints_is_not_repeated() -> None:
+    noisy = (sys.executable, "-c", "import sys; sys.exit('the key is sk-1234')")
+    assert call(noisy, {}).problem == f"{sys.executable} exited with 1"

@@ -1,0 +1,60 @@
+"""A vendor's command line tool that behaves as badly as its files say; run as a program.
+
+    vendor_stand_in.py DIRECTORY create NAME | list | terminate ID
+
+DIRECTORY holds ``pods.json`` and, per command, how it behaves (``create.mode`` and so on):
+``ok``, ``fail`` (exit 1, nothing done), ``fail-but-did`` (exit 1, done all the same), ``hang``,
+``garbage`` (done, but prints nonsense), ``ignore`` (accepts and does nothing), ``empty`` (prints
+nothing), ``late:N`` (a new pod is listed, or an ended one unlisted, only N listings later).
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+
+def main() -> int:
+    directory, command, *arguments = Path(sys.argv[1]), *sys.argv[2:]
+    pods_file, mode_file = directory / "pods.json", directory / f"{command}.mode"
+    pods: list[dict[str, Any]] = json.loads(pods_file.read_text()) if pods_file.exists() else []
+    mode = mode_file.read_text().strip() if mode_file.exists() else "ok"
+    with (directory / "calls").open("a") as calls:
+        calls.write(" ".join([command, *arguments]) + "\n")
+    if mode == "fail":
+        return 1
+    if mode == "hang":
+        signal.pause()
+    delay = int(mode.removeprefix("late:")) if mode.startswith("late:") else 0
+    answer: object = {"success": True}
+    if command == "create":
+        pod: dict[str, Any] = {
+            "id": f"pod-{len(pods) + 1}",
+            "name": arguments[0],
+            "hidden": delay,
+            "dying": None,
+        }
+        pods.append(pod)
+        answer = {"id": pod["id"]}
+    elif command == "terminate" and mode != "ignore":
+        for pod in pods:
+            if pod["id"] == arguments[0] and pod["dying"] is None:
+                pod["dying"] = delay
+    elif command == "list":
+        pods = [pod for pod in pods if pod["dying"] != 0]
+        answer = [{"id": p["id"], "name": p["name"]} for p in pods if p["hidden"] <= 0]
+        for pod in pods:
+            pod["hidden"] -= 1
+            pod["dying"] = None if pod["dying"] is None else pod["dying"] - 1
+    if mode != "fail-but-did":
+        text = {"garbage": "<html>busy</html>", "empty": ""}.get(mode, json.dumps(answer))
+        sys.stdout.write(text + "\n")
+    pods_file.write_text(json.dumps(pods))
+    return 1 if mode == "fail-but-did" else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
