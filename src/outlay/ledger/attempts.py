@@ -97,8 +97,12 @@ def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
 
 
 def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
-    """Return the attempts of a run that is alive now: the present counts as its last sign."""
-    return [*attempts[:-1], replace(attempts[-1], last_sign_ns=now_ns)]
+    """Return the attempts of a run that is alive now: the present counts as its last sign.
+
+    The reader's clock may be behind the writer's; what was recorded has happened all the same.
+    """
+    last_sign_ns = max(now_ns, attempts[-1].last_sign_ns)
+    return [*attempts[:-1], replace(attempts[-1], last_sign_ns=last_sign_ns)]
 
 
 def _leaders(ordered: Sequence[SegmentLife]) -> list[SegmentLife]:

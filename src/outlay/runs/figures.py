@@ -154,8 +154,10 @@ class RunFollower:
         alive = seems_alive(self._dir, last)
         if alive is None:
             alive = now_ns - last.last_sign_ns <= DEAD_AFTER_NS
-        until_ns = now_ns if alive else last.last_sign_ns
-        rates = run_rates(alive_until(attempts, now_ns) if alive else attempts, until_ns)
+        present = alive_until(attempts, now_ns) if alive else attempts
+        until_ns = present[-1].last_sign_ns
+        # An instant beyond the present, so that there is a rate now, too.
+        rates = run_rates(alive_until(present, until_ns + 1) if alive else attempts, until_ns)
         identity = read_identity(self._dir) or _identity_of(attempts[0])
         timeline = [self._segments[attempt.segment] for attempt in attempts]
         every = self._segments.values()
@@ -215,7 +217,7 @@ def _cost(rates: RateFunction | None, start_ns: int, end_ns: int) -> Money | Non
 def _burn(rates: RateFunction | None, until_ns: int, *, alive: bool) -> int | None:
     if rates is None:
         return None
-    return rates.rate_at(until_ns - 1) if alive else 0
+    return rates.rate_at(until_ns) if alive else 0
 
 
 def _assumptions(rates: RateFunction | None) -> tuple[str, ...]:

@@ -38,10 +38,17 @@ class TerminationWatch:
                 signal.signal(signal.SIGTERM, self._previous)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        dies = self._previous in (signal.SIG_DFL, None)
+        dies = self._dies()
         self._on_signal(dies)
         if callable(self._previous):
             self._previous(number, frame)
         elif dies:
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
+
+    def _dies(self) -> bool:
+        """Say whether the process dies at once, of this or of the watch that was there before."""
+        watch = getattr(self._previous, "__self__", None)
+        if isinstance(watch, TerminationWatch):
+            return watch._dies()
+        return self._previous in (signal.SIG_DFL, None)

@@ -1,0 +1,179 @@
+"""What is recorded about process, person and host; and what is not."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import outlay
+import scripts
+from outlay.ledger import AttemptStarted, read_run
+from outlay.record import facts
+
+
+def header(run_dir: Path) -> AttemptStarted:
+    first = read_run(run_dir).records[0]
+    assert isinstance(first, AttemptStarted)
+    return first
+
+
+def gather(**environ: str) -> facts.Facts:
+    return facts.gather(environ, outlay_version="1")
+
+
+@pytest.mark.parametrize(
+    ("environ", "rank", "world_size"),
+    [
+        ({}, 0, 1),
+        ({"RANK": "3", "WORLD_SIZE": "8"}, 3, 8),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, 2, 4),
+        # torchrun inside a Slurm job: the inner launcher knows best.
+        ({"RANK": "5", "WORLD_SIZE": "8", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}, 5, 8),
+        ({"RANK": "", "WORLD_SIZE": ""}, 0, 1),
+        ({"RANK": "first", "WORLD_SIZE": "many"}, 0, 1),
+        ({"WORLD_SIZE": "0"}, 0, 1),
+    ],
+)
+def test_rank_and_world_size_come_from_the_launcher(
+    environ: dict[str, str], rank: int, world_size: int
+) -> None:
+    assert (facts.rank(environ), facts.world_size(environ)) == (rank, world_size)
+
+
+@pytest.mark.parametrize(
+    ("environ", "launch"),
+    [
+        ({}, ""),
+        ({"TORCHELASTIC_RUN_ID": "none"}, ""),
+        ({"TORCHELASTIC_RUN_ID": "x", "TORCHELASTIC_RESTART_COUNT": "2"}, "torchelastic-x-2"),
+        ({"SLURM_JOB_ID": "17"}, "slurm-17-0"),
+        ({"SLURM_JOB_ID": "17", "SLURM_RESTART_COUNT": "1"}, "slurm-17-1"),
+    ],
+)
+def test_a_launch_is_named_by_its_launcher(environ: dict[str, str], launch: str) -> None:
+    assert facts.launch_id(environ) == launch
+
+
+def test_slurm_and_instance_are_recorded() -> None:
+    about = gather(
+        SLURM_JOB_ID="17", SLURM_JOB_ACCOUNT="acc", SLURM_JOB_PARTITION="gpu", RUNPOD_POD_ID="pod"
+    )
+    recorded = (about.slurm_job, about.slurm_account, about.slurm_partition, about.instance_id)
+    assert recorded == ("17", "acc", "gpu", "pod")
+
+
+@pytest.mark.parametrize("off", ["0", "false", "off"])
+def test_what_points_at_a_person_or_a_machine_can_be_switched_off(off: str) -> None:
+    about = gather(OUTLAY_RECORD_IDENTITY=off, SLURM_JOB_ACCOUNT="acc", RUNPOD_POD_ID="pod")
+    assert {getattr(about, name) for name in facts.PERSONAL} == {""}
+
+
+def test_with_identity_off_no_byte_of_the_log_names_the_host_or_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_RECORD_IDENTITY", "0")
+    monkeypatch.setenv("LOGNAME", "a-very-private-name")
+    monkeypatch.setattr("socket.gethostname", lambda: "a-very-private-host")
+    with outlay.run("m", dir=tmp_path):
+        pass
+    for path in tmp_path.rglob("*"):
+        assert "private" not in path.name
+        assert path.is_dir() or b"private" not in path.read_bytes()
+
+
+def test_by_default_host_and_user_are_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", "ada")
+    monkeypatch.setattr("socket.gethostname", lambda: "node-7")
+    with outlay.run("m", dir=tmp_path):
+        pass
+    assert (header(tmp_path).user, header(tmp_path).host) == ("ada", "node-7")
+
+
+def test_versions_are_those_of_libraries_already_loaded() -> None:
+    import numpy as np
+
+    assert gather().versions["numpy"] == np.__version__
+    assert gather().versions["outlay"] == "1"
+
+
+def test_the_commit_is_read_from_gits_files(tmp_path: Path) -> None:
+    git = tmp_path / ".git"
+    (git / "refs" / "heads").mkdir(parents=True)
+    (git / "HEAD").write_text("ref: refs/heads/main\n")
+    (git / "refs" / "heads" / "main").write_text("abc123\n")
+    assert facts.git_commit(tmp_path / "deep" / "inside") == "abc123"
+
+
+def test_a_packed_commit_is_found(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("ref: refs/heads/main\n")
+    (tmp_path / ".git" / "packed-refs").write_text("# pack-refs\nabc123 refs/heads/main\n")
+    assert facts.git_commit(tmp_path) == "abc123"
+
+
+def test_a_detached_head_is_its_own_commit(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "HEAD").write_text("abc123\n")
+    assert facts.git_commit(tmp_path) == "abc123"
+
+
+def test_bytes_that_are_no_text_do_not_stop_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOGNAME", os.fsdecode(b"caf\xe9"))
+    monkeypatch.setenv("SLURM_JOB_ACCOUNT", os.fsdecode(b"\xff"))
+    with outlay.run("m", dir=tmp_path):
+        pass
+    assert header(tmp_path).user == "caf?"
+
+
+def test_a_deleted_working_directory_does_not_stop_a_run(tmp_path: Path) -> None:
+    program = """
+        import os, sys
+        import outlay
+        os.mkdir(sys.argv[1]); os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])
+        with outlay.run("m", dir=sys.argv[2]):
+            pass
+    """
+    done = scripts.finish(program, tmp_path / "gone", tmp_path / "run")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_recording_loads_the_standard_library_and_msgspec_only() -> None:
+    program = """
+        import sys
+        import msgspec
+        before = set(sys.modules)
+        import outlay.record, outlay.ledger
+        names = {name.partition(".")[0] for name in set(sys.modules) - before}
+        print(sorted(names - set(sys.stdlib_module_names)))
+    """
+    assert scripts.finish(program).stdout == "['outlay']\n"
+
+
+def test_importing_outlay_loads_nothing_but_itself() -> None:
+    program = """
+        import sys
+        before = set(sys.modules)
+        import outlay
+        names = {name.partition(".")[0] for name in set(sys.modules) - before}
+        print(sorted(names - set(sys.stdlib_module_names)))
+    """
+    assert scripts.finish(program).stdout == "['outlay']\n"
+
+
+def test_a_whole_run_loads_no_heavy_library(tmp_path: Path) -> None:
+    program = """
+        import sys
+        import outlay
+        with outlay.run("m", dir=sys.argv[1], price="1 USD/h") as run:
+            for _ in run.steps("abc"):
+                run.summary()
+        heavy = {"numpy", "sqlalchemy", "httpx", "rich", "typer", "omegaconf", "torch"}
+        print(sorted(heavy & set(sys.modules)))
+    """
+    assert scripts.finish(program, tmp_path).stdout == "[]\n"

@@ -1,0 +1,61 @@
+"""Runs ask to be registered by a note, without opening a database."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+import outlay
+from outlay.runs.inbox import leave_notice, notices
+
+
+def test_a_run_leaves_a_notice_of_its_directory(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path / "run"):
+        pass
+    assert [notice.run_dir for notice in notices()] == [tmp_path / "run"]
+
+
+def test_the_same_run_leaves_one_notice(tmp_path: Path) -> None:
+    for _ in range(3):
+        with outlay.run("m", dir=tmp_path / "run"):
+            pass
+    assert len(list(notices())) == 1
+
+
+def test_only_the_first_rank_leaves_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with outlay.run("m", dir=tmp_path / "run"):
+        pass
+    assert list(notices()) == []
+
+
+def test_no_database_is_opened(tmp_path: Path, private_home: Path) -> None:
+    with outlay.run("m", dir=tmp_path / "run"):
+        pass
+    assert [path.name for path in private_home.iterdir()] == ["inbox"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"else": "where"}', '{"dir": 5}'])
+def test_a_notice_that_cannot_be_read_is_dropped(private_home: Path, text: str) -> None:
+    leave_notice("good", Path("/runs/good"))
+    (private_home / "inbox" / "bad.json").write_text(text)
+    assert [notice.run_dir for notice in notices()] == [Path("/runs/good")]
+    assert not (private_home / "inbox" / "bad.json").exists()
+
+
+def test_a_home_that_cannot_be_written_does_not_stop_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("OUTLAY_HOME", str(tmp_path / "file"))
+    with outlay.run("m", dir=tmp_path / "run"):
+        pass
+    assert list(notices()) == []
+
+
+def test_a_directory_whose_name_is_no_text_does_not_stop_a_run(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path / os.fsdecode(b"caf\xe9")) as run:
+        pass
+    assert run.recorder.writer.lost == 0
