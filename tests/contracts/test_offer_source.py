@@ -89,7 +89,7 @@ def test_the_key_and_the_address_come_from_the_environment(
 ) -> None:
     with serving(as_json(case.good())) as vendor:
         monkeypatch.setenv(case.vendor.key_name, KEY)
-        monkeypatch.setenv(f"OUTLAY_{case.vendor.name.upper()}_URL", vendor.url)
+        monkeypatch.setenv(case.vendor.url_name, vendor.url)
         fetch(VendorSource(case.vendor))
     assert vendor.asked[0].headers["authorization"] == f"Bearer {KEY}"
 

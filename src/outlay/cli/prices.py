@@ -32,6 +32,7 @@ Gpu = Annotated[str | None, typer.Option("--gpu", help="A card or a family: H100
 Count = Annotated[int | None, typer.Option("--count", min=1, help="GPUs in one offer.")]
 Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only these terms.")]
 MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most: "2.50 USD/h".')]
+MaxTotal = Annotated[str | None, typer.Option(help='Whole offer per hour at most: "20 USD/h".')]
 MinMemory = Annotated[int | None, typer.Option(min=1, help="GB of one GPU, at least.")]
 Region = Annotated[str | None, typer.Option(help="Text in the region's name.")]
 Provider = Annotated[str | None, typer.Option(help="Only this provider's.")]
@@ -128,6 +129,7 @@ def list_prices(
     count: Count = None,
     spot: Spot = None,
     max_price: MaxPrice = None,
+    max_total: MaxTotal = None,
     min_memory: MinMemory = None,
     region: Region = None,
     provider: Provider = None,
@@ -142,7 +144,8 @@ def list_prices(
     Example: outlay prices list --gpu H100 --count 8 --on-demand
     """
     query = Query(
-        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_max_price(max_price),
+        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_ceiling(max_price, "--max-price"),
+        max_total_price=_ceiling(max_total, "--max-total"),
         min_memory_gb=min_memory, region=region, provider=provider, nvlink=nvlink,
     )  # fmt: skip
     _show(open_store(), query, limit, max_age, at, as_json=as_json)
@@ -154,6 +157,7 @@ def cheapest(
     count: Count = None,
     spot: Spot = None,
     max_price: MaxPrice = None,
+    max_total: MaxTotal = None,
     min_memory: MinMemory = None,
     region: Region = None,
     provider: Provider = None,
@@ -168,7 +172,8 @@ def cheapest(
     Example: outlay prices cheapest --gpu A100 --min-memory 80 --spot
     """
     query = Query(
-        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_max_price(max_price),
+        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_ceiling(max_price, "--max-price"),
+        max_total_price=_ceiling(max_total, "--max-total"),
         min_memory_gb=min_memory, region=region, provider=provider, nvlink=nvlink, rentable=True,
     )  # fmt: skip
     _show(open_store(), query, limit, max_age, at, as_json=as_json)
@@ -342,8 +347,8 @@ def _tier(spot: bool | None) -> Tier | None:
     return None if spot is None else Tier.SPOT if spot else Tier.ON_DEMAND
 
 
-def _max_price(text: str | None) -> Money | None:
-    return None if text is None else Rate.parse(text, name="--max-price").per_hour
+def _ceiling(text: str | None, option: str) -> Money | None:
+    return None if text is None else Rate.parse(text, name=option).per_hour
 
 
 def _instant(text: str) -> int:

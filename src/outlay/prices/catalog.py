@@ -26,6 +26,7 @@ class Query:
     Attributes:
         gpu: A card or a family (``A100`` means both memories).
         max_price: Per GPU-hour, at most.
+        max_total_price: Per hour of the whole offer, at most.
         min_memory_gb: Of one GPU, at least; an offer that does not say is left out.
         nvlink: Only offers whose GPUs are known to be joined by it.
         rentable: Leave out what is known to be sold out.
@@ -35,6 +36,7 @@ class Query:
     gpu_count: int | None = None
     tier: Tier | None = None
     max_price: Money | None = None
+    max_total_price: Money | None = None
     min_memory_gb: int | None = None
     region: str | None = None
     provider: str | None = None
@@ -52,6 +54,7 @@ class Catalog:
         self._each = _whole(
             per_gpu_micros(offer.price.micros, offer.gpu_count) for offer in self._offers
         )
+        self._total = _whole(offer.price.micros for offer in self._offers)
         self._counts = _whole(offer.gpu_count for offer in self._offers)
         self._memory = _whole(
             _UNKNOWN if offer.memory_gb is None else offer.memory_gb for offer in self._offers
@@ -81,6 +84,8 @@ class Catalog:
             mask &= self._counts == query.gpu_count
         if query.max_price is not None:
             mask &= self._each <= query.max_price.micros
+        if query.max_total_price is not None:
+            mask &= self._total <= query.max_total_price.micros
         if query.min_memory_gb is not None:
             mask &= self._memory >= query.min_memory_gb
         return mask
@@ -107,8 +112,9 @@ def _matches_words(query: Query, offer: Offer) -> bool:
         return False
     if query.rentable and offer.availability == 0:
         return False
-    if query.max_price is not None and offer.price.currency != query.max_price.currency:
-        return False
+    for ceiling in (query.max_price, query.max_total_price):
+        if ceiling is not None and ceiling.currency != offer.price.currency:
+            return False
     if query.provider is not None and offer.provider.lower() != query.provider.lower():
         return False
     return query.region is None or query.region.lower() in (offer.region or "").lower()

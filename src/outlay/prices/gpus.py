@@ -206,6 +206,7 @@ def resolve(name: str, memory_gb: float | None = None) -> Resolved:
     return Resolved(name=cards[0].family, memory_gb=rounded_gb, spec=None)
 
 
+@lru_cache(maxsize=4096)
 def family_of(name: str) -> tuple[GpuSpec, ...]:
     """Return the cards of the family that a name belongs to; none when it is unknown."""
     text = name.upper().replace("_", " ")

@@ -1,6 +1,6 @@
 """Writing one snapshot: its offers, the points they make in their series, and the alerts of those.
 
-Each function works inside a transaction that somebody else began.
+Each function works inside a transaction that somebody else began, in a fixed number of statements.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
-from outlay.prices.rows import Series, cheapest_by_series, offer_row
+from outlay.prices.rows import Series, cheapest_by_series, offer_row, series_from
 from outlay.prices.snapshot import Snapshot
 from outlay.store.schema import (
     price_alerts,
@@ -36,41 +36,19 @@ def record_snapshot(connection: Connection, snapshot: Snapshot, rules: AlertRule
         for position, offer in enumerate(snapshot.offers, start=held)
     ]
     connection.execute(insert(price_offers), rows)
-    for series, (micros, count) in cheapest_by_series(snapshot.offers).items():
-        series_id = _series_id(connection, series)
-        at = {"series_id": series_id, "fetched_ns": snapshot.fetched_ns}
-        _put_point(connection, at, snapshot_id, micros, count)
-        if rules is not None:
-            _judge(connection, series_id, snapshot.fetched_ns, rules)
-
-
-def _judge(connection: Connection, series_id: int, at_ns: int, rules: AlertRules) -> None:
-    """Write, correct or withdraw the alert of one point."""
-    point = price_points.c
-    mine = select(point.micros).where(point.series_id == series_id)
-    before = mine.where(point.fetched_ns < at_ns)
-    current = connection.scalar(mine.where(point.fetched_ns == at_ns))
-    previous = connection.scalars(before.order_by(point.fetched_ns.desc()).limit(2)).all()
-    connection.execute(
-        delete(price_alerts).where(
-            price_alerts.c.series_id == series_id, price_alerts.c.fetched_ns == at_ns
-        )
-    )
-    if not previous or current is None:
-        return
-    lowest = connection.scalar(before.order_by(point.micros).limit(1))
-    assert lowest is not None, "a series with earlier points has a lowest one"
-    kind = rules.judge(current, previous[0], lowest, earlier=len(previous))
-    if kind is not None:
-        connection.execute(
-            insert(price_alerts).values(
-                series_id=series_id,
-                fetched_ns=at_ns,
-                kind=kind.value,
-                current_micros=current,
-                previous_micros=previous[0],
-            )
-        )
+    found = cheapest_by_series(snapshot.offers)
+    ids = _series_ids(connection, snapshot.source, found)
+    current = {ids[series]: cheapest for series, cheapest in found.items()}
+    at_ns = snapshot.fetched_ns
+    if held:
+        current = _joined(connection, current, at_ns)
+    points = [
+        {"series_id": key, "snapshot_id": snapshot_id, "micros": micros, "offers": count}
+        for key, (micros, count) in current.items()
+    ]
+    _put(connection, price_points, current, at_ns, points)
+    if rules is not None:
+        _put(connection, price_alerts, current, at_ns, _judged(connection, current, at_ns, rules))
 
 
 def _snapshot_row(connection: Connection, snapshot: Snapshot) -> tuple[int, int]:
@@ -108,26 +86,80 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _series_id(connection: Connection, series: Series) -> int:
-    values = {name: getattr(series, name) for name in Series.__slots__}
-    same = [price_series.c[name] == value for name, value in values.items()]
-    found = connection.scalar(select(price_series.c.id).where(*same))
-    if found is not None:
-        return int(found)
-    key = connection.execute(insert(price_series).values(values)).inserted_primary_key
-    assert key is not None, "an inserted row has a key"
-    return int(key[0])
+def _series_ids(
+    connection: Connection, source: str, wanted: Mapping[Series, object]
+) -> dict[Series, int]:
+    known = _known_series(connection, source)
+    missing = [series for series in wanted if series not in known]
+    if not missing:
+        return known
+    rows = [{name: getattr(series, name) for name in Series.__slots__} for series in missing]
+    connection.execute(insert(price_series), rows)
+    return _known_series(connection, source)
 
 
-def _put_point(
-    connection: Connection, at: Mapping[str, int], snapshot_id: int, micros: int, count: int
-) -> None:
+def _known_series(connection: Connection, source: str) -> dict[Series, int]:
+    rows = connection.execute(select(price_series).where(price_series.c.source == source))
+    return {series_from(row): row["id"] for row in rows.mappings()}
+
+
+def _joined(
+    connection: Connection, current: Mapping[int, tuple[int, int]], at_ns: int
+) -> dict[int, tuple[int, int]]:
+    """Return points joined with those that their snapshot has already."""
     column = price_points.c
-    same = [column[name] == value for name, value in at.items()]
-    found = connection.execute(select(column.micros, column.offers).where(*same)).one_or_none()
-    if found is None:
-        row = {**at, "snapshot_id": snapshot_id, "micros": micros, "offers": count}
-        connection.execute(insert(price_points).values(row))
-        return
-    joined = {"micros": min(micros, found.micros), "offers": count + found.offers}
-    connection.execute(update(price_points).where(*same).values(joined))
+    rows = connection.execute(
+        select(column.series_id, column.micros, column.offers).where(
+            column.fetched_ns == at_ns, column.series_id.in_(current)
+        )
+    )
+    joined = dict(current)
+    for series_id, micros, offers in rows:
+        cheapest, count = current[series_id]
+        joined[series_id] = (min(cheapest, micros), count + offers)
+    return joined
+
+
+def _put(
+    connection: Connection,
+    table: Table,
+    series: Mapping[int, object],
+    at_ns: int,
+    rows: list[dict[str, Any]],
+) -> None:
+    """Make these the rows of the series at an instant, whatever stood there before."""
+    there = table.c.fetched_ns == at_ns, table.c.series_id.in_(series)
+    connection.execute(delete(table).where(*there))
+    if rows:
+        connection.execute(insert(table), [row | {"fetched_ns": at_ns} for row in rows])
+
+
+def _judged(
+    connection: Connection, current: Mapping[int, tuple[int, int]], at_ns: int, rules: AlertRules
+) -> list[dict[str, Any]]:
+    """Return an alert for each series whose price moved far enough since its point before."""
+    point = price_points.c
+    before = (
+        select(point.micros)
+        .where(point.series_id == price_series.c.id, point.fetched_ns < at_ns)
+        .order_by(point.fetched_ns.desc())
+        .limit(1)
+    )
+    lowest = before.order_by(None).order_by(point.micros)
+    history = select(
+        price_series.c.id,
+        before.scalar_subquery().label("previous"),
+        before.offset(1).scalar_subquery().label("one_before"),
+        lowest.scalar_subquery().label("lowest"),
+    ).where(price_series.c.id.in_(current))
+    rows: list[dict[str, Any]] = []
+    for series_id, previous, one_before, low in connection.execute(history):
+        if previous is None:
+            continue
+        micros, _ = current[series_id]
+        earlier = 1 if one_before is None else 2
+        kind = rules.judge(micros, previous, low, earlier=earlier)
+        if kind is not None:
+            alert = {"kind": kind.value, "current_micros": micros, "previous_micros": previous}
+            rows.append({"series_id": series_id} | alert)
+    return rows

@@ -58,6 +58,12 @@ def series_of(offer: Offer) -> Series:
     )
 
 
+def series_from(row: RowMapping) -> Series:
+    """Return the series in a row that holds its columns."""
+    fields = {name: row[name] for name in Series.__slots__}
+    return Series(**(fields | {"tier": Tier(fields["tier"])}))
+
+
 def cheapest_by_series(offers: Iterable[Offer]) -> dict[Series, tuple[int, int]]:
     """Return each series' cheapest price per GPU in micro-units, and how many offers it has."""
     found: dict[Series, tuple[int, int]] = {}

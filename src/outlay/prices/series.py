@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Engine, RowMapping, Select, select
+from sqlalchemy import Engine, RowMapping, Select, func, select
 
 from outlay.prices.alerts import AlertKind, change_percent
 from outlay.prices.book import latest_snapshots
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Tier
-from outlay.prices.rows import Series
+from outlay.prices.rows import Series, series_from
 from outlay.store.schema import price_alerts, price_points, price_series
 from outlay.units import Money
 
@@ -79,6 +80,34 @@ def points(
         return [_point(row) for row in connection.execute(query).mappings()]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """A GPU at a provider over a stretch of time: the cheapest of its series at each instant."""
+
+    average: float
+    trend_percent: float
+
+
+def windows(store: Engine, *, since_ns: int) -> dict[tuple[str, str], Window]:
+    """Return figures of what was seen after an instant, by GPU and provider."""
+    point, series = price_points.c, price_series.c
+    query = _joined(
+        select(series.gpu, series.provider, func.min(point.micros)), point.series_id
+    ).where(point.fetched_ns > since_ns)
+    query = query.group_by(series.gpu, series.provider, point.fetched_ns)
+    prices: dict[tuple[str, str], list[int]] = defaultdict(list)
+    with store.begin() as connection:
+        for gpu, provider, micros in connection.execute(query.order_by(point.fetched_ns)):
+            prices[gpu, provider].append(micros)
+    return {
+        key: Window(
+            average=sum(seen) / len(seen) / 1e6,
+            trend_percent=change_percent(seen[-1], seen[0]),
+        )
+        for key, seen in prices.items()
+    }
+
+
 def current_points(store: Engine) -> list[PricePoint]:
     """Return the points of each source's last snapshot: what is on offer now."""
     query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
@@ -103,14 +132,9 @@ def _joined(query: Select[Any], series_id: Any) -> Select[Any]:
     return query.join(price_series, price_series.c.id == series_id)
 
 
-def _series(row: RowMapping) -> Series:
-    fields = {name: row[name] for name in Series.__slots__}
-    return Series(**(fields | {"tier": Tier(fields["tier"])}))
-
-
 def _point(row: RowMapping) -> PricePoint:
     return PricePoint(
-        series=_series(row),
+        series=series_from(row),
         at_ns=row["fetched_ns"],
         price=Money(row["micros"], row["currency"]),
         offers=row["offers"],
@@ -119,7 +143,7 @@ def _point(row: RowMapping) -> PricePoint:
 
 def _alert(row: RowMapping) -> Alert:
     return Alert(
-        series=_series(row),
+        series=series_from(row),
         at_ns=row["fetched_ns"],
         kind=AlertKind(row["kind"]),
         current=Money(row["current_micros"], row["currency"]),

@@ -18,7 +18,7 @@ from outlay.prices.alerts import AlertRules
 from outlay.prices.book import PriceBook
 from outlay.prices.gpu_price import NS_PER_HOUR, GPUPrice, PriceAlert, PriceHistory
 from outlay.prices.rows import Series, series_of
-from outlay.prices.series import PricePoint, alerts, current_points, points
+from outlay.prices.series import PricePoint, Window, alerts, current_points, points, windows
 from outlay.prices.snapshot import Snapshot
 from outlay.prices.sources.base import OfferSource, fetch
 from outlay.prices.sources.vast import VAST
@@ -137,9 +137,11 @@ class GPUPriceTracker:
         Where nothing was observed in 24 hours, the average is the price last seen and the trend 0.
         """
         current = _current_by_key(current_points(self._store))
-        recent = points(self._store, since_ns=self._a_day_ago_ns())
-        histories = _histories(recent, _key, self._clock)
-        known = {key: histories.get(key) or PriceHistory(*key) for key in current}
+        recent = windows(self._store, since_ns=self._a_day_ago_ns())
+        day = {
+            key: recent.get(key, Window(average=price, trend_percent=0.0))
+            for key, price in current.items()
+        }
         by_type: dict[str, list[str]] = defaultdict(list)
         for gpu, provider in sorted(current):
             by_type[gpu].append(provider)
@@ -147,10 +149,8 @@ class GPUPriceTracker:
             "total_tracked": len(current),
             "gpus_by_type": dict(by_type),
             "current_prices": {_text(key): price for key, price in current.items()},
-            "average_prices_24h": {
-                _text(key): known[key].get_average() or price for key, price in current.items()
-            },
-            "price_trends_24h": {_text(key): known[key].get_trend() for key in current},
+            "average_prices_24h": {_text(key): day[key].average for key in current},
+            "price_trends_24h": {_text(key): day[key].trend_percent for key in current},
         }
 
     @property

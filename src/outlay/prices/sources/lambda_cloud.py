@@ -97,6 +97,7 @@ LAMBDA = Vendor(
     name=NAME,
     method="GET",
     url="https://cloud.lambda.ai",
+    url_name="OUTLAY_LAMBDA_URL",
     path="/api/v1/instance-types",
     key_name="LAMBDA_API_KEY",
     needs_key=True,

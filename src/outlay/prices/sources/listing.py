@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from outlay.prices.gpus import resolve
 from outlay.prices.interconnect import nvlink_between
@@ -36,7 +37,7 @@ class Listing:
             provider=provider,
             gpu=gpu.name,
             gpu_count=self.gpu_count,
-            price=Money.parse(self.price, name="price"),
+            price=_money(self.price),
             tier=self.tier,
             memory_gb=gpu.memory_gb,
             nvlink=nvlink,
@@ -46,3 +47,9 @@ class Listing:
             fetched_ns=fetched_ns,
             source=source,
         )
+
+
+@lru_cache(maxsize=65_536)
+def _money(price: str | float) -> Money:
+    """Catalogs repeat a price in every region, and reading an exact decimal is not free."""
+    return Money.parse(price, name="price")

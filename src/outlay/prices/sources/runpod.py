@@ -171,6 +171,7 @@ RUNPOD = Vendor(
     name=NAME,
     method="POST",
     url="https://api.runpod.io",
+    url_name="OUTLAY_RUNPOD_URL",
     path="/graphql",
     body={"query": QUERY},
     key_name="RUNPOD_API_KEY",

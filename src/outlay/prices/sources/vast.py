@@ -117,6 +117,7 @@ VAST = Vendor(
     name=NAME,
     method="POST",
     url="https://console.vast.ai",
+    url_name="OUTLAY_VAST_URL",
     path="/api/v0/bundles/",
     body=_SEARCH,
     key_name="VAST_API_KEY",

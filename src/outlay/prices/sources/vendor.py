@@ -17,7 +17,8 @@ class Vendor:
     """What outlay knows about a vendor's API.
 
     Attributes:
-        url: Its address; ``OUTLAY_<NAME>_URL`` overrides it.
+        url: Its address.
+        url_name: The environment variable that names another address.
         key_name: The environment variable that holds the user's key.
         needs_key: It does not answer without one.
         parse: Pure: the body of an answer and the instant of it → offers and findings.
@@ -26,6 +27,7 @@ class Vendor:
     name: str
     method: str
     url: str
+    url_name: str
     path: str
     body: Mapping[str, Any] | None = None
     key_name: str
@@ -59,7 +61,7 @@ class VendorSource:
         key = self.key or os.environ.get(vendor.key_name)
         if vendor.needs_key and not key:
             raise SourceFailed(vendor.name, f"it asks for a key; set {vendor.key_name}")
-        base_url = self.base_url or os.environ.get(f"OUTLAY_{vendor.name.upper()}_URL", vendor.url)
+        base_url = self.base_url or os.environ.get(vendor.url_name) or vendor.url
         request = Request(
             source=vendor.name,
             method=vendor.method,
