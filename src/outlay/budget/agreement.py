@@ -24,6 +24,9 @@ from outlay.errors import OutlayError
 MAX_SHARE: Final = 100
 """An agreement may take a hundredth of the time of the steps between two of them."""
 
+MAX_SPACING_NS: Final = 10_000_000_000
+"""A rank that was told to stop is heard within ten seconds and a step."""
+
 
 class AgreementLost(OutlayError):
     """A rank did not answer, so that nobody knows at which step all of them stop."""
@@ -140,9 +143,10 @@ def _steps_until_next(
 
 def _affordable_spacing(reports: Sequence[Report]) -> int:
     """Return how many steps must lie between agreements for these to stay cheap."""
-    agreement_ns = max(report.agreement_ns for report in reports)
+    # Whoever came last waited for nobody: its time is what an agreement costs.
+    agreement_ns = min(report.agreement_ns for report in reports)
     step_ns = max(1, max(report.step_ns for report in reports))
-    return -(-agreement_ns * MAX_SHARE // step_ns)
+    return min(-(-agreement_ns * MAX_SHARE // step_ns), -(-MAX_SPACING_NS // step_ns))
 
 
 def _safe_steps(bound: Bound, left: int, each: int, reports: Sequence[Report]) -> int:
