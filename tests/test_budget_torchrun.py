@@ -101,3 +101,25 @@ def test_a_killed_rank_does_not_hang_the_others(tmp_path: Path) -> None:
     assert processes[0].returncode == 1
     assert "AgreementLost" in outputs[0][1]
     assert json.loads((tmp_path / "budget.json").read_text())["totals"]["tokens"] > 0
+
+
+EXAMPLE = Path(__file__).parent.parent / "examples" / "torch_ddp" / "train.py"
+
+
+def test_the_example_trains_to_its_tokens_with_the_documented_command(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    command += ["--nproc-per-node", "2", str(EXAMPLE), f"run_dir={tmp_path}"]
+    command += ["runtime.budget.enabled=true", "runtime.budget.mode=iso_tokens"]
+    done = subprocess.run(
+        [*command, "runtime.budget.max_tokens=50_000"],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env=environment(),
+        cwd=tmp_path,
+        check=False,
+    )
+    assert "stopped after 390 micro-batches: max_tokens" in done.stdout, done.stderr
+    content = json.loads((tmp_path / "budget.json").read_text())
+    assert content["totals"]["tokens"] == 390 * 2 * 2 * 32
+    assert content["totals"]["steps"] == 390

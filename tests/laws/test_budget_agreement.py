@@ -65,6 +65,7 @@ class Rank:
 
     def train(self, group: FakeGroup, agreement_ns: int) -> None:
         accord = Accord(group, self.tracker, self.clock)
+        accord.steady = len(set(self.sizes)) == 1
         for size, time_ns in zip(self.sizes, self.times_ns, strict=True):
             if self._stops(accord, Usage(tokens=size, steps=1), agreement_ns):
                 return
@@ -150,8 +151,12 @@ def test_ranks_with_a_straggler_pass_a_time_limit_by_at_most_one_step(
 
 
 def report(**changes: object) -> Report:
-    known = {"base": ZERO, "own": Usage(tokens=100, steps=10, time_ns=10 * 20_000_000)}
+    known: dict[str, object] = {
+        "base": ZERO,
+        "own": Usage(tokens=100, steps=10, time_ns=10 * 20_000_000),
+    }
     known |= {"next": Usage(tokens=10, steps=1), "largest": Usage(tokens=10, steps=1)}
+    known |= {"steady": True}
     return Report(**(known | {"step_ns": 20_000_000} | changes))  # type: ignore[arg-type]
 
 
@@ -165,6 +170,12 @@ def test_close_to_a_limit_agreements_come_more_often() -> None:
     bounds = iso_tokens(260).bounds  # 200 used, 20 a step
     verdict = settle([report(agreement_ns=10**9)] * 2, 0, bounds)
     assert verdict.steps == 3
+
+
+def test_steps_of_unknown_size_are_given_twice_the_room() -> None:
+    bounds = iso_tokens(280).bounds  # 200 used, 20 a step so far
+    verdict = settle([report(agreement_ns=10**9, steady=False)] * 2, 0, bounds)
+    assert verdict.steps == 2
 
 
 def test_a_rank_that_wants_to_stop_stops_them_all() -> None:

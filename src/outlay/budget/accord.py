@@ -14,6 +14,7 @@ class Accord:
     Attributes:
         agreed_steps: How many steps of this attempt all ranks have agreed on.
         stop_wanted: Set to make all ranks stop at their next agreement.
+        steady: Set where the tokens of a step are stated as a number.
         met: How many agreements there were.
     """
 
@@ -21,6 +22,7 @@ class Accord:
         self.group = group
         self.agreed_steps = 0
         self.stop_wanted = False
+        self.steady = False
         self.met = 0
         self._tracker = tracker
         self._monotonic_ns = clock.monotonic_ns
@@ -58,6 +60,7 @@ class Accord:
             next=step,
             largest=self._largest,
             wants_stop=self.stop_wanted,
+            steady=self.steady,
             step_ns=own.time_ns // own.steps if own.steps else 0,
             agreement_ns=self._agreement_ns,
         )
@@ -68,6 +71,6 @@ class Accord:
         self.agreed_steps = own.steps
         self.met += 1
         took_ns = self._monotonic_ns() - begun_ns
-        # The least so far: a meeting also waits for the slowest rank, which is no cost of meeting.
-        self._agreement_ns = min(took_ns, self._agreement_ns or took_ns)
+        # A running mean: the first meeting also connects, and a busy machine has its moments.
+        self._agreement_ns = (3 * (self._agreement_ns or took_ns) + took_ns) // 4
         return verdict

@@ -4,9 +4,10 @@ Agreements cost a collective each, so they are spaced: each one also fixes the n
 pure function of what was gathered, hence the same on every rank. What is gathered with is a Group.
 
 Worst case. Between two agreements every rank runs without asking, so a limit can be passed by what
-those steps use beyond the largest steps seen before. A predictable limit is never passed while
-steps keep their size; where sizes vary, not before a step is more than twice the largest one seen.
-Another limit is passed by at most one step, unless a step takes more than any before it.
+those steps use beyond the largest steps seen before. A predictable limit is never passed where the
+size of a step is stated as a number; where it is a function of the batch, not unless a step is more
+than twice the largest one seen. Another limit is passed by at most one step, unless a step takes
+more than any before it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from outlay.budget.dimensions import EPOCHS
 from outlay.budget.fold import sum_of
 from outlay.budget.limits import Bound, StopReason, reached, would_pass
 from outlay.budget.usage import Usage
@@ -23,6 +25,9 @@ from outlay.errors import OutlayError
 
 MAX_SHARE: Final = 100
 """An agreement may take a hundredth of the time of the steps between two of them."""
+
+MAX_SPACING_NS: Final = 10_000_000_000
+"""A rank that was told to stop is heard within ten seconds and a step."""
 
 
 class AgreementLost(OutlayError):
@@ -58,6 +63,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
         next: What its next step will use, as far as that is known before it runs.
         largest: The largest amounts one of its steps used.
         wants_stop: Whether it was told to stop.
+        steady: Whether the tokens of its steps are stated as a number, the same for all.
         step_ns: How long its steps take on average.
         agreement_ns: How long its last agreement took.
     """
@@ -67,6 +73,7 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     next: Usage
     largest: Usage
     wants_stop: bool = False
+    steady: bool = False
     step_ns: int = 0
     agreement_ns: int = 0
 
@@ -140,20 +147,18 @@ def _steps_until_next(
 
 def _affordable_spacing(reports: Sequence[Report]) -> int:
     """Return how many steps must lie between agreements for these to stay cheap."""
-    agreement_ns = max(report.agreement_ns for report in reports)
+    # Whoever came last waited for nobody: its time is what an agreement costs.
+    agreement_ns = min(report.agreement_ns for report in reports)
     step_ns = max(1, max(report.step_ns for report in reports))
-    return -(-agreement_ns * MAX_SHARE // step_ns)
+    return min(-(-agreement_ns * MAX_SHARE // step_ns), -(-MAX_SPACING_NS // step_ns))
 
 
 def _safe_steps(bound: Bound, left: int, each: int, reports: Sequence[Report]) -> int:
     if not bound.dimension.predictable:
         # The step that reaches the limit is the last before the next agreement.
         return -(-left // each)
-    varied = any(
-        bound.used(report.own) != report.own.steps * bound.used(report.largest)
-        for report in reports
-    )
-    return left // (2 * each if varied else each)
+    steady = bound.dimension is EPOCHS or all(report.steady for report in reports)
+    return left // (each if steady else 2 * each)
 
 
 def encode(report: Report) -> bytes:

@@ -31,7 +31,7 @@ from outlay.budget.torch_group import torch_group
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import InvalidValue
+from outlay.errors import Finding, InvalidValue
 from outlay.ledger import (
     AttemptStarted,
     EndStatus,
@@ -86,6 +86,8 @@ class BudgetGate:
         self._next_refresh_ns = 0
         self._stepped = False
         self._stop_told = False
+        self._steady = False
+        self._world_size = 1
         self._cut = 0
         self._spends = read_spends(run_dir) if rank == 0 else []
         self._stated_before = last_stated(self._spends)
@@ -97,6 +99,7 @@ class BudgetGate:
     def begin(self, recorder: Recorder, header: AttemptStarted, segment: SegmentId) -> None:
         """Take part in an attempt whose header is written."""
         self._recorder = recorder
+        self._world_size = header.world_size
         self._price = LivePrice(header)
         self._before = spend_before(self._spends, header, segment)
         self.tracker.clocks.spent_ns |= self._before.clocks_ns
@@ -118,6 +121,9 @@ class BudgetGate:
                 if self._rank == 0:
                     self._recorder.budget_event("epoch", {"steps_per_epoch": len(loader)})
         _ = self.tracker.budget.bounds  # Refuses epochs whose length nobody stated.
+        self._steady = isinstance(tokens, int)
+        if self.accord is not None:
+            self.accord.steady = self._steady
         counts_tokens = tokens is None and TOKENS.key in self.tracker.budget.limits
         return count_tokens if counts_tokens else tokens
 
@@ -206,6 +212,10 @@ class BudgetGate:
         group = self._find_group()
         if group is not None:
             self.accord = Accord(group, self.tracker, self._clock)
+            self.accord.steady = self._steady
+        elif self._world_size > 1:
+            message = f"{self._world_size} ranks cannot agree: limits hold for each one alone"
+            self.tracker.findings.append(Finding(source="budget", message=message))
         self._resume_at(self._recorder.next_step)
 
     def _resume_at(self, step: int) -> None:

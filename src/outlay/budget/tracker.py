@@ -13,11 +13,11 @@ from typing import Any
 from msgspec.structs import replace
 
 from outlay.budget import snapshots
+from outlay.budget.account import Account
 from outlay.budget.clocks import TRAINING, Clocks, check_clock
 from outlay.budget.forecast import Forecast, forecast
 from outlay.budget.limits import Bound, StopReason, reached, would_pass
 from outlay.budget.measures import millijoules, money_units, step_usage
-from outlay.budget.surviving import Surviving
 from outlay.budget.terms import Budget
 from outlay.budget.thresholds import Threshold, Thresholds
 from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
@@ -72,8 +72,7 @@ class BudgetTracker:
         self._rate = None if rate is None else Rate.parse(rate, name="rate")
         self._clock = clock
         self._lock = threading.RLock()
-        self._total = self._base = self._others = ZERO
-        self._surviving = Surviving()
+        self._account = Account()
         self._training_before_ns = 0
         self._reason: StopReason | None = None
         self._listeners: list[OnThreshold] = []
@@ -113,13 +112,12 @@ class BudgetTracker:
     def count(self, usage: Usage, *, step: int | None = None) -> None:
         """Count one micro-batch whose use is known as a value."""
         with self._lock:
-            surviving = self._surviving
-            number = surviving.next_step if step is None else step
-            undone = surviving.execute(number, usage.tokens, usage.flops, usage.steps)
-            if undone.steps:
-                self._take_back(undone)
+            fell = self._account.execute(usage, step)
             self.clocks.spent_ns[TRAINING] += usage.time_ns
-            self._add(usage)
+            if fell:
+                self._judge_afresh()
+            else:
+                self._look_ahead()
 
     def would_exceed(
         self,
@@ -135,12 +133,12 @@ class BudgetTracker:
         usage = step_usage(
             step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate
         )
-        return would_pass(self._total, usage, self._bounds) is not None
+        return would_pass(self._account.total, usage, self._bounds) is not None
 
     def admit(self, step: Usage) -> bool:
         """Return whether a step of this size may run; a refusal is the reason to stop."""
         with self._lock:
-            refusal = self._reason or would_pass(self._total, step, self._bounds)
+            refusal = self._reason or would_pass(self._account.total, step, self._bounds)
             self._reason = refusal
         return refusal is None
 
@@ -195,7 +193,7 @@ class BudgetTracker:
         predicted = self.clocks.predicted(clock)
         if predicted is None or self.should_stop():
             return not self.should_stop()
-        return would_pass(self._total, self._charged(predicted), self._bounds) is None
+        return would_pass(self._account.total, self._charged(predicted), self._bounds) is None
 
     def on_threshold(self, listener: OnThreshold) -> OnThreshold:
         """Call ``listener`` once for each limit and each of 50, 75, 90 and 100 %; a decorator."""
@@ -205,36 +203,36 @@ class BudgetTracker:
     def forecast(self) -> Forecast | None:
         """Return when the run will stop at the pace measured so far; None before the first step."""
         with self._lock:
-            measured = self._total - self._base
+            measured = self._account.total - self._account.base
             training_ns = self.clocks.spent_ns[TRAINING] - self._training_before_ns
-            return forecast(self._total, measured, training_ns, self._bounds)
+            return forecast(self._account.total, measured, training_ns, self._bounds)
 
     @property
     def totals(self) -> dict[str, int | float]:
         """What was used so far, under the documented names; a copy."""
-        return snapshots.totals_of(self._total, self.budget.steps_per_epoch)
+        return snapshots.totals_of(self._account.total, self.budget.steps_per_epoch)
 
     @property
     def used(self) -> Usage:
         """What was used so far, over all ranks as far as they have agreed."""
-        return self._total
+        return self._account.total
 
     @property
     def remaining(self) -> dict[str, int | float]:
         """What is left of each limit, under its key; negative once it was passed."""
-        return snapshots.remaining_of(self._total, self.budget)
+        return snapshots.remaining_of(self._account.total, self.budget)
 
     @property
     def fraction_used(self) -> float:
         """The used fraction of the limit that is closest to its end; above 1 once passed."""
-        fractions = (bound.used(self._total) / bound.limit for bound in self._bounds)
+        fractions = (bound.used(self._account.total) / bound.limit for bound in self._bounds)
         return max(fractions, default=0.0)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the budget's state for a checkpoint; ``load`` takes it back."""
         with self._lock:
             return snapshots.snapshot_of(
-                self.budget, self._total, dict(self.clocks.spent_ns), self._reason
+                self.budget, self._account.total, dict(self.clocks.spent_ns), self._reason
             )
 
     def load(self, snapshot: Mapping[str, Any] | None, *, allow_change: bool = False) -> None:
@@ -252,27 +250,26 @@ class BudgetTracker:
         if not (allow_change or self.budget.allow_change):
             snapshots.check_unchanged(self.budget, snapshot)
         with self._lock:
-            saved, findings = snapshots.usage_in(snapshot, otherwise=self._total)
+            saved, findings = snapshots.usage_in(snapshot, otherwise=self._account.total)
             self.findings += findings
             self.clocks.spent_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks.spent_ns)
             if self.budget.steps_per_epoch is None and snapshot.get("steps_per_epoch"):
                 self.set_steps_per_epoch(int(snapshot["steps_per_epoch"]))
             self.loaded_progress = progress_of(saved)
-            self.rebase(self.loaded_progress + resources_of(self._total.largest(saved)))
+            self.rebase(self.loaded_progress + resources_of(self._account.total.largest(saved)))
 
     def rebase(self, total: Usage) -> None:
         """Start over from a total known from elsewhere: a snapshot, or the run log."""
         with self._lock:
-            self._total = self._base = total
-            self._others, self._surviving = ZERO, Surviving()
+            self._account = Account(total)
             self._training_before_ns = self.clocks.spent_ns[TRAINING]
             self._judge_afresh()
 
     def take_back_base(self, undone: Usage) -> None:
         """Take back progress of earlier attempts that a rollback undid."""
         with self._lock:
-            self._base -= undone
-            self._take_back(undone)
+            self._account.take_back(undone)
+            self._judge_afresh()
 
     def state_dict(self) -> dict[str, str]:
         """Return the snapshot as PyTorch checkpoints want it, torch.distributed's included."""
@@ -292,12 +289,12 @@ class BudgetTracker:
     @property
     def own(self) -> Usage:
         """What this process has used since its start, rollbacks taken back."""
-        return self._total - self._base - self._others
+        return self._account.own
 
     @property
     def base(self) -> Usage:
         """What the run had used before this attempt."""
-        return self._base
+        return self._account.base
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
@@ -313,21 +310,24 @@ class BudgetTracker:
             reason: Why all of them stop, if they do.
         """
         with self._lock:
-            self._total += (base - self._base) + (others - self._others)
-            self._base, self._others = base, others
+            self._account.agree(base, others)
             self._cross()
             self._reason = reason
 
     def _add(self, usage: Usage) -> None:
-        total = self._total = self._total + usage
+        self._account.total += usage
+        self._look_ahead()
+
+    def _look_ahead(self) -> None:
+        total = self._account.total
         for name, mark in self._ahead.nearest:
             if getattr(total, name) >= mark:
                 self._cross()
                 break
 
     def _cross(self) -> None:
-        crossed = self._ahead.cross(self._total)
-        self._reason = self._reason or reached(self._total, self._bounds)
+        crossed = self._ahead.cross(self._account.total)
+        self._reason = self._reason or reached(self._account.total, self._bounds)
         for threshold in crossed:
             for listener in self._listeners:
                 self._tell(listener, threshold)
@@ -339,14 +339,10 @@ class BudgetTracker:
             message = f"a threshold listener failed: {error!r}"
             self.findings.append(Finding(source="budget", message=message, severity="warning"))
 
-    def _take_back(self, undone: Usage) -> None:
-        self._total -= undone
-        self._judge_afresh()
-
     def _judge_afresh(self) -> None:
         """Judge a total that came otherwise than by adding a step: it may have fallen."""
-        self._reason = reached(self._total, self._bounds)
-        self._ahead = Thresholds(self._bounds, self._total)
+        self._reason = reached(self._account.total, self._bounds)
+        self._ahead = Thresholds(self._bounds, self._account.total)
 
     def _priced(self, time_ns: int) -> int:
         return 0 if self._rate is None else time_ns * self._rate.micros_per_hour

@@ -1,0 +1,76 @@
+"""How a run shows its budget: a bar on a terminal, else lines."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console
+
+from outlay.budget.bar import Bar, Lines, budget_line, display_for
+from outlay.budget.tracker import BudgetTracker
+from outlay.clock import ManualClock
+
+SECOND = 10**9
+
+
+def half_used() -> BudgetTracker:
+    tracker = BudgetTracker("iso_tokens", {"max_tokens": 100, "max_minutes": 60})
+    for _ in range(5):
+        tracker.update(10, 2000.0)
+    return tracker
+
+
+def test_a_line_says_what_is_left_and_until_when() -> None:
+    assert budget_line(half_used()) == (
+        "budget 50% used, 50 tok left of 100 tok, 59m50s left of 1h00m, about 10.0s (5 steps) to go"
+    )
+
+
+def test_a_line_says_which_limit_stopped_the_run() -> None:
+    tracker = half_used()
+    for _ in range(5):
+        tracker.update(10, 2000.0)
+    assert budget_line(tracker).endswith("stopped by max_tokens")
+
+
+def test_before_the_first_step_nothing_is_forecast() -> None:
+    line = budget_line(BudgetTracker("iso_tokens", {"max_tokens": 100}))
+    assert line == "budget 0% used, 100 tok left of 100 tok"
+
+
+def test_lines_come_once_a_minute_and_at_every_quarter(clock: ManualClock) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream, clock)
+    tracker = BudgetTracker("iso_tokens", {"max_tokens": 1000})
+    for _ in range(100):
+        tracker.update(10, 1.0)
+        clock.advance(SECOND)
+        lines.update(tracker)
+    lines.close(tracker)
+    shown = [int(line.split("%")[0].split()[-1]) for line in stream.getvalue().splitlines()]
+    assert shown == [1, 25, 50, 75, 100, 100]
+
+
+def test_a_stream_that_is_gone_does_not_end_the_training(clock: ManualClock) -> None:
+    stream = io.StringIO()
+    lines = Lines(stream, clock)
+    stream.close()
+    lines.update(half_used())
+
+
+def test_a_terminal_shows_a_bar_redrawn_twice_a_second(clock: ManualClock) -> None:
+    stream = io.StringIO()
+    bar = Bar(clock, Console(file=stream, force_terminal=True, width=120))
+    tracker = half_used()
+    bar.update(tracker)
+    drawn = stream.getvalue()
+    assert "budget 50% used" in drawn
+    tracker.update(10, 2000.0)
+    bar.update(tracker)
+    assert stream.getvalue() == drawn
+    bar.close(tracker)
+    assert "budget 60% used" in stream.getvalue()
+
+
+def test_what_is_no_terminal_gets_lines(clock: ManualClock) -> None:
+    assert isinstance(display_for(io.StringIO(), clock), Lines)
