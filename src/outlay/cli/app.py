@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 
 from outlay import __version__
-from outlay.cli import books, budget, execute, goodput, prices, survey
-from outlay.cli import books, execute, goodput, guard
+from outlay.cli import books, budget, execute, goodput, guard, prices, survey
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
