@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from outlay.errors import Finding, OutlayError
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.errors import BudgetGuardExceeded
+    from outlay.guard.gate import Guarding
     from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
     from outlay.prices.tracker import GPUPriceTracker
     from outlay.record.meters.flops import FlopsPerToken
@@ -38,17 +39,18 @@ if TYPE_CHECKING:
 _HOMES = {
     "Budget": "outlay.budget.terms",
     "BudgetChanged": "outlay.budget.snapshots",
-    "BudgetRefused": "outlay.budget.measurable",
-    "BudgetTracker": "outlay.budget.tracker",
     "BudgetGuard": "outlay.guard.budget_guard",
     "BudgetGuardExceeded": "outlay.guard.errors",
+    "BudgetRefused": "outlay.budget.measurable",
+    "BudgetTracker": "outlay.budget.tracker",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
     "Flops": "outlay.units",
+    "FlopsPerToken": "outlay.record.meters.flops",
     "GPUPrice": "outlay.prices.gpu_price",
     "GPUPriceTracker": "outlay.prices.tracker",
-    "FlopsPerToken": "outlay.record.meters.flops",
+    "Guarding": "outlay.guard.gate",
     "Money": "outlay.units",
     "OutlayError": "outlay.errors",
     "PriceAlert": "outlay.prices.gpu_price",
@@ -80,6 +82,7 @@ __all__ = [
     "FlopsPerToken",
     "GPUPrice",
     "GPUPriceTracker",
+    "Guarding",
     "Money",
     "OutlayError",
     "PriceAlert",

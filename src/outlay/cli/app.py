@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from outlay import __version__
-from outlay.cli import books, budget, execute, goodput, prices, survey
+from outlay.cli import books, budget, execute, goodput, guard, prices, survey
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -56,6 +56,7 @@ def overview(
         books.overview(as_json)
 
 
+app.add_typer(guard.app, name="guard", rich_help_panel=MAY_I_LAUNCH)
 app.add_typer(goodput.app, name="goodput", rich_help_panel=HOW_MUCH_WAS_PRODUCTIVE)
 app.command("survey", rich_help_panel=MAY_I_LAUNCH)(survey.show_survey)
 app.add_typer(prices.app, name="prices", rich_help_panel=WHAT_DID_IT_COST)

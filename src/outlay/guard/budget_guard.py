@@ -159,6 +159,7 @@ class BudgetGuard:
         lab: str | None = None,
         key: str = "",
         rental: Rental | None = None,
+        by: str | None = None,
     ) -> Hold:
         """Set ``estimated_usd`` aside for an operation, on disk before this returns.
 
@@ -168,6 +169,7 @@ class BudgetGuard:
             lab: The lab that pays, when the label does not say.
             key: An idempotency key: asking again with it returns the same hold.
             rental: How to find and end what is about to be rented.
+            by: Who will settle it; default: this process, so that its end makes the hold stale.
 
         Raises:
             BudgetGuardExceeded: A ceiling or cap would be passed; nothing was set aside.
@@ -186,7 +188,8 @@ class BudgetGuard:
             settled = self._room(books, payer, day, asked)
             held = Held(
                 **self._stamp(label, settled.ceilings.whole), estimated=amount_of(asked.micros),
-                hold=_new_id(books), lab=payer, day=day, key=key, rental=rental, by=_this_process(),
+                hold=_new_id(books), lab=payer, day=day, key=key, rental=rental,
+                by=_this_process() if by is None else by,
                 caps=_caps(settled.ceilings, payer, day),
             )  # fmt: skip
             hold = Hold(
@@ -312,12 +315,22 @@ class BudgetGuard:
 
         self.log.transact(decide)
 
-    def note(self, event: str, *, hold: Hold, **detail: str) -> None:
+    def note(
+        self,
+        event: str,
+        op_label: str = "",
+        *,
+        hold: Hold | None = None,
+        detail: Mapping[str, str] | None = None,
+    ) -> None:
         """Write down something that moves no money, such as the proof that a pod is gone."""
+        label, hold_id = (hold.op_label, hold.id) if hold else (op_label, "")
 
         def decide(books: Books) -> Posting[None]:
             del books
-            noted = Noted(**self._stamp(hold.op_label), hold=hold.id, event=event, detail=detail)
+            noted = Noted(
+                **self._stamp(label), hold=hold_id, event=event, detail=dict(detail or {})
+            )
             return Posting((noted,), None)
 
         self.log.transact(decide)

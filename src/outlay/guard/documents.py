@@ -111,7 +111,7 @@ def write_documents(directory: Path, plan: Plan, *, replace: bool = False) -> tu
     pages = {
         directory / "budget.md": budget_page(plan),
         directory / "pre-flight-checklist.md": checklist_page(plan),
-        directory / "manifest.json": manifest_text(plan),
+        directory / "manifest.json": manifest_text(plan, str(directory / "spend.jsonl")),
     }
     existing = [path for path in pages if path.exists()]
     if existing and not replace:
@@ -122,7 +122,7 @@ def write_documents(directory: Path, plan: Plan, *, replace: bool = False) -> tu
     return tuple(pages)
 
 
-def manifest_text(plan: Plan) -> str:
+def manifest_text(plan: Plan, spend_log_path: str = "spend.jsonl") -> str:
     """Return ``manifest.json``: the documented keys."""
     labs = {lab: amount_of(cap.micros) for lab, cap in sorted(plan.labs.items())}
     manifest = Manifest(
@@ -132,6 +132,7 @@ def manifest_text(plan: Plan) -> str:
         currency=plan.ceiling.currency,
         ceiling_usd=amount_of(plan.ceiling.micros),
         ceiling_per_lab={**labs, BUFFER: amount_of(plan.buffer.micros)},
+        spend_log_path=spend_log_path,
         vendor_snapshot_date=plan.survey.date,
         vendor_snapshot_prices=plan.survey.prices,
     )
@@ -174,7 +175,7 @@ def _reasoning(plan: Plan) -> str:
     if e.cost > cap:
         room = f"MORE than the cap of {_amount(cap)}: shorten it or rent something cheaper"
     elif e.cost:
-        percent = (cap - e.cost).micros * 1000 // e.cost.micros
+        percent = ((cap - e.cost).micros * 2000 + e.cost.micros) // (2 * e.cost.micros)
         room = (
             f"the cap of {_amount(cap)} leaves {percent // 10}.{percent % 10} % "
             "for setup, container pulls and retries"
@@ -203,7 +204,7 @@ def checklist_page(plan: Plan) -> str:
 Do the steps in order. Tick each one. If one fails: stop, nothing is lost yet.
 
 - [ ] 1. Run `outlay guard preflight --label {label} --estimate "{e.cost}"`.
-         It checks steps 2, 6 and 7 and asks for the others.
+         It checks by itself what it can, and asks for the rest.
 - [ ] 2. Budget: `outlay guard status` must show at least {_amount(needed)} remaining
          (estimate {_amount(e.cost)} + {HEADROOM_PERCENT} %).
 - [ ] 3. Vendor console: is any other instance running? If yes, you forgot it: terminate it now.
@@ -217,8 +218,7 @@ Do the steps in order. Tick each one. If one fails: stop, nothing is lost yet.
 - [ ] 9. Say aloud how you will end it: `outlay guard down {label}`.
 
 Launch it with `outlay guard run` (it runs here) or `outlay guard rent` (it runs there).
-A spot machine can be taken back with {Duration(30 * 10**9)} notice: save results after every
-measurement.
+A spot machine can be taken back with 30 seconds' notice: save results after every measurement.
 
 # After every launch
 

@@ -22,13 +22,14 @@ class Lease:
     """Money held for the next slice of one operation.
 
     Attributes:
+        terms: At which rate, and how far ahead.
         hold: The hold as it was last seen.
         owned: Whether this process opened it, and so settles it.
     """
 
     def __init__(self, guard: BudgetGuard, hold: Hold, terms: Terms, *, owned: bool) -> None:
         self._guard = guard
-        self._terms = terms
+        self.terms = terms
         self.hold = hold
         self.owned = owned
 
@@ -63,15 +64,20 @@ class Lease:
         """Return what tells the processes below about the hold."""
         return {HOLD_VARIABLE: f"{self.hold.id}@{self._guard.log_path.absolute()}"}
 
-    def extend(self, elapsed_ns: int) -> None:
+    def extend(self, elapsed_ns: int, *, before: Money | None = None) -> None:
         """Hold enough for another slice after ``elapsed_ns``, unless somebody else did.
+
+        Args:
+            elapsed_ns: How long the present terms have been in force.
+            before: What was spent before that, on other terms.
 
         Raises:
             BudgetGuardExceeded: There is no room for it.
             SpendLogUnusable: The log can't be read, locked or written.
         """
         self.hold = self._guard.log.books().hold(self.hold.id)
-        more = self._terms.extension(self.hold.amount, elapsed_ns)
+        free = self.hold.amount if before is None else self.hold.amount - before
+        more = self.terms.extension(free, elapsed_ns)
         if more:
             self.hold = self._guard.extend(self.hold, more)
 

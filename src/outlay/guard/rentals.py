@@ -167,7 +167,7 @@ class Tenancy:
 
     def note(self, event: str, **detail: str) -> None:
         """Write down what happened to it, and keep our own copy of the hold in step."""
-        self.guard.note(event, hold=self.hold, **detail)
+        self.guard.note(event, hold=self.hold, detail=detail)
         self.hold = self.guard.log.books().rentals[self.hold.id]
 
     def _terminate(self) -> None:

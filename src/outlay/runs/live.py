@@ -25,6 +25,7 @@ from outlay.ledger import (
     SUPERVISOR,
     AttemptStarted,
     EndStatus,
+    Price,
     RunIdentity,
     SegmentId,
     SegmentWriter,
@@ -41,10 +42,13 @@ from outlay.runs.heartbeat import Heartbeat
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Arguments, Options, gpu_count, parse_price, resolve
 from outlay.runs.signals import TerminationWatch
+from outlay.units import Rate
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
     from outlay.budget.tracker import BudgetTracker
+    from outlay.guard.gate import GuardGate
+    from outlay.runs.guarding import JointGuard
 
 Batch = TypeVar("Batch")
 
@@ -61,12 +65,14 @@ def run(
     tags: Mapping[str, str] | None = None,
     heartbeat: object = None,
     budget: object = None,
+    guard: object = None,
     clock: Clock = SYSTEM,
 ) -> Run:
     """Start (or go on with) a run, to be used in a ``with`` statement.
 
     What is left out comes from the environment: ``OUTLAY_RUN_DIR``, ``OUTLAY_PRICE``,
-    ``OUTLAY_GPUS``, ``OUTLAY_BUDGET``. ``OUTLAY_DISABLED=1`` makes all of it a no-op.
+    ``OUTLAY_GPUS``, ``OUTLAY_BUDGET``, ``OUTLAY_HOLD``. ``OUTLAY_DISABLED=1`` makes all of it a
+    no-op.
 
     Args:
         model: What is trained.
@@ -79,11 +85,12 @@ def run(
         tags: Whatever costs are to be allocated by, such as ``{"team": "nlp"}``.
         heartbeat: Records a sign of life this often in the background, such as ``"30s"``.
         budget: Where the run stops, such as ``outlay.iso_cost("5 USD")`` or ``"iso_time=2h"``.
+        guard: Whose ceiling it may not pass: a ``BudgetGuard``, or the path of a spend log.
         clock: The clocks to use.
 
     Raises:
         InvalidValue: An argument or a setting cannot be used.
-        Refused: The budget limits what nothing here can measure.
+        Refused: The budget limits what nothing here can measure, or the guard has no room.
         RunInUse: A live process records this rank of this run already.
     """
     if model is None:
@@ -99,6 +106,7 @@ def run(
         tags=tags,
         heartbeat=heartbeat,
         budget=budget,
+        guard=guard,
     )
     return Run(resolve(arguments, os.environ, clock.wall_ns()), clock)
 
@@ -125,10 +133,16 @@ class Run:
         self.resume_step = 0
         writer: Writer = NullWriter()
         self._budget_gate = self._new_budget_gate(about, clock)
+        self._guard_gate, joint = self._new_guard_gate(about, clock)
         header = self._header(about)
         segment = SegmentId(self._start_ns, about.rank, about.host, about.pid)
         if not self._disabled:
-            self._claim(about)
+            try:
+                self._claim(about)
+            except BaseException:
+                if self._guard_gate is not None:
+                    self._guard_gate.abandon("the run did not start")
+                raise
             header = msgspec.structs.replace(header, run_id=self.run_id)
             writer = SegmentWriter(ledger_dir(self.dir) / segment.file_name, header, clock)
             writer.sync()
@@ -140,6 +154,10 @@ class Run:
         )
         if self._budget_gate is not None:
             self._budget_gate.begin(self._recorder, header, segment)
+        if self._guard_gate is not None:
+            self._guard_gate.begin(self._recorder.note)
+        if joint is not None:
+            self._recorder.gates.append(joint)
         self._heartbeat = None
         if options.heartbeat is not None and not self._disabled:
             self._heartbeat = Heartbeat(self._recorder, options.heartbeat)
@@ -194,6 +212,8 @@ class Run:
         if new_price is not None:
             self._price = new_price
             self._recorder.price_changed(new_price, self._gpus)
+            if self._guard_gate is not None:
+                self._guard_gate.change_rate(self._rate(new_price))
 
     def heartbeat(self) -> None:
         """Record a sign of life."""
@@ -322,6 +342,29 @@ class Run:
         return BudgetGate(
             self.options.budget, self.dir, rank=about.rank, price=self.options.price, clock=clock
         )
+
+    def _new_guard_gate(
+        self, about: facts.Facts, clock: Clock
+    ) -> tuple[GuardGate | None, JointGuard | None]:
+        """Return what keeps the money, on rank 0 alone, and what stops all ranks together."""
+        price, asked = self.options.price, self.options.guard
+        guarded = asked is not None or (price is not None and os.environ.get("OUTLAY_HOLD"))
+        if not guarded or self._disabled or about.rank == SUPERVISOR:
+            return None, None
+        from outlay.guard.gate import GuardGate, read_guarding
+        from outlay.runs.guarding import JointGuard
+
+        if about.rank != 0:
+            return None, JointGuard(None, clock=clock)
+        guarding = read_guarding(asked, os.environ, priced=price is not None, clock=clock)
+        assert guarding is not None
+        assert price is not None
+        gate = GuardGate(guarding, self._rate(price), self.options.name, os.environ, clock=clock)
+        return gate, JointGuard(gate, clock=clock)
+
+    def _rate(self, price: Price) -> Rate:
+        """Return what the whole run costs per hour."""
+        return Rate(price.micros_per_hour * self._gpus, price.currency)
 
     def _header(self, about: facts.Facts) -> AttemptStarted:
         options = self.options

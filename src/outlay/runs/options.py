@@ -36,6 +36,7 @@ class Arguments:
     tags: Mapping[str, str] | None = None
     heartbeat: object = None
     budget: object = None
+    guard: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +53,7 @@ class Options:
     tags: dict[str, str]
     heartbeat: Duration | None
     budget: Budget | None = None
+    guard: object = None
 
 
 def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Options:
@@ -72,6 +74,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
         budget=_budget(arguments.budget, environ),
+        guard=arguments.guard,
         dir=_directory(arguments.dir, name, environ, now_ns),
     )
     _refuse_another_model(options)

@@ -1,0 +1,180 @@
+"""``outlay guard init | preflight | postflight``: around a launch; none of them launches."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.guard_options import Ceiling, Log, open_guard
+from outlay.cli.output import AsJson, console, print_json
+from outlay.clock import SYSTEM, utc_text
+from outlay.errors import InvalidValue
+from outlay.guard.documents import Estimate, Plan, Survey, write_documents
+from outlay.guard.entries import Vendor
+from outlay.guard.policy import lab_of
+from outlay.guard.preflight import Check, Flight, postflight, preflight
+from outlay.guard.reap import Reaper
+from outlay.guard.vendors import preset
+from outlay.units import Money, Rate
+from outlay.units.numbers import exact_decimal
+
+Confirm = Annotated[
+    list[str] | None, typer.Option("--confirm", help="A check that you have made, by its name.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to the group."""
+    app.command("init")(show_init)
+    app.command("preflight")(show_preflight)
+    app.command("postflight")(show_postflight)
+
+
+def show_init(
+    directory: Annotated[Path, typer.Argument(help="Where the pages and the log go.")],
+    ceiling: Annotated[str, typer.Option(help="The hard ceiling, such as 5.")],
+    lab: Annotated[list[str] | None, typer.Option(help="A lab's cap, such as 02=3.00.")] = None,
+    buffer: Annotated[str, typer.Option(help="For retries and setup.")] = "0",
+    gpus: Annotated[int, typer.Option(help="GPUs of the dearest lab.")] = 2,
+    price: Annotated[str | None, typer.Option(help="Per GPU-hour; default: 0.35, assumed.")] = None,
+    hours: Annotated[str, typer.Option(help="How long the dearest lab takes.")] = "3",
+    vendor: Annotated[str, typer.Option(help="The vendor that was picked.")] = "<chosen>",
+    survey_date: Annotated[str, typer.Option(help="When prices were looked up.")] = "",
+    survey_price: Annotated[
+        list[str] | None, typer.Option(help="A vendor's price, such as runpod=0.35.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite an earlier plan.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write budget.md, pre-flight-checklist.md and manifest.json; launch nothing.
+
+    Example: outlay guard init experiments/budget --ceiling 5 --lab 02=3.00 --lab 03=0 --buffer 2.00
+    """
+    estimate = Estimate(
+        gpus=gpus,
+        price=Rate.parse(price or "0.35", name="price"),
+        hours=exact_decimal(hours, name="hours", expected="a number of hours"),
+        assumed=price is None,
+    )
+    plan = Plan(
+        ceiling=Money.parse(ceiling, name="ceiling"),
+        labs={lab_of("", n): Money.parse(v, name=f"lab {n}") for n, v in _pairs(lab, "lab")},
+        buffer=Money.parse(buffer, name="buffer"),
+        estimate=estimate,
+        survey=Survey(
+            vendor=vendor, date=survey_date, prices=dict(_pairs(survey_price, "survey-price"))
+        ),
+    )
+    paths = write_documents(directory, plan, replace=replace)
+    if as_json:
+        print_json({"written": [os.fspath(path) for path in paths], "total": plan.total})
+        return
+    for path in paths:
+        console.print(f"wrote {path}", markup=False, soft_wrap=True)
+    console.print(f"{plan.total} of {plan.ceiling} are planned; nothing was launched", markup=False)
+
+
+def show_preflight(
+    label: Annotated[str, typer.Option(help="What is about to be launched.")],
+    estimate: Annotated[str, typer.Option(help='What it should cost, such as "2.10 USD".')],
+    rate: Annotated[str | None, typer.Option(help='Everything, such as "0.70 USD/h".')] = None,
+    vendor: Annotated[str | None, typer.Option(help="Ask this vendor what else runs.")] = None,
+    confirm: Confirm = None,
+    log: Log = Path("spend.jsonl"),
+    ceiling: Ceiling = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check everything before a launch, ask for what no machine can know; exit 3 on a failure.
+
+    Example: outlay guard preflight --label lab02-tp --estimate "2.10 USD" --rate "0.70 USD/h"
+    """
+    guard = open_guard(log, ceiling)
+    flight = Flight(
+        label=label,
+        estimate=Money.parse(estimate, name="estimate", currency=guard.currency, rounding="up"),
+        rate=None if rate is None else Rate.parse(rate, name="rate", currency=guard.currency),
+    )
+    now_ns = SYSTEM.wall_ns()
+    census = Reaper(guard, os.environ, extra=_extra(vendor)).census() if vendor else None
+    checks = preflight(guard, flight, now_ns=now_ns, census=census)
+    checks = _ask(checks, confirm or [], as_json=as_json)
+    passed = all(check.passed for check in checks)
+    if passed:
+        detail = {"start": utc_text(now_ns), "estimate": str(flight.estimate)}
+        guard.note("preflight", label, detail=detail)
+    _show_checks(checks, passed=passed, as_json=as_json)
+
+
+def show_postflight(
+    label: Annotated[str, typer.Option(help="What was launched.")],
+    proof: Annotated[
+        Path | None, typer.Option(help="A screenshot of the vendor's console.")
+    ] = None,
+    vendor: Annotated[str | None, typer.Option(help="Ask this vendor what still runs.")] = None,
+    confirm: Confirm = None,
+    log: Log = Path("spend.jsonl"),
+    as_json: AsJson = False,
+) -> None:
+    """Check that all of it ended and was settled, and record the proof; exit 3 on a failure.
+
+    Example: outlay guard postflight --label lab02-tp --proof proof-terminated.png
+    """
+    guard = open_guard(log, None)
+    if proof is not None and not proof.is_file():
+        raise InvalidValue("proof", str(proof), "a file, such as a screenshot")
+    census = Reaper(guard, os.environ, extra=_extra(vendor)).census() if vendor else None
+    confirmed = [*(confirm or []), *(["gone"] if proof else [])]
+    checks = _ask(postflight(guard, label, census=census), confirmed, as_json=as_json)
+    passed = all(check.passed for check in checks)
+    if passed:
+        detail = {"ended": utc_text(SYSTEM.wall_ns())}
+        if proof is not None:
+            digest = hashlib.sha256(proof.read_bytes()).hexdigest()
+            detail |= {"proof": proof.name, "sha256": digest}
+        guard.note("postflight", label, detail=detail)
+    _show_checks(checks, passed=passed, as_json=as_json)
+
+
+def _extra(vendor: str | None) -> tuple[Vendor, ...]:
+    return (preset(vendor),) if vendor else ()
+
+
+def _ask(checks: tuple[Check, ...], confirmed: list[str], *, as_json: bool) -> tuple[Check, ...]:
+    """Ask a person what no machine can tell; without a person, what is not confirmed fails."""
+    names = set(confirmed)
+    for check in checks:
+        askable = check.passed is None and check.name not in names
+        if askable and sys.stdin.isatty() and not as_json and typer.confirm(f"{check.text}?"):
+            names.add(check.name)
+    return tuple(check.confirmed(names) for check in checks)
+
+
+def _show_checks(checks: tuple[Check, ...], *, passed: bool, as_json: bool) -> None:
+    if as_json:
+        print_json({"passed": passed, "checks": checks})
+    else:
+        for check in checks:
+            mark = {
+                True: "[green]ok[/green]    ",
+                False: "[red]FAILED[/red]",
+                None: "[red]open[/red]  ",
+            }
+            console.print(mark[check.passed], end=" ")
+            hint = f" (--confirm {check.name})" if check.passed is None else ""
+            console.print(f"{check.text}{hint}", markup=False, soft_wrap=True)
+    raise typer.Exit(0 if passed else 3)
+
+
+def _pairs(values: list[str] | None, name: str) -> list[tuple[str, str]]:
+    pairs = []
+    for value in values or []:
+        key, equals, content = value.partition("=")
+        if not (key.strip() and equals and content.strip()):
+            raise InvalidValue(name, value, "a name and an amount, such as 02=3.00")
+        pairs.append((key.strip(), content.strip()))
+    return pairs

@@ -1,0 +1,202 @@
+"""The guard inside a run: money held ahead of the training, extended beside it, settled after it.
+
+The hold is opened before the first step and extended by a thread of its own, so that a slow disk
+or a locked log never holds up a step. When no more can be held, training goes on until what is
+held just pays for stopping, and then stops with the reason.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import InvalidValue, OutlayError
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.lease import SLICE, Terms
+from outlay.guard.leasing import Lease, guard_of_hold
+from outlay.ledger import EndStatus, Step
+from outlay.units import Duration, Money, Rate
+
+GRACE = Duration(60 * 10**9)
+_RETRY_S = 1.0
+_JOIN_S = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarding:
+    """How a run is guarded.
+
+    Attributes:
+        guard: Whose money it is.
+        label: What the spend is called; default: the run's name.
+        lab: The lab that pays, when the label does not say.
+        slice: How much time is paid for at once.
+        grace: How long stopping may take, a last checkpoint included.
+    """
+
+    guard: BudgetGuard
+    label: str = ""
+    lab: str | None = None
+    slice: Duration = SLICE
+    grace: Duration = GRACE
+
+
+def read_guarding(
+    value: object, environ: Mapping[str, str], *, priced: bool, clock: Clock = SYSTEM
+) -> Guarding | None:
+    """Return how a run is guarded: as its caller says, else as ``OUTLAY_HOLD`` says.
+
+    Args:
+        value: A BudgetGuard, a Guarding, or the path of a spend log or of its directory.
+        environ: Where ``OUTLAY_HOLD`` may name a hold to extend.
+        priced: Whether the run has a price; under a launcher's hold, without one, the launcher
+            alone counts the money.
+        clock: For a guard that is opened here.
+
+    Raises:
+        InvalidValue: It is something else, or the run has no price to count with.
+    """
+    if value is None:
+        guard = guard_of_hold(environ, clock) if priced else None
+        return None if guard is None else Guarding(guard=guard)
+    if not priced:
+        raise InvalidValue("price", None, "a price, since a guard counts money: price=...")
+    if isinstance(value, Guarding):
+        return value
+    if isinstance(value, BudgetGuard):
+        return Guarding(guard=value)
+    if isinstance(value, str | Path):
+        path = Path(value)
+        log = path / "spend.jsonl" if path.is_dir() else path
+        return Guarding(guard=BudgetGuard.of_log(log, clock=clock, environ=environ))
+    raise InvalidValue("guard", value, "a BudgetGuard, a Guarding or the path of a spend log")
+
+
+class GuardGate:
+    """Stops a training when its money does.
+
+    Args:
+        guarding: How the run is guarded.
+        rate: What the whole run costs per hour.
+        label: What the spend is called, unless ``guarding`` says.
+        environ: Where ``OUTLAY_HOLD`` may name a hold to extend.
+        clock: Where the time comes from.
+
+    Raises:
+        BudgetGuardExceeded: There is no room even for the first slice.
+    """
+
+    def __init__(
+        self,
+        guarding: Guarding,
+        rate: Rate,
+        label: str,
+        environ: Mapping[str, str],
+        *,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._clock = clock
+        self._terms = Terms(rate=rate, slice=guarding.slice, notice=guarding.grace)
+        self._lease = Lease.open(
+            guarding.guard, guarding.label or label, self._terms, environ, lab=guarding.lab
+        )
+        self._since_ns = clock.monotonic_ns()
+        self._before = Money(0, rate.currency)
+        self._why = ""
+        self._tell: Callable[[str], None] = lambda _: None
+        self._over = threading.Event()
+        self._repriced = threading.Lock()
+        self._thread = threading.Thread(target=self._tend, name="outlay-guard", daemon=True)
+        self._plan_stop()
+
+    def begin(self, tell: Callable[[str], None]) -> None:
+        """Start extending; ``tell`` is told what a reader of the run's log should know."""
+        self._tell = tell
+        hold = self._lease.hold
+        how = "opened" if self._lease.owned else "joined"
+        tell(f"guard: hold {hold.id} {how}, {hold.amount} at {self._terms.rate}")
+        self._thread.start()
+
+    def abandon(self, reason: str) -> None:
+        """Release the hold: nothing was trained."""
+        self._over.set()
+        self._lease.void(reason)
+
+    def before_step(self, *, tokens: int, samples: int) -> str | None:
+        """Return why no step may run, once what is held only just pays for stopping."""
+        del tokens, samples
+        return self.stop_reason()
+
+    def after_step(self, step: Step) -> str | None:
+        """Return why no further step may run."""
+        del step
+        return self.stop_reason()
+
+    def stop_reason(self) -> str | None:
+        """Return why training has to stop now, or None."""
+        if self._stop_at_ns is None or self._clock.monotonic_ns() < self._stop_at_ns:
+            return None
+        return f"guard: {self._why or 'the money that is held is used up'}"
+
+    def finish(self, status: EndStatus) -> None:
+        """Record what it cost; a log that can't take it leaves the hold open, and says so."""
+        del status
+        self._over.set()
+        if self._thread.is_alive():
+            self._thread.join(_JOIN_S)
+        actual = self._spent()
+        try:
+            self._lease.settle(actual)
+        except OutlayError as error:
+            self._tell(f"guard: {actual} could not be recorded, the hold stays open: {error}")
+        else:
+            self._tell(f"guard: {actual} {'recorded' if self._lease.owned else 'spent'}")
+
+    def change_rate(self, rate: Rate) -> None:
+        """Count at another rate from now on."""
+        with self._repriced:
+            self._before = self._spent()
+            self._since_ns = self._clock.monotonic_ns()
+            self._terms = replace(self._terms, rate=rate)
+            self._lease.terms = self._terms
+            self._plan_stop()
+
+    # -- beside the training ----------------------------------------------------------------
+
+    def _tend(self) -> None:
+        while not self._over.wait(self._pause_s()):
+            with self._repriced:
+                self.tend()
+
+    def tend(self) -> None:
+        """Extend the hold if that is due; what goes wrong is tried again, and remembered."""
+        elapsed_ns = self._clock.monotonic_ns() - self._since_ns
+        ask_ns = self._terms.ask_ns(self._lease.hold.amount - self._before)
+        if ask_ns is None or elapsed_ns < ask_ns:
+            return
+        try:
+            self._lease.extend(elapsed_ns, before=self._before)
+        except (OutlayError, OSError) as error:
+            if not self._why:
+                self._tell(f"guard: no more money can be held: {error}")
+            self._why = str(error)
+        else:
+            self._why = ""
+            self._plan_stop()
+
+    def _pause_s(self) -> float:
+        ask_ns = self._terms.ask_ns(self._lease.hold.amount - self._before)
+        if ask_ns is None:
+            return _RETRY_S
+        left_ns = self._since_ns + ask_ns - self._clock.monotonic_ns()
+        return max(left_ns / 1e9, min(_RETRY_S, self._terms.slice.seconds / 10))
+
+    def _plan_stop(self) -> None:
+        stop_ns = self._terms.stop_ns(self._lease.hold.amount - self._before)
+        self._stop_at_ns = None if stop_ns is None else self._since_ns + stop_ns
+
+    def _spent(self) -> Money:
+        return self._before + self._terms.cost(self._clock.monotonic_ns() - self._since_ns)

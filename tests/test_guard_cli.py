@@ -1,0 +1,303 @@
+"""``outlay guard``, as it is typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import vendor_stand_in
+from guard_helpers import wait_until
+from outlay.cli.app import app
+from outlay.errors import OutlayError
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.ceilings import Manifest, read_manifest
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def outlay(*words: object) -> Said:
+    """Run a command in this process; an OutlayError becomes its exit code and text."""
+    result = CliRunner().invoke(app, ["guard", *map(str, words)], catch_exceptions=True)
+    if isinstance(result.exception, OutlayError):
+        return Said(result.exception.exit_code, f"{result.output}{result.exception}")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Said(result.exit_code, result.output)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Path:
+    """The document's plan: five dollars, three for lab 02, nothing for lab 03, two to spare."""
+    directory = tmp_path / "plan"
+    said = outlay(
+        "init", directory, "--ceiling", 5, "--lab", "02=3.00", "--lab", "03=0", "--buffer", "2.00"
+    )
+    assert said.code == 0
+    return directory
+
+
+class TestInit:
+    def test_the_three_pages_are_written_and_nothing_else(self, plan: Path) -> None:
+        names = sorted(path.name for path in plan.iterdir())
+        assert names == ["budget.md", "manifest.json", "pre-flight-checklist.md"]
+
+    def test_the_budget_shows_the_table_and_the_reasoning(self, plan: Path) -> None:
+        text = (plan / "budget.md").read_text()
+        assert "| Lab 02 | ≤ $3.00 |" in text
+        assert "| Lab 03 (no cloud) | = $0.00 |" in text
+        assert "**$5.00 ≤ $5.00**" in text
+        assert "2 x $0.35/h x 3 h = $2.10; the cap of $3.00 leaves 42.9 %" in text
+        assert "an assumption that nobody looked up" in text
+
+    def test_the_checklist_has_the_documents_figures(self, plan: Path) -> None:
+        text = (plan / "pre-flight-checklist.md").read_text()
+        for figure in ("alert at $2.40", "auto-termination at 4h", "$2.80", "$3.15 remaining"):
+            assert figure in text
+
+    def test_the_manifest_has_the_documented_keys(self, plan: Path) -> None:
+        manifest = json.loads((plan / "manifest.json").read_text())
+        assert list(manifest) == list(Manifest.__struct_fields__[:10])
+        assert manifest["ceiling_per_lab"] == {"02": 3.0, "03": 0.0, "buffer": 2.0}
+        assert (manifest["seed"], manifest["ceiling_usd"]) == (35000, 5.0)
+        assert read_manifest(plan / "manifest.json") is not None
+
+    def test_caps_that_exceed_the_ceiling_are_refused(self, tmp_path: Path) -> None:
+        said = outlay("init", tmp_path / "x", "--ceiling", 5, "--lab", "02=4", "--buffer", 2)
+        assert said.code == 2
+        assert "6.00 USD in caps and buffer" in said.out
+        assert not (tmp_path / "x").exists()
+
+    def test_a_plan_is_replaced_only_on_purpose(self, plan: Path) -> None:
+        again = ("init", plan, "--ceiling", 20)
+        assert outlay(*again).code == 1
+        assert outlay(*again, "--replace").code == 0
+
+    def test_a_survey_goes_into_the_manifest(self, tmp_path: Path) -> None:
+        said = outlay(
+            "init", tmp_path, "--ceiling", 5, "--lab", "02=3", "--vendor", "runpod",
+            "--survey-date", "2026-11-15", "--survey-price", "runpod=0.34", "--price", "0.34",
+        )  # fmt: skip
+        assert said.code == 0
+        manifest = json.loads((tmp_path / "manifest.json").read_text())
+        assert manifest["vendor"] == "runpod"
+        assert manifest["vendor_snapshot_prices"] == {"runpod": "0.34"}
+        assert "vendor-survey.md" in (tmp_path / "budget.md").read_text()
+
+
+class TestTheBooks:
+    def test_authorising_within_the_cap_and_beyond_it(self, plan: Path) -> None:
+        assert outlay("authorize", "lab02-tp-spinup", "3.00", "--log", plan).code == 0
+        refused = outlay("authorize", "hypothetical-lab", "10.00", "--log", plan)
+        assert refused.code == 3
+        assert "lab buffer" in refused.out
+
+    def test_a_hold_as_json_can_be_settled_by_its_id(self, plan: Path) -> None:
+        hold = outlay("authorize", "lab02-a", "2 USD", "--log", plan, "--json").json
+        said = outlay("record", "lab02-a", "1.5", "--hold", hold["id"], "--log", plan)
+        assert f"settles hold {hold['id']}" in said.out
+
+    def test_a_hold_made_by_a_person_is_not_stale(self, plan: Path) -> None:
+        outlay("authorize", "lab02-a", "2 USD", "--log", plan)
+        assert "every hold has somebody" in outlay("reconcile", "--log", plan).out
+
+    def test_status_shows_every_scope_with_its_bar(self, plan: Path) -> None:
+        outlay("authorize", "lab02-a", "2 USD", "--log", plan)
+        outlay("record", "lab02-a", "1.50", "--log", plan)
+        said = outlay("status", "--log", plan).out
+        assert "lab 02" in said
+        assert "████████████············" in said
+
+    def test_status_as_json_carries_whole_micro_units(self, plan: Path) -> None:
+        outlay("authorize", "lab02-a", "2 USD", "--log", plan)
+        status = outlay("status", "--log", plan, "--json").json
+        assert status["scopes"][0]["remaining"] == {"micros": 3_000_000, "currency": "USD"}
+        assert status["holds"][0]["op_label"] == "lab02-a"
+
+    def test_voiding_and_correcting(self, plan: Path) -> None:
+        hold = outlay("authorize", "lab02-a", "2 USD", "--log", plan, "--json").json
+        assert outlay("void", hold["id"], "--reason", "no pod", "--log", plan).code == 0
+        outlay("record", "lab02-a", "1", "--log", plan)
+        corrected = outlay("correct", "lab02-a", "--reason", "bill", "--log", plan, "--", "-0.25")
+        assert corrected.code == 0
+        assert BudgetGuard.of_log(plan / "spend.jsonl").total_spent == 0.75
+
+    def test_verify_exits_3_with_the_line_when_the_log_was_edited(self, plan: Path) -> None:
+        outlay("authorize", "lab02-a", "2 USD", "--log", plan)
+        assert outlay("verify", "--log", plan).code == 0
+        log = plan / "spend.jsonl"
+        log.write_bytes(log.read_bytes().replace(b'"estimated":2.00', b'"estimated":0.20'))
+        said = outlay("verify", "--log", plan)
+        assert said.code == 3
+        assert "spend.jsonl:1:" in said.out
+
+    def test_history_shows_every_line(self, plan: Path) -> None:
+        outlay("authorize", "lab02-a", "2 USD", "--log", plan)
+        outlay("record", "lab02-a", "1", "--log", plan)
+        kinds = [row["kind"] for row in outlay("history", "--log", plan, "--json").json]
+        assert kinds == ["hold", "capture"]
+        assert "capture" in outlay("history", "--log", plan, "--label", "lab02-a").out
+
+    def test_reconcile_lists_what_a_dead_process_left_and_settles_it(self, plan: Path) -> None:
+        script = (
+            "import sys; from outlay.guard.budget_guard import BudgetGuard; "
+            "print(BudgetGuard.of_log(sys.argv[1]).authorize('lab02-a', 2).id)"
+        )
+        log = str(plan / "spend.jsonl")
+        done = subprocess.run([sys.executable, "-c", script, log], capture_output=True, text=True)
+        hold = done.stdout.strip()
+        assert f"hold {hold}: 2.00 USD" in outlay("reconcile", "--log", plan).out
+        assert outlay("reconcile", hold, "--log", plan).code == 2
+        assert outlay("reconcile", hold, "--as-held", "--log", plan).code == 0
+        assert BudgetGuard.of_log(log).total_spent == 2.0
+
+    def test_without_a_log_or_a_ceiling_the_error_says_what_to_do(self, tmp_path: Path) -> None:
+        said = outlay("authorize", "a", "1", "--log", tmp_path / "spend.jsonl")
+        assert said.code == 3
+        assert "--ceiling" in said.out
+
+
+class TestFlights:
+    CONFIRMED = ("others", "alert", "auto-termination", "instance-type")
+
+    def preflight(self, plan: Path, *more: str, estimate: str = "2.10") -> Said:
+        return outlay(
+            "preflight", "--label", "lab02-tp", "--estimate", estimate, "--log", plan, *more
+        )
+
+    def confirmations(self) -> list[str]:
+        return [word for name in self.CONFIRMED for word in ("--confirm", name)]
+
+    def test_everything_confirmed_passes_and_stamps_the_start(self, plan: Path) -> None:
+        assert self.preflight(plan, *self.confirmations()).code == 0
+        (line,) = (plan / "spend.jsonl").read_text().splitlines()
+        assert json.loads(line)["detail"]["start"].startswith("20")
+
+    def test_what_is_not_confirmed_fails(self, plan: Path) -> None:
+        said = self.preflight(plan, "--json")
+        assert said.code == 3
+        open_checks = [c["name"] for c in said.json["checks"] if c["passed"] is None]
+        assert tuple(open_checks) == self.CONFIRMED
+        assert not (plan / "spend.jsonl").exists()
+
+    def test_too_little_headroom_fails(self, plan: Path) -> None:
+        outlay("authorize", "x", "2.00", "--log", plan)
+        said = self.preflight(plan, *self.confirmations(), estimate="2.10")
+        assert said.code == 3
+        assert "3.00 USD remaining; the estimate and 50 % are 3.15 USD" in said.out
+
+    def test_an_altered_log_fails(self, plan: Path) -> None:
+        outlay("authorize", "x", "1", "--log", plan)
+        log = plan / "spend.jsonl"
+        log.write_bytes(log.read_bytes().replace(b'"x"', b'"y"'))
+        assert self.preflight(plan, *self.confirmations()).code == 3
+
+    def test_a_timer_that_costs_more_than_the_cap_fails(self, plan: Path) -> None:
+        said = self.preflight(plan, *self.confirmations(), "--rate", "0.80 USD/h")
+        assert said.code == 3
+        assert "3.20 USD, more than 3.00 USD" in said.out
+
+    def test_postflight_records_the_proof(self, plan: Path, tmp_path: Path) -> None:
+        outlay("authorize", "lab02-tp", "2", "--log", plan)
+        proof = tmp_path / "proof-terminated.png"
+        proof.write_bytes(b"picture")
+        words = ("postflight", "--label", "lab02-tp", "--proof", proof, "--log", plan)
+        assert outlay(*words).code == 3
+        outlay("record", "lab02-tp", "1.9", "--log", plan)
+        assert outlay(*words).code == 0
+        last = json.loads((plan / "spend.jsonl").read_text().splitlines()[-1])
+        assert last["detail"]["proof"] == "proof-terminated.png"
+        assert len(last["detail"]["sha256"]) == 64
+
+
+def real(*words: object, **environ: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "outlay", "guard", *map(str, words)],
+        capture_output=True, text=True, env={**os.environ, **environ}, check=False,
+    )  # fmt: skip
+
+
+class TestRunning:
+    """Real processes: what they print and how they exit passes through."""
+
+    def run(self, plan: Path, *command: str) -> subprocess.CompletedProcess[str]:
+        return real(
+            "run", "--label", "lab02-x", "--rate", "0.70 USD/h", "--max-hours", "3",
+            "--log", plan, "--", *command,
+        )  # fmt: skip
+
+    def test_output_and_exit_code_pass_through_and_the_bound_is_stated(self, plan: Path) -> None:
+        done = self.run(plan, sys.executable, "-c", "import sys; print('trained'); sys.exit(5)")
+        assert (done.stdout, done.returncode) == ("trained\n", 5)
+        assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.stderr
+        assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
+
+    def test_no_room_is_exit_3_and_nothing_starts(self, plan: Path) -> None:
+        outlay("authorize", "lab02-all", "3", "--log", plan)
+        done = self.run(plan, sys.executable, "-c", "print('trained')")
+        assert (done.stdout, done.returncode) == ("", 3)
+
+
+class TestRenting:
+    def words(self, directory: Path) -> list[str]:
+        base = f"{sys.executable} -S -E {vendor_stand_in.__file__} {directory}"
+        return [
+            "--label", "lab02-pod", "--limit", "2 USD", "--rate", "0.70 USD/h",
+            "--create", f"{base} create {{name}}", "--list", f"{base} list",
+            "--terminate", f"{base} terminate {{id}}", "--id-from", "json:.id", "--poll", "50ms",
+        ]  # fmt: skip
+
+    def test_rent_reap_and_down(self, plan: Path, tmp_path: Path) -> None:
+        said = outlay("rent", *self.words(tmp_path), "--log", plan)
+        assert said.code == 0, said.out
+        assert "is pod-1" in said.out
+        assert "running" in outlay("reap", "--log", plan).out
+        ended = outlay("down", "lab02-pod", "--pause", "50ms", "--log", plan)
+        assert ended.code == 0
+        guard = BudgetGuard.of_log(plan / "spend.jsonl")
+        wait_until(lambda: guard.held == 0.0, what="the hold to be settled")
+        assert "verified gone" in (plan / "spend.jsonl").read_text()
+        assert "nothing is rented" in outlay("reap", "--log", plan).out
+
+    def test_a_vendor_or_its_commands_are_needed(self, plan: Path) -> None:
+        said = outlay(
+            "rent", "--label", "a", "--limit", "1", "--rate", "1", "--create", "x {name}",
+            "--log", plan,
+        )  # fmt: skip
+        assert said.code == 2
+        assert "both --list and --terminate" in said.out
+
+    def test_down_without_anything_rented_says_so(self, plan: Path) -> None:
+        assert outlay("down", "lab02-pod", "--log", plan).code == 2
+
+
+def test_every_command_has_json_and_an_example() -> None:
+    runner = CliRunner()
+    commands = [
+        "authorize", "record", "void", "correct", "status", "verify", "history", "reconcile",
+        "run", "rent", "reap", "down", "init", "preflight", "postflight",
+    ]  # fmt: skip
+    for name in commands:
+        text = runner.invoke(app, ["guard", name, "--help"]).output
+        assert "--json" in text, name
+        assert f"Example: outlay guard {name}" in text, name

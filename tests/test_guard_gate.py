@@ -1,0 +1,292 @@
+"""A guarded run: held before the first step, extended beside the training, settled after it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import outlay
+from guard_helpers import wait_until
+from outlay.clock import ManualClock
+from outlay.errors import InvalidValue, RunInUse
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.errors import BudgetGuardExceeded, HoldResolved
+from outlay.guard.gate import GuardGate, Guarding
+from outlay.guard.leasing import HOLD_VARIABLE
+from outlay.ledger import segment_paths
+from outlay.runs.guarding import JointGuard
+from outlay.units import Duration, Money, Rate
+
+SECOND = 10**9
+DOLLAR_A_SECOND = Rate.parse("3600 USD/h")
+
+
+@pytest.fixture
+def guard(tmp_path: Path, clock: ManualClock) -> BudgetGuard:
+    return BudgetGuard(1000, tmp_path / "books" / "spend.jsonl", clock=clock, environ={})
+
+
+def kinds(guard: BudgetGuard) -> list[str]:
+    return [json.loads(line)["kind"] for line in guard.log_path.read_text().splitlines()]
+
+
+def gate_of(guard: BudgetGuard, clock: ManualClock, **environ: str) -> GuardGate:
+    guarding = Guarding(guard=guard, slice=Duration.parse("100s"), grace=Duration.parse("20s"))
+    return GuardGate(guarding, DOLLAR_A_SECOND, "bert", environ, clock=clock)
+
+
+class TestTheGate:
+    def test_the_first_slice_and_the_stopping_are_held_at_once(
+        self, guard: BudgetGuard, clock: ManualClock
+    ) -> None:
+        gate_of(guard, clock)
+        assert guard.held == 120.0
+
+    def test_nothing_is_asked_for_before_half_a_slice_is_used(
+        self, guard: BudgetGuard, clock: ManualClock
+    ) -> None:
+        gate = gate_of(guard, clock)
+        clock.advance(49 * SECOND)
+        gate.tend()
+        assert guard.held == 120.0
+        clock.advance(1 * SECOND)
+        gate.tend()
+        assert guard.held == 170.0
+
+    def test_when_more_is_refused_training_goes_on_while_there_is_money_for_stopping(
+        self, tmp_path: Path, clock: ManualClock
+    ) -> None:
+        guard = BudgetGuard(130, tmp_path / "spend.jsonl", clock=clock, environ={})
+        gate = gate_of(guard, clock)
+        clock.advance(99 * SECOND)
+        gate.tend()
+        assert gate.before_step(tokens=0, samples=0) is None
+        clock.advance(1 * SECOND)
+        reason = gate.before_step(tokens=0, samples=0)
+        assert reason is not None
+        assert "whole" in reason
+        clock.advance(20 * SECOND)
+        gate.finish("completed")
+        assert guard.total_spent == 120.0
+
+    def test_when_the_log_breaks_training_goes_on_and_then_stops_with_that_reason(
+        self, guard: BudgetGuard, clock: ManualClock
+    ) -> None:
+        gate = gate_of(guard, clock)
+        sound = guard.log_path.read_bytes()
+        guard.log_path.write_bytes(sound + b"nonsense\n")
+        clock.advance(60 * SECOND)
+        gate.tend()
+        assert gate.before_step(tokens=0, samples=0) is None
+        clock.advance(40 * SECOND)
+        assert "line 2" in (gate.before_step(tokens=0, samples=0) or "")
+        guard.log_path.write_bytes(sound)
+        gate.tend()
+        assert gate.before_step(tokens=0, samples=0) is None
+
+    def test_a_log_that_cannot_take_the_end_leaves_the_hold_and_raises_nothing(
+        self, guard: BudgetGuard, clock: ManualClock
+    ) -> None:
+        gate, told = gate_of(guard, clock), list[str]()
+        gate.begin(told.append)
+        sound = guard.log_path.read_bytes()
+        guard.log_path.write_bytes(sound + b"nonsense\n")
+        gate.finish("completed")
+        assert "the hold stays open" in told[-1]
+        guard.log_path.write_bytes(sound)
+        assert guard.held == 120.0
+
+    def test_another_price_counts_from_when_it_was_set(
+        self, guard: BudgetGuard, clock: ManualClock
+    ) -> None:
+        gate = gate_of(guard, clock)
+        clock.advance(40 * SECOND)
+        gate.change_rate(Rate.parse("7200 USD/h"))
+        clock.advance(10 * SECOND)
+        gate.tend()
+        # 40 at one dollar, then twice as much for 10 + 100 + 20 seconds.
+        assert guard.held == 300.0
+        gate.finish("completed")
+        assert guard.total_spent == 60.0
+
+    def test_what_runs_below_a_hold_extends_it_and_leaves_it_to_its_opener(
+        self, guard: BudgetGuard, clock: ManualClock
+    ) -> None:
+        hold = guard.authorize("sweep-trial", 50)
+        environ = {HOLD_VARIABLE: f"{hold.id}@{guard.log_path}"}
+        gate = gate_of(guard, clock, **environ)
+        assert guard.held == 120.0
+        gate.finish("completed")
+        assert kinds(guard) == ["hold", "extend"]
+
+    def test_a_hold_that_is_settled_already_lets_nothing_run_below_it(
+        self, guard: BudgetGuard, clock: ManualClock
+    ) -> None:
+        hold = guard.authorize("sweep-trial", 50)
+        guard.record_actual("sweep-trial", 1)
+        with pytest.raises(HoldResolved):
+            gate_of(guard, clock, **{HOLD_VARIABLE: f"{hold.id}@{guard.log_path}"})
+
+
+class TestARun:
+    """``outlay.run(..., guard=...)`` with real clocks; a dollar a second."""
+
+    PRICE = "3600 USD/h"
+
+    @pytest.fixture
+    def guard(self, tmp_path: Path) -> BudgetGuard:
+        return BudgetGuard(1000, tmp_path / "books" / "spend.jsonl", environ={})
+
+    def guarding(self, guard: BudgetGuard, slice: str = "1s", grace: str = "1s") -> Guarding:
+        return Guarding(guard=guard, slice=Duration.parse(slice), grace=Duration.parse(grace))
+
+    def test_one_hold_is_opened_and_captured(self, guard: BudgetGuard, tmp_path: Path) -> None:
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard) as run:
+            assert guard.held == 360.0
+            assert list(run.steps(range(3))) == [0, 1, 2]
+        assert kinds(guard) == ["hold", "capture"]
+        assert (guard.held, guard.total_spent > 0) == (0.0, True)
+        (line, _) = guard.log_path.read_text().splitlines()
+        assert json.loads(line)["op_label"] == "bert"
+
+    def test_a_crash_is_captured_too(self, guard: BudgetGuard, tmp_path: Path) -> None:
+        with (
+            pytest.raises(ZeroDivisionError),
+            outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard),
+        ):
+            _ = 1 / 0
+        assert kinds(guard) == ["hold", "capture"]
+
+    def test_without_room_nothing_starts(self, tmp_path: Path) -> None:
+        guard = BudgetGuard(1, tmp_path / "spend.jsonl", environ={})
+        with pytest.raises(BudgetGuardExceeded):
+            outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard)
+        assert list(segment_paths(tmp_path / "run")) == []
+
+    def test_a_guard_needs_a_price(self, guard: BudgetGuard, tmp_path: Path) -> None:
+        with pytest.raises(InvalidValue, match="price"):
+            outlay.run("bert", dir=tmp_path / "run", guard=guard)
+
+    def test_a_run_that_cannot_start_releases_its_hold(
+        self, guard: BudgetGuard, tmp_path: Path
+    ) -> None:
+        with (
+            outlay.run("bert", dir=tmp_path / "run", price=self.PRICE),
+            pytest.raises(RunInUse),
+        ):
+            outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard)
+        assert guard.committed == 0.0
+
+    def test_a_path_is_a_guard_too(self, tmp_path: Path) -> None:
+        BudgetGuard(1000, tmp_path / "spend.jsonl", environ={}).authorize("before", 1)
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=tmp_path):
+            pass
+        assert BudgetGuard.of_log(tmp_path / "spend.jsonl").total_spent > 0
+
+    def test_something_else_is_no_guard(self, tmp_path: Path) -> None:
+        with pytest.raises(InvalidValue, match="guard"):
+            outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=5)
+
+    def test_other_ranks_say_nothing_to_the_log(
+        self, guard: BudgetGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "2")
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard) as run:
+            assert list(run.steps(range(3))) == [0, 1, 2]
+        assert not guard.log_path.exists()
+
+    def test_it_joins_the_hold_of_whoever_launched_it(
+        self, guard: BudgetGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hold = guard.authorize("trial-7", 500)
+        monkeypatch.setenv(HOLD_VARIABLE, f"{hold.id}@{guard.log_path}")
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE):
+            pass
+        assert kinds(guard) == ["hold"]
+
+    def test_under_a_launchers_hold_a_run_without_a_price_leaves_the_money_to_it(
+        self, guard: BudgetGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hold = guard.authorize("trial-7", 500)
+        monkeypatch.setenv(HOLD_VARIABLE, f"{hold.id}@{guard.log_path}")
+        with outlay.run("bert", dir=tmp_path / "run") as run:
+            assert list(run.steps(range(3))) == [0, 1, 2]
+
+    def test_it_stops_cleanly_when_the_money_ends(self, tmp_path: Path) -> None:
+        guard = BudgetGuard(4, tmp_path / "spend.jsonl", environ={})
+        guarding = self.guarding(guard)
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guarding) as run:
+            for _ in run.steps(endless()):
+                threading.Event().wait(0.02)
+            assert "whole" in (run.stop_reason or "")
+        assert guard.holds() == ()
+        assert guard.total_spent <= 4.0 + 2.0
+
+    def test_the_hold_is_extended_beside_the_training_and_a_locked_log_stops_no_step(
+        self, tmp_path: Path
+    ) -> None:
+        guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
+        guarding = self.guarding(guard, slice="2s", grace="1s")
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guarding) as run:
+            wait_until(lambda: guard.held > 3.0, what="an extension")
+            with guard.log_path.open("rb") as other:
+                fcntl.flock(other, fcntl.LOCK_EX)
+                assert len(list(run.steps(range(100)))) == 100
+        assert guard.holds() == ()
+
+
+def endless() -> Iterator[int]:
+    number = 0
+    while True:
+        yield number
+        number += 1
+
+
+class ThreadGroup:
+    """Ranks that are threads of this process, with a real barrier between them."""
+
+    def __init__(self, rank: int, size: int, barrier: threading.Barrier, box: list[bytes]) -> None:
+        self.rank, self.size = rank, size
+        self._barrier, self._box = barrier, box
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        self._box[self.rank] = payload
+        self._barrier.wait(30)
+        answer = list(self._box)
+        self._barrier.wait(30)
+        return answer
+
+
+def test_all_ranks_stop_at_the_same_step_with_rank_zeros_reason(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    guard = BudgetGuard(130, tmp_path / "spend.jsonl", clock=clock, environ={})
+    own = gate_of(guard, clock)
+    size, box, barrier = 3, [b""] * 3, threading.Barrier(3)
+    stopped: dict[int, tuple[int, str]] = {}
+    pace = threading.Barrier(size, action=lambda: clock.advance(SECOND // 3))
+
+    def train(rank: int) -> None:
+        group = ThreadGroup(rank, size, barrier, box)
+        gate = JointGuard(own if rank == 0 else None, find_group=lambda: group, clock=clock)
+        for step in endless():
+            reason = gate.before_step(tokens=0, samples=0)
+            if reason is not None:
+                stopped[rank] = (step, reason)
+                return
+            pace.wait(30)
+
+    ranks = [threading.Thread(target=train, args=(rank,)) for rank in range(size)]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join(60)
+    assert stopped[0] == stopped[1] == stopped[2]
+    assert stopped[0][0] <= 303  # 100 seconds of three steps, and a second until the next word
+    assert Money.parse("100 USD") <= Money.parse(clock.monotonic_ns() / 1e9)
