@@ -1,0 +1,59 @@
+"""What every benchmark shares: the best of several rounds, ratios, and a table of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from outlay.clock import SYSTEM, utc_text
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """The best time of one call, in seconds."""
+
+    name: str
+    seconds: float
+
+
+def compare(works: Mapping[str, Callable[[], object]], *, calls: int, rounds: int) -> list[Timing]:
+    """Time every work in every round and keep its best, so that a busy moment hits all alike.
+
+    Args:
+        works: What to time; each runs ``calls`` calls when called.
+        calls: How many calls one work stands for.
+        rounds: How often each work is run.
+    """
+    best = dict.fromkeys(works, float("inf"))
+    for _ in range(rounds):
+        for name, work in works.items():
+            begun = time.perf_counter()
+            work()
+            best[name] = min(best[name], (time.perf_counter() - begun) / calls)
+    return [Timing(name, seconds) for name, seconds in best.items()]
+
+
+def machine() -> str:
+    """Return what the figures were measured on."""
+    load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return f"{platform.machine()}, {os.cpu_count()} cores, {python}, load {load}"
+
+
+def show(title: str, timings: list[Timing], *, unit: str, scale: float, base: int = 0) -> None:
+    """Print each time and its ratio to the ``base``-th, as a table in Markdown."""
+    print(f"\n### {title}\n")
+    print(f"{utc_text(SYSTEM.wall_ns())}, {machine()}; best of several rounds.\n")
+    print(f"| what | {unit} | × {timings[base].name} |\n|---|---:|---:|")
+    for timing in timings:
+        ratio = timing.seconds / timings[base].seconds
+        print(f"| {timing.name} | {timing.seconds * scale:.3f} | {ratio:.2f} |")
+
+
+def verdict(claim: str, value: float, limit: float) -> None:
+    """Print whether a claim holds in this run."""
+    word = "holds" if value <= limit else "NOT REACHED"
+    print(f"\n{claim}: {value:.2f} (limit {limit:g}): {word}")
