@@ -66,7 +66,9 @@ def driven_steps(run: outlay.Run) -> Callable[[], None]:
 
 
 def stdlib_logging(folder: Path) -> Callable[[], None]:
-    logger = logging.Logger("benchmark")
+    logger = logging.getLogger("benchmark")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
     handler = logging.FileHandler(folder / "log")
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
     logger.addHandler(handler)

@@ -47,7 +47,7 @@ def show(title: str, timings: list[Timing], *, unit: str, scale: float, base: in
     """Print each time and its ratio to the ``base``-th, as a table in Markdown."""
     print(f"\n### {title}\n")
     print(f"{utc_text(SYSTEM.wall_ns())}, {machine()}; best of several rounds.\n")
-    print(f"| what | {unit} | × {timings[base].name} |\n|---|---:|---:|")
+    print(f"| what | {unit} | times {timings[base].name} |\n|---|---:|---:|")
     for timing in timings:
         ratio = timing.seconds / timings[base].seconds
         print(f"| {timing.name} | {timing.seconds * scale:.3f} | {ratio:.2f} |")
