@@ -248,8 +248,9 @@ class RunFold:
     segments: dict[SegmentId, SegmentFold] = field(default_factory=dict)
 
     def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
-        """Add more records of one segment."""
-        self.of(segment).fold(records)
+        """Add more records of one segment; a file without a single good one tells nothing."""
+        if records:
+            self.of(segment).fold(records)
 
     def of(self, segment: SegmentId) -> SegmentFold:
         """Return the fold of one segment, begun when it is new."""
