@@ -59,11 +59,13 @@ class AttemptTimeline:
     ) -> None:
         self.start_ns = start_ns
         self.end_ns = end_ns
-        self._fold = fold
+        self._segment_start_ns = fold.life.segment.start_ns
+        self._steps = fold.steps
+        self.checkpoints: Sequence[Committed] = tuple(fold.checkpoints)
         self._cover = fold.cover(start_ns, end_ns)
         self._own, self._waited = fold.own_before()
         self._typical = typical
-        self.undone: Undone = undone_steps(fold.number.values, fold.count.values, redone_from)
+        self.undone: Undone = undone_steps(self._steps.number, self._steps.count, redone_from)
         self._startup_ns = self._startup()
         self.stalled, self._stalls = self._find_stalls()
         self._stall_before = _cumulative(self._stalls)
@@ -76,32 +78,27 @@ class AttemptTimeline:
         return len(self._own) - 1
 
     @property
-    def checkpoints(self) -> Sequence[Committed]:
-        """The checkpoints that the attempt committed."""
-        return self._fold.checkpoints
-
-    @property
     def last_step(self) -> int:
         """The highest step number that the attempt executed; -1 when it executed none."""
-        reached = self._fold.number.values + self._fold.count.values - 1
+        reached = self._steps.number + self._steps.count - 1
         return int(reached.max(initial=-1))
 
     @property
     def first_step_end_ns(self) -> int:
         """When the attempt's first step was done; its end when it has none."""
-        return self._fold.bounds(0)[2] if self.step_count else self.end_ns
+        return self._bounds(0)[2] if self.step_count else self.end_ns
 
     def when_past(self, step: int) -> int:
         """Return when the first step beyond ``step`` began; the attempt's end when none did."""
-        beyond = np.flatnonzero(self._fold.number.values > step)
-        return self._fold.bounds(int(beyond[0]))[1] if len(beyond) else self.end_ns
+        beyond = np.flatnonzero(self._steps.number > step)
+        return self._bounds(int(beyond[0]))[1] if len(beyond) else self.end_ns
 
     def first_kept_after(self, step: int) -> int | None:
         """Return when the first surviving step beyond ``step`` began, or None without one."""
-        reached = self._fold.number.values + self._fold.count.values - 1
+        reached = self._steps.number + self._steps.count - 1
         beyond = np.flatnonzero(reached > step)
         surviving = beyond[~self.undone.contains(beyond)]
-        return self._fold.bounds(int(surviving[0]))[1] if len(surviving) else None
+        return self._bounds(int(surviving[0]))[1] if len(surviving) else None
 
     def own_ns(self, index: int) -> int:
         """Return the own time of one step record."""
@@ -109,7 +106,7 @@ class AttemptTimeline:
 
     def before(self, t_ns: int) -> dict[str, int]:
         """Return the nanoseconds of each phase between the attempt's start and ``t_ns``."""
-        index = int(np.searchsorted(self._fold.end.values, t_ns, side="right"))
+        index = int(np.searchsorted(self._steps.end, t_ns, side="right"))
         split, waited_ns = self._whole_steps_before(index), int(self._waited[index])
         if index < self.step_count:
             begun, begun_wait_ns = self._begun_step_before(index, t_ns)
@@ -128,7 +125,7 @@ class AttemptTimeline:
     def _startup(self) -> int:
         if self._typical is None or not self.step_count:
             return 0
-        usual_ns = self._typical.step_ns * int(self._fold.count.values[0])
+        usual_ns = self._typical.step_ns * int(self._steps.count[0])
         own_ns = self.own_ns(0)
         return own_ns - usual_ns if own_ns > usual_ns else 0
 
@@ -138,7 +135,7 @@ class AttemptTimeline:
         if self._typical is None or self.step_count < 2:
             return nothing, nothing
         own = np.diff(self._own)
-        count = self._fold.count.values
+        count = self._steps.count
         late = own > self._typical.stall_beyond_ns * count
         late[0] = False  # What the first step takes too long is startup.
         stalled = np.flatnonzero(late)
@@ -160,9 +157,14 @@ class AttemptTimeline:
 
     def _begun_step_before(self, index: int, t_ns: int) -> tuple[_Split, int]:
         """Return the split of a step that ends after ``t_ns``, and its wait, up to then."""
-        wait_start, start, _ = self._fold.bounds(index)
+        wait_start, start, _ = self._bounds(index)
         waited_ns = self._free_between(wait_start, min(t_ns, start))
         return self._split(index).before(self._free_between(start, t_ns)), waited_ns
+
+    def _bounds(self, index: int) -> tuple[int, int, int]:
+        """Return when the wait for a step, the step, and its end were, without overlaps."""
+        wait_start, start, end = self._steps.bounds(self._segment_start_ns, index, index + 1)
+        return int(wait_start[0]), int(start[0]), int(end[0])
 
     def _split(self, index: int) -> _Split:
         own_ns = self.own_ns(index)

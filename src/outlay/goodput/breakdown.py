@@ -95,7 +95,7 @@ def without(window: Window, exclusions: Iterable[Window]) -> list[Window]:
     """Return what is left of a window when the exclusions, in any order, are cut out."""
     kept: list[Window] = []
     start_ns = window.start_ns
-    for exclusion in sorted(exclusions):
+    for exclusion in sorted(e for e in exclusions if e.start_ns < e.end_ns):
         if start_ns < min(exclusion.start_ns, window.end_ns):
             kept.append(Window(start_ns, min(exclusion.start_ns, window.end_ns)))
         start_ns = max(start_ns, exclusion.end_ns)

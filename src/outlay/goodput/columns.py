@@ -24,7 +24,7 @@ class Column:
 
     @property
     def values(self) -> Ints:
-        """The column as a view; valid until the next append."""
+        """The column as a view, which stays as it is whatever happens to the column."""
         return self._data[: self._length]
 
     def extend(self, values: ArrayLike) -> None:
@@ -40,4 +40,6 @@ class Column:
 
     def truncate(self, length: int) -> None:
         """Forget everything from ``length`` on."""
+        # No room is left behind: the next append copies, and views of what was here stay right.
+        self._data = self._data[:length]
         self._length = length

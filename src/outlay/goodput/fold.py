@@ -76,15 +76,37 @@ class StepColumns:
             count=np.array([step.count for step in steps], dtype=np.int64),
         )
 
-    def sorted_by_end(self) -> StepColumns:
-        """Return the same steps in order of their ends."""
-        order = np.lexsort((self.number, self.end))
+    def in_order(self) -> StepColumns:
+        """Return the same steps in order of their ends.
+
+        Of those that end together the lower number comes first: an order that does not depend on
+        how the records arrived.
+        """
+        if (np.diff(self.end) > 0).all():
+            return self
+        order = np.lexsort((self.count, self.wait, self.start, self.number, self.end))
         return StepColumns(*(column[order] for column in self._all()))
+
+    def first_ones(self, length: int) -> StepColumns:
+        """Return the first steps."""
+        return StepColumns(*(column[:length] for column in self._all()))
 
     def followed_by(self, later: StepColumns) -> StepColumns:
         """Return these steps and then the later ones."""
         pairs = zip(self._all(), later._all(), strict=True)
         return StepColumns(*(np.concatenate(pair) for pair in pairs))
+
+    def bounds(self, begin_ns: int, first: int, beyond: int) -> tuple[Ints, Ints, Ints]:
+        """Return wait starts, starts and ends of some steps of a process begun at ``begin_ns``.
+
+        Steps of one thread do not overlap; where a log says they do, the earlier keeps its time.
+        """
+        ends = np.maximum(self.end[first:beyond], begin_ns)
+        before_first = self.end[first - 1] if first else begin_ns
+        previous = np.concatenate([[max(before_first, begin_ns)], ends[:-1]])
+        starts = np.minimum(np.maximum(self.start[first:beyond], previous), ends)
+        waits = self.start[first:beyond] - self.wait[first:beyond]
+        return np.minimum(np.maximum(waits, previous), starts), starts, ends
 
     def _all(self) -> tuple[Ints, ...]:
         return self.number, self.start, self.end, self.wait, self.count
@@ -119,21 +141,22 @@ class SegmentFold:
 
     def add_steps(self, steps: StepColumns) -> None:
         """Add steps; those that are older than some already here are merged in."""
-        first, last = int(steps.end[0]), int(steps.end.max())
-        if (len(self.end) and first < self.end.values[-1]) or (np.diff(steps.end) < 0).any():
-            old = StepColumns(*(column.values.copy() for column in self._columns()))
-            steps = old.followed_by(steps).sorted_by_end()
+        steps = steps.in_order()
+        in_place = int(np.searchsorted(self.end.values, steps.end[0]))
+        if in_place < len(self.end):
+            later = StepColumns(*(column.values[in_place:] for column in self._columns()))
+            steps = later.followed_by(steps).in_order()
             for column in self._columns():
-                column.truncate(0)
-            self._forget_from(0)
+                column.truncate(in_place)
+            self._forget_from(in_place)
         for column, values in zip(self._columns(), steps._all(), strict=True):
             column.extend(values)
-        self.life.last_sign_ns = max(self.life.last_sign_ns, last)
+        self.life.last_sign_ns = max(self.life.last_sign_ns, int(steps.end[-1]))
 
-    def bounds(self, index: int) -> tuple[int, int, int]:
-        """Return when the wait for a step, the step, and its end were, without overlaps."""
-        wait_start, start, end = self._bounds_from(index, index + 1)
-        return int(wait_start[0]), int(start[0]), int(end[0])
+    @property
+    def steps(self) -> StepColumns:
+        """The steps so far; what is added later does not change them."""
+        return StepColumns(*(column.values for column in self._columns()))
 
     def own_before(self) -> tuple[Ints, Ints]:
         """Return cumulative own time of steps and of waits: entry i is before step i."""
@@ -145,25 +168,12 @@ class SegmentFold:
         return self._own.values, self._waited.values
 
     def _extend_own(self, cover: Cover, first: int, beyond: int) -> None:
-        waits, starts, ends = self._bounds_from(first, beyond)
+        waits, starts, ends = self.steps.bounds(self.life.segment.start_ns, first, beyond)
         held_at_start = cover.before(starts)
         own = ends - starts - (cover.before(ends) - held_at_start)
         waited = starts - waits - (held_at_start - cover.before(waits))
         self._own.extend(self._own.values[-1] + np.cumsum(own))
         self._waited.extend(self._waited.values[-1] + np.cumsum(waited))
-
-    def _bounds_from(self, first: int, beyond: int) -> tuple[Ints, Ints, Ints]:
-        """Return wait starts, starts and ends of some steps.
-
-        Steps of one thread do not overlap; where a log says they do, the earlier keeps its time.
-        """
-        begin_ns = self.life.segment.start_ns
-        ends = np.maximum(self.end.values[first:beyond], begin_ns)
-        before_first = self.end.values[first - 1] if first else begin_ns
-        previous = np.concatenate([[max(before_first, begin_ns)], ends[:-1]])
-        starts = np.minimum(np.maximum(self.start.values[first:beyond], previous), ends)
-        waits = self.start.values[first:beyond] - self.wait.values[first:beyond]
-        return np.minimum(np.maximum(waits, previous), starts), starts, ends
 
     def clipped(self, end_ns: int) -> SegmentFold:
         """Return what the fold would be if everything after ``end_ns`` had not happened."""
@@ -171,9 +181,9 @@ class SegmentFold:
         cut.life = replace(self.life)
         cut.spans, cut.beside, cut.open = self.spans, self.beside, self.open
         cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
-        kept = self.start.values < end_ns
-        if kept.any():
-            steps = StepColumns(*(column.values[kept] for column in self._columns()))
+        _, starts, _ = self.steps.bounds(self.life.segment.start_ns, 0, len(self.end))
+        steps = self.steps.first_ones(int(np.searchsorted(starts, end_ns)))
+        if len(steps.end):
             cut.add_steps(replace(steps, end=np.minimum(steps.end, end_ns)))
         cut.life.last_sign_ns = min(self.life.last_sign_ns, end_ns)
         return cut
@@ -238,8 +248,9 @@ class RunFold:
     segments: dict[SegmentId, SegmentFold] = field(default_factory=dict)
 
     def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
-        """Add more records of one segment."""
-        self.of(segment).fold(records)
+        """Add more records of one segment; a file without a single good one tells nothing."""
+        if records:
+            self.of(segment).fold(records)
 
     def of(self, segment: SegmentId) -> SegmentFold:
         """Return the fold of one segment, begun when it is new."""

@@ -32,7 +32,7 @@ class Undone:
     def is_undone(self, index: int) -> bool:
         """Say whether a whole record is undone."""
         if self.mask is not None:
-            return bool(self.mask[index]) if index < len(self.mask) else False
+            return bool(self.mask[index])
         return index >= self.first
 
     def contains(self, indices: Ints) -> NDArray[np.bool_]:

@@ -157,7 +157,8 @@ class TimelineBuilder:
             return times.typical()
         for fold in folds:
             fold.own_before()
-        if any(self._is_stale(fold) for fold in folds):
+        leading = {fold.life.segment for fold in folds}
+        if not self._seen.keys() <= leading or any(self._is_stale(fold) for fold in folds):
             self._forget()
         self._times.add(np.concatenate([self._new_times(fold) for fold in folds]))
         return self._times.typical()

@@ -7,6 +7,7 @@ stopped machine; else the full price, as an assumption that is shown.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,6 +16,8 @@ from outlay.errors import Finding
 from outlay.ledger import Price
 from outlay.ledger.attempts import Attempt
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+
+_ELASTIC = re.compile(r"torchelastic-(?P<run>.*)-(?P<restarts>\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,8 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
     if not currencies:
         return RunRates(None)
     currency = currencies[0]
-    foreign = sorted({other for other in currencies if other != currency})
+    stopped = [a.header.stopped_price.currency for a in attempts if a.header.stopped_price]
+    foreign = sorted({*currencies, *stopped} - {currency})
     findings = tuple(
         Finding(
             source="prices",
@@ -68,7 +72,7 @@ def _changes(attempt: Attempt) -> Iterator[_InForce]:
     header = attempt.header
     if header.price is not None:
         yield _InForce(attempt.start_ns, header.price, header.gpus)
-    for change in attempt.prices:
+    for change in sorted(attempt.prices, key=lambda change: (change.t_ns, change.seq)):
         yield _InForce(change.t_ns, change.price, change.gpus)
 
 
@@ -108,7 +112,8 @@ def _gap_piece(
         return RatePiece(start_ns, gap_end_ns, 0, Basis.UNBILLED)
     if following and attempt.header.boot_id and attempt.header.boot_id == following.header.boot_id:
         return RatePiece(start_ns, gap_end_ns, last.micros_per_hour, Basis.MEASURED)
-    if (stopped := attempt.header.stopped_price) is not None:
+    stopped = attempt.header.stopped_price
+    if stopped is not None and stopped.currency == last.price.currency:
         rate = stopped.micros_per_hour * last.gpus
         return RatePiece(start_ns, gap_end_ns, rate, Basis.STATED)
     return RatePiece(start_ns, gap_end_ns, last.micros_per_hour, Basis.ASSUMED)
@@ -120,5 +125,18 @@ def given_back(attempt: Attempt, following: Attempt | None) -> bool:
         return True
     if following is None or not attempt.header.slurm_job:
         return False
-    same_job = attempt.header.slurm_job == following.header.slurm_job
-    return same_job and attempt.header.launch != following.header.launch
+    if attempt.header.slurm_job != following.header.slurm_job:
+        return False
+    before, after = attempt.header.launch, following.header.launch
+    return before != after and not _restarted_in_place(before, after)
+
+
+def _restarted_in_place(before: str, after: str) -> bool:
+    """Say whether torchrun started its workers anew, inside the allocation it had.
+
+    Its launch ids end in the number of such restarts, which begins at 0 with every torchrun.
+    """
+    earlier, later = _ELASTIC.fullmatch(before), _ELASTIC.fullmatch(after)
+    if earlier is None or later is None or earlier["run"] != later["run"]:
+        return False
+    return int(later["restarts"]) > int(earlier["restarts"])

@@ -1,0 +1,224 @@
+"""Random histories of a run: attempts, rollbacks, hangs, spans that cross, ranks, prices, losses.
+
+A history is told in ticks, small integers, so that a brute-force oracle can walk over them; the
+same history stretched by ``tick_ns`` is one of realistic length. Hypothesis chooses how long it is
+and the seed of the chance that fills it: a draw per field would cost more than the test.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from hypothesis import strategies as st
+
+from outlay.ledger import (
+    AttemptEnded,
+    AttemptStarted,
+    EndStatus,
+    Heartbeat,
+    KnownRecord,
+    Price,
+    PriceChanged,
+    Record,
+    SegmentId,
+    SpanBegun,
+    SpanEnded,
+    Step,
+)
+
+SPAN_NAMES = ("checkpoint_save", "evaluation", "data_loading", "custom:sync", "debug")
+STATUSES: tuple[EndStatus, ...] = (
+    "completed",
+    "failed",
+    "interrupted",
+    "terminated",
+    "preempted",
+)
+LAUNCHES = ("", "slurm-42-0", "slurm-42-1", "torchelastic-x-0", "torchelastic-x-1")
+
+
+@dataclass(frozen=True)
+class History:
+    """The records of a run by segment, and the moment at which somebody asks."""
+
+    segments: dict[SegmentId, list[Record]]
+    now_ns: int
+    alive: bool | None
+    dead_after_ns: int
+
+    @property
+    def start_ns(self) -> int:
+        """When the first process began."""
+        return min(segment.start_ns for segment in self.segments)
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A record, and for a span's end the entry that began it."""
+
+    record: KnownRecord
+    begins: _Timed | None = None
+
+
+def histories(tick_ns: int = 1) -> st.SearchStrategy[History]:
+    """Return any history; every duration in it is a multiple of ``tick_ns``."""
+    return st.builds(
+        lambda seed, attempts, steps, spans: _Teller(
+            random.Random(seed), tick_ns, steps, spans
+        ).history(attempts),
+        seed=st.integers(0, 2**63),
+        attempts=st.integers(1, 4),
+        steps=st.integers(0, 9),
+        spans=st.integers(0, 4),
+    )
+
+
+@dataclass(frozen=True)
+class _Teller:
+    """Tells one history: at most so many steps and spans in each attempt."""
+
+    chance: random.Random
+    tick_ns: int
+    steps: int
+    spans: int
+
+    def history(self, attempts: int) -> History:
+        """Return the attempts one after the other, some with company."""
+        segments: dict[SegmentId, list[Record]] = {}
+        start = self._up_to(10) + 10
+        for pid in range(1, attempts + 1):
+            segment, records = self._process(start, rank=0, pid=pid)
+            segments[segment] = records
+            if self._once_in(4):
+                segments |= [self._process(start + self._up_to(4), rank=1, pid=pid + 100)]
+            if self._once_in(4):
+                segments |= [self._supervisor(start - self._up_to(5), pid=pid + 200)]
+            last = max(record.t_ns for record in records) // self.tick_ns
+            # A negative gap is a clock that was set back, or two attempts at once.
+            start = max(last + self.chance.randint(-12, 25), 6)
+        last_ns = max(record.t_ns for records in segments.values() for record in records)
+        return History(
+            segments,
+            now_ns=last_ns + self.chance.randint(-10, 40) * self.tick_ns,
+            alive=self.chance.choice([None, None, True, False]),
+            dead_after_ns=self.chance.choice([5, 30]) * self.tick_ns,
+        )
+
+    def _process(self, start: int, *, rank: int, pid: int) -> tuple[SegmentId, list[Record]]:
+        """One process that steps, with spans anywhere, and perhaps no last word."""
+        at = _Axis(self.tick_ns)
+        timed = [_Timed(record) for record in self._steps(start, at)]
+        last = max([start, *(entry.record.t_ns // self.tick_ns for entry in timed)])
+        for _ in range(self._up_to(self.spans)):
+            timed += self._span(start, last, at)
+        for _ in range(self._up_to(2)):
+            t_ns = at(self.chance.randint(start, last))
+            change = PriceChanged(t_ns=t_ns, price=self._price(), gpus=self._up_to(3))
+            timed.append(_Timed(change))
+        if self._once_in(2):
+            timed.append(_Timed(Heartbeat(t_ns=at(last + self._up_to(9)))))
+        if self._once_in(2):
+            last_ns = max([at(start), *(entry.record.t_ns for entry in timed)])
+            timed.append(_Timed(AttemptEnded(t_ns=last_ns, status=self.chance.choice(STATUSES))))
+        header = AttemptStarted(t_ns=at(start), rank=rank, pid=pid, **self._about())
+        # Losing a record in the middle is what a full disk does; the header always arrives.
+        lost = {self.chance.randint(1, 40) for _ in range(self._up_to(2))}
+        return _id(header), [r for r in _numbered(header, timed) if r.seq not in lost]
+
+    def _supervisor(self, start: int, *, pid: int) -> tuple[SegmentId, list[Record]]:
+        at = _Axis(self.tick_ns)
+        header = AttemptStarted(t_ns=at(start), rank=-1, pid=pid)
+        last_ns = at(start + self._up_to(60))
+        timed = [_Timed(Heartbeat(t_ns=last_ns))]
+        if self._once_in(2):
+            timed.append(_Timed(AttemptEnded(t_ns=last_ns, status=self.chance.choice(STATUSES))))
+        return _id(header), _numbered(header, timed)
+
+    def _steps(self, start: int, at: _Axis) -> Iterator[Step]:
+        """Steps that mostly take a few ticks; some hang, some go back, some claim to overlap."""
+        now, number, usual = start, self._up_to(4), self._up_to(5)
+        for _ in range(self._up_to(self.steps)):
+            count = self.chance.choice([1, 1, 1, 2, 3])
+            duration = count * usual + self.chance.choice([0, 0, 0, 1])
+            wait = self.chance.choice([0, 0, 1, 4])
+            kind = self._up_to(11)
+            if kind == 0:
+                duration += self.chance.randint(10, 40)  # A hang.
+            if kind == 1:
+                number = self._up_to(number + 3)  # A rollback, or steps that nobody recorded.
+            now += self.chance.choice([0, 0, 1, 3]) + wait + duration
+            if kind == 2:
+                duration += self._up_to(8)  # It says it began before the last one ended.
+            if kind == 3:
+                now = max(now - self._up_to(6), start)  # It says it ended before the last one did.
+            durations = {"dur_ns": at.length(duration), "wait_ns": at.length(wait)}
+            yield Step(t_ns=at(now), step=number, count=count, **durations)
+            number += count
+
+    def _span(self, start: int, last: int, at: _Axis) -> list[_Timed]:
+        """A span that may nest in another, cross it, lie beside the work, or never end."""
+        begin = self.chance.randint(start, last + 3)
+        name, overlapped = self.chance.choice(SPAN_NAMES), self._once_in(6)
+        begun = _Timed(SpanBegun(t_ns=at(begin), name=name, overlapped=overlapped))
+        if self._once_in(5):
+            return [begun]
+        end = at(begin + self._up_to(15))
+        return [begun, _Timed(SpanEnded(t_ns=end, begun=-1), begins=begun)]
+
+    def _about(self) -> dict[str, Any]:
+        """What decides about money: the price, the GPUs, and whose machine it is."""
+        return {
+            "price": None if self._once_in(3) else self._price(),
+            "stopped_price": self._price() if self._once_in(3) else None,
+            "gpus": self._up_to(3),
+            "boot_id": self.chance.choice(["", "b1", "b2"]),
+            "slurm_job": self.chance.choice(["", "", "42"]),
+            "launch": self.chance.choice(LAUNCHES),
+        }
+
+    def _price(self) -> Price:
+        """A price at which even a nanosecond costs about a micro-dollar."""
+        currency = "EUR" if self._once_in(6) else "USD"
+        return Price(micros_per_hour=self._up_to(8 * 10**12), currency=currency)
+
+    def _up_to(self, most: int) -> int:
+        return self.chance.randint(0, most)
+
+    def _once_in(self, times: int) -> bool:
+        return self.chance.randrange(times) == 0
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """Ticks as nanoseconds."""
+
+    tick_ns: int
+
+    def __call__(self, tick: int) -> int:
+        """Return the instant of a tick, not on the spot: clocks are never round."""
+        return tick * self.tick_ns + (tick * 7919) % self.tick_ns
+
+    def length(self, ticks: int) -> int:
+        """Return a duration."""
+        return ticks * self.tick_ns
+
+
+def _id(header: AttemptStarted) -> SegmentId:
+    return SegmentId(start_ns=header.t_ns, rank=header.rank, host=header.host, pid=header.pid)
+
+
+def _numbered(header: AttemptStarted, timed: Sequence[_Timed]) -> list[Record]:
+    """Return the records in the order of time, each with its place in the log."""
+    ordered = sorted(timed, key=lambda entry: entry.record.t_ns)
+    place = {id(entry): seq for seq, entry in enumerate(ordered, 1)}
+    records: list[Record] = [msgspec.structs.replace(header, seq=0)]
+    for seq, entry in enumerate(ordered, 1):
+        fields: dict[str, int] = {"seq": seq}
+        if entry.begins is not None:
+            fields["begun"] = place[id(entry.begins)]
+        records.append(msgspec.structs.replace(entry.record, **fields))
+    return records

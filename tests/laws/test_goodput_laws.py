@@ -1,0 +1,299 @@
+"""The timeline's laws, over random histories: partition, money, windows, replay, the oracle."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from goodput_oracle import Truth, tell_the_truth
+from histories import History, histories
+from outlay.goodput.breakdown import Window, exact_cost, without
+from outlay.goodput.follower import GoodputFollower, RunView, view_of
+from outlay.goodput.timeline import TimelineBuilder
+from outlay.ledger import KnownRecord, Record, encode_line, ledger_dir
+
+small = histories()
+real = histories(tick_ns=731_337_919)  # About 0.7 s: a run of minutes, and no round figure.
+thorough = settings(max_examples=300, deadline=None)
+quick = settings(max_examples=120, deadline=None)
+
+
+def view_at_once(history: History) -> RunView:
+    """Fold everything in one go."""
+    builder = TimelineBuilder()
+    for segment, records in history.segments.items():
+        builder.fold.fold(segment, records)
+    return _build(builder, history)
+
+
+def _build(builder: TimelineBuilder, history: History) -> RunView:
+    timeline = builder.build(
+        history.now_ns, alive=history.alive, dead_after_ns=history.dead_after_ns
+    )
+    assert timeline is not None
+    return view_of(timeline, builder.fold)
+
+
+def truth_of(history: History) -> Truth:
+    return tell_the_truth(
+        history.segments, history.now_ns, alive=history.alive, dead_after=history.dead_after_ns
+    )
+
+
+def everything(view: RunView) -> Window:
+    """From before the start until after the present: gaps and rest included."""
+    timeline = view.timeline
+    later_ns = max(timeline.now_ns, timeline.end_ns)
+    length_ns = later_ns - timeline.start_ns + 7
+    return Window(timeline.start_ns - length_ns // 5, later_ns + length_ns // 5)
+
+
+def cuts(view: RunView, data: st.DataObject, count: int) -> list[int]:
+    window = everything(view)
+    instants = st.integers(window.start_ns, window.end_ns)
+    return sorted(data.draw(st.lists(instants, min_size=count, max_size=count)))
+
+
+def facts(view: RunView) -> tuple[Any, ...]:
+    """Everything a view says, at every instant where something may change and between them."""
+    window = everything(view)
+    step = max(window.length_ns // 97, 1)
+    at = range(window.start_ns, window.end_ns, step)
+    return (
+        view.break_down(window),
+        view.break_down(),
+        view.timeline.typical,
+        view.rates,
+        [view.timeline.before(t) for t in at],
+    )
+
+
+# Agreement with the oracle ----------------------------------------------------------------------
+
+
+def _assert_agrees(view: RunView, truth: Truth, windows: Sequence[Window]) -> None:
+    found = view.break_down() if not windows else view.break_down(windows[0])
+    ranges = [range(window.start_ns, window.end_ns) for window in windows] or [
+        range(truth.start, truth.end)
+    ]
+    assert found.phases == truth.phases(*ranges)
+    assert found.idle_ns == truth.idle(*ranges)
+    micros = None if found.cost is None else found.cost.micros
+    _assert_costs(micros, found.cost_by_phase, truth, ranges)
+
+
+def _assert_costs(
+    micros: int | None, by_phase: dict[str, Any], truth: Truth, ranges: Sequence[range]
+) -> None:
+    exact = truth.micros(*ranges)
+    if micros is None:
+        assert not truth.rate_at
+        return
+    assert micros == round(sum(exact.values(), Fraction(0)))
+    for phase, money in by_phase.items():
+        assert abs(money.micros - exact[phase]) < 1
+
+
+@given(small)
+@thorough
+def test_the_oracle_agrees_on_the_whole_run(history: History) -> None:
+    _assert_agrees(view_at_once(history), truth_of(history), [])
+
+
+@given(small, st.data())
+@thorough
+def test_the_oracle_agrees_on_any_window(history: History, data: st.DataObject) -> None:
+    view, truth = view_at_once(history), truth_of(history)
+    for start, end in pairwise(cuts(view, data, 4)):
+        _assert_agrees(view, truth, [Window(start, end)])
+
+
+@given(small)
+@quick
+def test_the_oracle_agrees_on_what_is_typical(history: History) -> None:
+    typical = view_at_once(history).timeline.typical
+    assert (None if typical is None else typical.step_ns) == truth_of(history).typical
+
+
+@given(small)
+@quick
+def test_the_oracle_agrees_on_every_single_instant(history: History) -> None:
+    view, truth = view_at_once(history), truth_of(history)
+    window = everything(view)
+    for t in range(window.start_ns, window.end_ns):
+        assert view.timeline.between(t, t + 1) == truth.phases(range(t, t + 1))
+
+
+@given(small, st.data())
+@quick
+def test_the_oracle_agrees_where_intervals_are_excluded(
+    history: History, data: st.DataObject
+) -> None:
+    view, truth = view_at_once(history), truth_of(history)
+    edges = cuts(view, data, 4)
+    exclusions = [Window(edges[0], edges[2]), Window(edges[1], edges[3])]
+    window = everything(view)
+    found = view.break_down(window, exclusions=tuple(exclusions))
+    kept = [range(window.start_ns, edges[0]), range(edges[3], window.end_ns)]
+    assert found.phases == truth.phases(*kept)
+
+
+# Partition --------------------------------------------------------------------------------------
+
+
+@given(real)
+@thorough
+def test_phases_sum_to_wall_time_to_the_nanosecond(history: History) -> None:
+    view = view_at_once(history)
+    idle_ns = view.timeline.idle_between(*_bounds(view.whole))
+    assert view.break_down().wall_ns == view.whole.length_ns - idle_ns
+
+
+@given(real)
+@quick
+def test_no_phase_is_ever_negative(history: History) -> None:
+    view = view_at_once(history)
+    window = everything(view)
+    at = range(window.start_ns, window.end_ns, max(window.length_ns // 97, 1))
+    for start_ns, end_ns in pairwise(at):
+        assert all(ns > 0 for ns in view.timeline.between(start_ns, end_ns).values())
+
+
+@given(real, st.data())
+@thorough
+def test_adjacent_windows_add_up(history: History, data: st.DataObject) -> None:
+    view = view_at_once(history)
+    edges = cuts(view, data, 5)
+    parts = [view.break_down(Window(start, end)).phases for start, end in pairwise(edges)]
+    whole = view.break_down(Window(edges[0], edges[-1])).phases
+    names = set(whole).union(*parts)
+    assert {name: sum(part.get(name, 0) for part in parts) for name in names} == {
+        name: whole.get(name, 0) for name in names
+    }
+
+
+@given(real, st.data())
+@thorough
+def test_phase_dollars_sum_to_the_cost_and_to_the_integral_of_the_rate(
+    history: History, data: st.DataObject
+) -> None:
+    view = view_at_once(history)
+    edges = cuts(view, data, 2)
+    for window in (view.whole, everything(view), Window(*edges)):
+        found = view.break_down(window)
+        if view.rates is None:
+            assert found.cost is None
+            continue
+        assert found.cost == exact_cost(view.rates, [window])
+        assert sum(money.micros for money in found.cost_by_phase.values()) == found.cost.micros
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30)), max_size=5))
+def test_what_is_left_after_exclusions_is_what_no_exclusion_holds(
+    pairs: list[tuple[int, int]],
+) -> None:
+    kept = without(Window(5, 25), [Window(*pair) for pair in pairs])
+    instants = [t for window in kept for t in range(window.start_ns, window.end_ns)]
+    excluded = {t for start, end in pairs for t in range(start, end)}
+    assert instants == [t for t in range(5, 25) if t not in excluded]
+
+
+# Replay -----------------------------------------------------------------------------------------
+
+
+@given(small | real, st.randoms(use_true_random=False))
+@thorough
+def test_folding_a_prefix_and_then_the_rest_equals_folding_all(
+    history: History, chance: random.Random
+) -> None:
+    builder = TimelineBuilder()
+    pending = {segment: list(records) for segment, records in history.segments.items()}
+    while pending:
+        segment = chance.choice(sorted(pending))
+        size = chance.randint(1, 6)
+        builder.fold.fold(segment, pending[segment][:size])
+        pending[segment] = pending[segment][size:]
+        if not pending[segment]:
+            del pending[segment]
+        if chance.random() < 0.5:
+            _build(builder, history)
+    assert facts(_build(builder, history)) == facts(view_at_once(history))
+
+
+@given(small | real, st.randoms(use_true_random=False))
+@thorough
+def test_the_order_in_which_records_arrive_does_not_matter(
+    history: History, chance: random.Random
+) -> None:
+    builder = TimelineBuilder()
+    arrivals = [(s, record) for s, records in history.segments.items() for record in records]
+    chance.shuffle(arrivals)
+    for segment, record in arrivals:
+        builder.fold.fold(segment, [record])
+        if chance.random() < 0.2:
+            _build(builder, history)
+    assert facts(_build(builder, history)) == facts(view_at_once(history))
+
+
+@given(small | real, st.randoms(use_true_random=False))
+@quick
+def test_a_view_stays_what_it_was_when_more_is_folded(
+    history: History, chance: random.Random
+) -> None:
+    arrivals = [(s, record) for s, records in history.segments.items() for record in records]
+    chance.shuffle(arrivals)
+    builder = TimelineBuilder()
+    half = len(arrivals) // 2 + 1
+    for segment, record in arrivals[:half]:
+        builder.fold.fold(segment, [record])
+    early = _build(builder, history)
+    before = facts(early)
+    for segment, record in arrivals[half:]:
+        builder.fold.fold(segment, [record])
+    _build(builder, history)
+    assert facts(early) == before
+
+
+def _lines(records: Sequence[Record]) -> bytes:
+    known = [record for record in records if isinstance(record, KnownRecord)]
+    return b"".join(encode_line(record, record.seq) for record in known)
+
+
+@given(real, st.randoms(use_true_random=False))
+@settings(max_examples=60, deadline=None)
+def test_following_a_log_that_grows_by_any_bytes_equals_reading_it_at_the_end(
+    tmp_path_factory: pytest.TempPathFactory, history: History, chance: random.Random
+) -> None:
+    run_dir = tmp_path_factory.mktemp("run")
+    follower = GoodputFollower(run_dir)
+    ledger_dir(run_dir).mkdir()
+    logs = {segment: _lines(records) for segment, records in history.segments.items()}
+    # The oldest segment's header first: before it there is no run to ask about.
+    _append(run_dir, min(logs), logs, logs[min(logs)].index(b"\n") + 1)
+    while any(logs.values()):
+        segment = chance.choice([segment for segment in sorted(logs) if logs[segment]])
+        _append(run_dir, segment, logs, chance.randint(1, 900))
+        _view(follower, history)
+    assert facts(_view(follower, history)) == facts(_view(GoodputFollower(run_dir), history))
+
+
+def _append(run_dir: Path, segment: Any, logs: dict[Any, bytes], size: int) -> None:
+    with (ledger_dir(run_dir) / segment.file_name).open("ab") as log:
+        log.write(logs[segment][:size])
+    logs[segment] = logs[segment][size:]
+
+
+def _view(follower: GoodputFollower, history: History) -> RunView:
+    return follower.view(history.now_ns, alive=history.alive, dead_after_ns=history.dead_after_ns)
+
+
+def _bounds(window: Window) -> tuple[int, int]:
+    return window.start_ns, window.end_ns

@@ -1,0 +1,110 @@
+"""A timeline that is built again and again while records arrive in any order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ledgers import SECOND, START_NS, Segment, numbered
+from outlay.goodput.timeline import Timeline, TimelineBuilder
+from outlay.ledger import Record, SpanBegun, SpanEnded
+
+
+def built(builder: TimelineBuilder, now: float = 100) -> Timeline:
+    timeline = builder.build(START_NS + round(now * SECOND))
+    assert timeline is not None
+    return timeline
+
+
+def fold(builder: TimelineBuilder, segment: Segment, records: Sequence[Record] = ()) -> None:
+    builder.fold.fold(segment.id, records or numbered(segment.records))
+
+
+def whole(timeline: Timeline) -> dict[str, int]:
+    found = timeline.between(timeline.start_ns, timeline.end_ns)
+    return {name: ns // SECOND for name, ns in found.items()}
+
+
+def steps(segment: Segment, count: int, seconds: float) -> Segment:
+    for _ in range(count):
+        segment.step(seconds)
+    return segment
+
+
+def test_steps_of_a_rank_that_led_for_a_while_do_not_stay_typical() -> None:
+    """Rank 1's file is seen first; when rank 0's appears, the run is rank 0's."""
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(rank=1), 20, 3).end())
+    assert built(builder).typical is not None
+    fold(builder, steps(Segment(rank=0), 4, 1).end())
+    typical = built(builder).typical
+    assert typical is not None
+    assert typical.step_ns == SECOND
+
+
+def test_a_span_learnt_of_late_takes_its_time_from_the_steps() -> None:
+    segment = steps(Segment(), 5, 2)
+    segment.add(SpanBegun(t_ns=START_NS + 3 * SECOND, name="evaluation"))
+    segment.add(SpanEnded(t_ns=START_NS + 4 * SECOND, begun=6)).end()
+    *others, begun, ended, last = numbered(segment.records)
+    builder = TimelineBuilder()
+    fold(builder, segment, [*others, last])
+    assert whole(built(builder)) == {"step": 10}
+    fold(builder, segment, [ended])
+    assert whole(built(builder)) == {"step": 10}
+    fold(builder, segment, [begun])
+    assert whole(built(builder)) == {"step": 9, "evaluation": 1}
+
+
+def test_a_supervisor_extends_its_attempt_on_both_sides() -> None:
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(start=5), 3, 1))
+    fold(builder, Segment(start=2, rank=-1).heartbeat(after=18).end("failed"))
+    assert whole(built(builder)) == {"step": 3, "other": 15}
+
+
+def test_other_ranks_only_show_that_the_attempt_was_alive() -> None:
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(), 3, 1))
+    fold(builder, steps(Segment(rank=1), 8, 1).end())
+    timeline = builder.build(START_NS + 9000 * SECOND)
+    assert timeline is not None
+    assert whole(timeline) == {"step": 3, "other": 5}
+
+
+def test_of_attempts_that_overlap_the_later_holds() -> None:
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(), 10, 1).end("failed"))
+    later = Segment(start=4, about={"pid": 8}).step(1, number=2)
+    fold(builder, steps(later, 4, 1).end())
+    assert whole(built(builder)) == {"step": 7, "wasted_progress": 2}
+
+
+def test_who_is_known_to_be_alive_is_alive() -> None:
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(), 3, 1))
+    now_ns = START_NS + 9000 * SECOND
+    for alive, seconds in ((True, 9000), (False, 3), (None, 3)):
+        timeline = builder.build(now_ns, alive=alive)
+        assert timeline is not None
+        assert (timeline.end_ns - timeline.start_ns) // SECOND == seconds
+        assert timeline.alive is bool(alive)
+
+
+def test_who_said_goodbye_is_not_alive() -> None:
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(), 3, 1).end("failed"))
+    timeline = builder.build(START_NS + 4 * SECOND, alive=True)
+    assert timeline is not None
+    assert not timeline.alive
+
+
+def test_a_present_before_the_last_record_does_not_cut_the_run() -> None:
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(), 3, 1))
+    assert whole(built(builder, now=1)) == {"step": 3}
+
+
+def test_before_the_start_nothing_has_passed() -> None:
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(), 3, 1))
+    assert built(builder).before(START_NS - 1) == {}
