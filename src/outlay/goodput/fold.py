@@ -19,6 +19,7 @@ from outlay.ledger import (
     Record,
     SegmentId,
     SegmentLife,
+    SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
@@ -100,6 +101,7 @@ class SegmentFold:
         self.beside: list[SpanInterval] = []
         self.open: dict[int, OpenSpan] = {}
         self.checkpoints: list[Committed] = []
+        self.slices: list[SlicesChanged] = []
         self.usage = Usage()
         self.revision = 0  # Changes when own times that were computed before are computed anew.
         self._unmatched_ends: dict[int, int] = {}
@@ -171,6 +173,7 @@ class SegmentFold:
         cut.life = replace(self.life)
         cut.spans, cut.beside, cut.open = self.spans, self.beside, self.open
         cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
+        cut.slices = [change for change in self.slices if change.t_ns < end_ns]
         kept = self.start.values < end_ns
         if kept.any():
             steps = StepColumns(*(column.values[kept] for column in self._columns()))
@@ -211,6 +214,8 @@ class SegmentFold:
                 self._unmatched_ends[record.begun] = record.t_ns
             case CheckpointCommitted():
                 self.checkpoints.append(Committed(record.t_ns, record.step))
+            case SlicesChanged():
+                self.slices.append(record)
             case _:
                 pass
 
@@ -236,6 +241,8 @@ class RunFold:
     """A run's segments, folded."""
 
     segments: dict[SegmentId, SegmentFold] = field(default_factory=dict)
+    hidden: set[SegmentId] = field(default_factory=set)
+    """Segments that take no part: what they tell is told by others."""
 
     def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
         """Add more records of one segment."""
@@ -249,4 +256,4 @@ class RunFold:
 
     def lives(self) -> Iterable[SegmentLife]:
         """Return how each process lived."""
-        return [fold.life for fold in self.segments.values()]
+        return [fold.life for segment, fold in self.segments.items() if segment not in self.hidden]
