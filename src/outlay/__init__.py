@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     )
     from outlay.budget.tracker import BudgetTracker
     from outlay.errors import Finding, OutlayError
+    from outlay.goodput.cache import GoodputCache
+    from outlay.goodput.calculator import GoodputCalculator
+    from outlay.goodput.recorder import GoodputRecorder
+    from outlay.goodput.types import BadputType, GoodputType
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.errors import BudgetGuardExceeded
     from outlay.guard.gate import Guarding
@@ -43,6 +47,7 @@ _HOMES = {
     "BudgetGuardExceeded": "outlay.guard.errors",
     "BudgetRefused": "outlay.budget.measurable",
     "BudgetTracker": "outlay.budget.tracker",
+    "BadputType": "outlay.goodput.types",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
@@ -51,6 +56,11 @@ _HOMES = {
     "GPUPrice": "outlay.prices.gpu_price",
     "GPUPriceTracker": "outlay.prices.tracker",
     "Guarding": "outlay.guard.gate",
+    "FlopsPerToken": "outlay.record.meters.flops",
+    "GoodputCache": "outlay.goodput.cache",
+    "GoodputCalculator": "outlay.goodput.calculator",
+    "GoodputRecorder": "outlay.goodput.recorder",
+    "GoodputType": "outlay.goodput.types",
     "Money": "outlay.units",
     "OutlayError": "outlay.errors",
     "PriceAlert": "outlay.prices.gpu_price",
@@ -69,6 +79,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "BadputType",
     "Budget",
     "BudgetChanged",
     "BudgetGuard",
@@ -83,6 +94,10 @@ __all__ = [
     "GPUPrice",
     "GPUPriceTracker",
     "Guarding",
+    "GoodputCache",
+    "GoodputCalculator",
+    "GoodputRecorder",
+    "GoodputType",
     "Money",
     "OutlayError",
     "PriceAlert",

@@ -88,6 +88,14 @@ class AttemptTimeline:
         """When the attempt's first step was done; its end when it has none."""
         return self._bounds(0)[2] if self.step_count else self.end_ns
 
+    def last_step_before(self, t_ns: int | None) -> int | None:
+        """Return the number of the last step that was done by ``t_ns`` (default: ever), if any."""
+        ends = self._fold.end.values
+        done = len(ends) if t_ns is None else int(np.searchsorted(ends, t_ns, side="right"))
+        if not done:
+            return None
+        return int(self._fold.number.values[done - 1] + self._fold.count.values[done - 1]) - 1
+
     def when_past(self, step: int) -> int:
         """Return when the first step beyond ``step`` began; the attempt's end when none did."""
         beyond = np.flatnonzero(self._steps.number > step)

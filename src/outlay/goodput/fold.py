@@ -19,6 +19,7 @@ from outlay.ledger import (
     Record,
     SegmentId,
     SegmentLife,
+    SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
@@ -122,6 +123,7 @@ class SegmentFold:
         self.beside: list[SpanInterval] = []
         self.open: dict[int, OpenSpan] = {}
         self.checkpoints: list[Committed] = []
+        self.slices: list[SlicesChanged] = []
         self.usage = Usage()
         self.revision = 0  # Changes when own times that were computed before are computed anew.
         self._unmatched_ends: dict[int, int] = {}
@@ -181,6 +183,7 @@ class SegmentFold:
         cut.life = replace(self.life)
         cut.spans, cut.beside, cut.open = self.spans, self.beside, self.open
         cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
+        cut.slices = [change for change in self.slices if change.t_ns < end_ns]
         _, starts, _ = self.steps.bounds(self.life.segment.start_ns, 0, len(self.end))
         steps = self.steps.first_ones(int(np.searchsorted(starts, end_ns)))
         if len(steps.end):
@@ -221,6 +224,8 @@ class SegmentFold:
                 self._unmatched_ends[record.begun] = record.t_ns
             case CheckpointCommitted():
                 self.checkpoints.append(Committed(record.t_ns, record.step))
+            case SlicesChanged():
+                self.slices.append(record)
             case _:
                 pass
 
@@ -246,6 +251,8 @@ class RunFold:
     """A run's segments, folded."""
 
     segments: dict[SegmentId, SegmentFold] = field(default_factory=dict)
+    hidden: set[SegmentId] = field(default_factory=set)
+    """Segments that take no part: what they tell is told by others."""
 
     def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
         """Add more records of one segment; a file without a single good one tells nothing."""
@@ -260,4 +267,4 @@ class RunFold:
 
     def lives(self) -> Iterable[SegmentLife]:
         """Return how each process lived."""
-        return [fold.life for fold in self.segments.values()]
+        return [fold.life for segment, fold in self.segments.items() if segment not in self.hidden]

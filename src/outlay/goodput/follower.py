@@ -8,6 +8,7 @@ from pathlib import Path
 from outlay.errors import Finding, InvalidValue, NotARun
 from outlay.goodput.breakdown import Breakdown, Window, break_down, without
 from outlay.goodput.fold import RunFold, Usage
+from outlay.goodput.payload_segments import PayloadSegments
 from outlay.goodput.throughput import RankRow, stragglers, total_usage
 from outlay.goodput.timeline import Timeline, TimelineBuilder
 from outlay.ledger import LedgerReader, derive_attempts
@@ -68,6 +69,7 @@ class GoodputFollower:
         self._dir = run_dir
         self._reader = LedgerReader(run_dir)
         self._builder = TimelineBuilder()
+        self._payloads = PayloadSegments(self._builder.fold)
 
     def view(
         self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
@@ -84,13 +86,15 @@ class GoodputFollower:
         """
         for chunk in self._reader.poll():
             self._builder.fold.fold(chunk.segment, chunk.records)
+            self._payloads.take(chunk.segment, chunk.records)
         attempts = derive_attempts(self._builder.fold.lives())
         if alive is None and attempts:
             alive = seems_alive(self._dir, attempts[-1])
         timeline = self._builder.build(now_ns, alive=alive, dead_after_ns=dead_after_ns)
         if timeline is None:
             raise NotARun(str(self._dir))
-        return view_of(timeline, self._builder.fold, tuple(self._reader.findings()))
+        findings = (*self._reader.findings(), *self._payloads.findings())
+        return view_of(timeline, self._builder.fold, findings)
 
 
 def view_of(timeline: Timeline, fold: RunFold, findings: tuple[Finding, ...] = ()) -> RunView:

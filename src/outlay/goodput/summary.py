@@ -79,7 +79,7 @@ def summarise(
         ettr=effective_training_time_ratio(breakdown),
         cost=breakdown.cost,
         phases=_rows(breakdown),
-        beside=_beside(view, chosen),
+        beside=beside_ns(view, chosen),
         disruptions=disruptions(timeline, chosen),
         mttf=mean_time_to_failure(timeline),
         progress=progress(timeline, view.rates),
@@ -100,7 +100,7 @@ def _rows(breakdown: Breakdown) -> list[PhaseRow]:
     ]
 
 
-def _beside(view: RunView, window: Window) -> dict[str, int]:
+def beside_ns(view: RunView, window: Window) -> dict[str, int]:
     """Return how long overlapped spans took in the window, each by itself."""
     totals: dict[str, int] = {}
     for attempt in view.timeline.attempts:

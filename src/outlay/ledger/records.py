@@ -130,6 +130,17 @@ class PriceChanged(_Base, frozen=True, kw_only=True, tag="price_changed"):
     gpus: int
 
 
+class SlicesChanged(_Base, frozen=True, kw_only=True, tag="slices_changed"):
+    """From ``t_ns`` on, ``active`` of an elastic run's ``total`` slices train.
+
+    ``available`` of them could.
+    """
+
+    active: int
+    total: int
+    available: int
+
+
 class BudgetEvent(_Base, frozen=True, kw_only=True, tag="budget_event"):
     """A budget was set, changed, passed a threshold or stopped the run."""
 
@@ -149,6 +160,12 @@ class Note(_Base, frozen=True, kw_only=True, tag="note"):
 
     text: str = ""
     data: dict[str, Any] = {}
+
+
+class Payload(_Base, frozen=True, kw_only=True, tag="payload"):
+    """An entry as users of ml-goodput-measurement write it, kept as it came."""
+
+    data: dict[str, Any]
 
 
 class Gap(_Base, frozen=True, kw_only=True, tag="gap"):
@@ -177,9 +194,11 @@ KnownRecord = (
     | Metric
     | CheckpointCommitted
     | PriceChanged
+    | SlicesChanged
     | BudgetEvent
     | Heartbeat
     | Note
+    | Payload
     | Gap
 )
 Record = KnownRecord | Unknown

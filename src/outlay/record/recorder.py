@@ -24,6 +24,7 @@ from outlay.ledger import (
     Note,
     Price,
     PriceChanged,
+    SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
@@ -257,6 +258,12 @@ class Recorder:
         change = PriceChanged(t_ns=self.now_ns(), price=price, gpus=gpus)
         self.append(change)
         return change
+
+    def slices_changed(self, *, active: int, total: int, available: int) -> None:
+        """Record how many of an elastic run's slices train from now on, and how many could."""
+        self.append(
+            SlicesChanged(t_ns=self.now_ns(), active=active, total=total, available=available)
+        )
 
     def budget_event(self, event: str, data: dict[str, Any]) -> None:
         """Record something that happened to the budget."""

@@ -215,6 +215,23 @@ class Run:
             if self._guard_gate is not None:
                 self._guard_gate.change_rate(self._rate(new_price))
 
+    def set_slices(self, active: int, total: int, available: int | None = None) -> None:
+        """Record how many of an elastic run's ``total`` slices train from now on.
+
+        Args:
+            active: How many train.
+            total: How many the run was given.
+            available: How many could train; default: those that do.
+
+        Raises:
+            InvalidValue: More train than are available, or more are available than there are.
+        """
+        available = active if available is None else available
+        if not 0 <= active <= available <= total or total < 1:
+            counts = (active, total, available)
+            raise InvalidValue("slices", counts, "0 <= active <= available <= total, total >= 1")
+        self._recorder.slices_changed(active=active, total=total, available=available)
+
     def heartbeat(self) -> None:
         """Record a sign of life."""
         self._recorder.heartbeat()

@@ -1,0 +1,306 @@
+"""GoodputCalculator: the questions that ml-goodput-measurement documents, asked of the timeline.
+
+It computes nothing itself: every number comes from the one timeline that the native log feeds, so
+that parts sum to the whole. Percentages are of wall time, 0 to 100.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.goodput import phases as ph
+from outlay.goodput.breakdown import Breakdown, Window
+from outlay.goodput.cache import GoodputCache, GoodputInfo, StepInfo
+from outlay.goodput.deviation import StepTimes, ideal_step_ns, step_deviation
+from outlay.goodput.elastic import SliceEfficiency, slice_efficiency
+from outlay.goodput.follower import RunView
+from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
+from outlay.goodput.reliability import disruptions
+from outlay.goodput.sources import LoggerSource, RunLogSource, Source
+from outlay.goodput.summary import beside_ns
+from outlay.goodput.types import (
+    SECONDS,
+    BadputParts,
+    GoodputType,
+    GoodputWithExclusions,
+    IntervalGoodput,
+    IntervalWorkloadMetricDetails,
+    JobGoodput,
+    Share,
+    WorkloadMetricDetails,
+    badput_parts,
+    percent_of,
+)
+
+_log = logging.getLogger("outlay")
+
+
+class NoJobTime(OutlayError, ValueError):
+    """There is nothing to take a share of."""
+
+    def __init__(self, job_name: str, where: str) -> None:
+        super().__init__(f"job {job_name!r}: no job time {where}, so there is no goodput to tell")
+
+
+class NoStepTimes(OutlayError, ValueError):
+    """No step has a duration yet."""
+
+    def __init__(self, job_name: str) -> None:
+        super().__init__(
+            f"job {job_name!r}: no step has a duration yet; a step ends when the next one begins"
+        )
+
+
+class GoodputCalculator:
+    """Answers how much of a job was productive, while it runs and after.
+
+    Args:
+        job_name: The full name of the job.
+        logger_name: The name of the log; the local run log needs none.
+        cloud_logger: Where entries are read from; default: the job's local run log.
+        using_pathways: One controller outlives its workers, so that a stalled step is recovery.
+        max_logs_retention_period: How far back a logger is asked; default: as far as it goes.
+        gcs_path: Not supported: mount the bucket and name it as ``cache_dir``.
+        cache_dir: Where entries of a logger are kept for the next calculator; default: nowhere.
+        clock: Says what is the present.
+
+    Raises:
+        InvalidValue: The job has no name, or a ``gcs_path`` was given.
+    """
+
+    def __init__(
+        self,
+        job_name: str,
+        logger_name: str,
+        cloud_logger: GoodputLogger | None = None,
+        using_pathways: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        max_logs_retention_period: timedelta | None = None,
+        gcs_path: str | None = None,
+        cache_dir: str | Path | None = None,
+        *,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.job_name = job_name
+        self.logger_name = logger_name
+        self.using_pathways = using_pathways
+        self.findings: tuple[Finding, ...] = ()
+        self._clock = clock
+        self._lock = threading.Lock()  # A monitor asks from several threads.
+        self._cache: GoodputCache | None = None
+        if cache_dir is not None or gcs_path is not None:
+            self._cache = GoodputCache(job_name, cache_dir or "", gcs_path)
+        self._source: Source
+        if cloud_logger is None:
+            self._source = RunLogSource(job_name, run_dir_of_job(job_name))
+        elif isinstance(cloud_logger, LocalRunLog):
+            self._source = RunLogSource(job_name, cloud_logger.run_dir)
+        else:
+            retention = max_logs_retention_period
+            self._source = LoggerSource(job_name, cloud_logger, self._cache, retention)
+
+    def get_job_goodput(
+        self,
+        include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        configured_ideal_step_time: float | None = None,
+    ) -> JobGoodput:
+        """Return the job's goodput, its badput by type if asked for, and its last step.
+
+        Raises:
+            NoGoodputLogs: Nothing was logged.
+            NoJobTime: What was logged takes no time yet.
+        """
+        view = self._view()
+        breakdown = view.break_down()
+        goodput, parts = self._percent(view, breakdown, "yet")
+        self._remember(view, breakdown, configured_ideal_step_time)
+        return JobGoodput(goodput, parts if include_badput_breakdown else {}, _last_step(view))
+
+    def get_job_goodput_interval(
+        self, interval_start: datetime, interval_end: datetime
+    ) -> IntervalGoodput:
+        """Return what became of a window: all of it that the job has, logged or not.
+
+        Raises:
+            InvalidValue: The window ends before it starts, or has no time zone.
+            NoGoodputLogs: Nothing was logged.
+            NoJobTime: The window lies outside the job.
+        """
+        window = _window(interval_start, interval_end)
+        view = self._view()
+        breakdown = view.break_down(window)
+        goodput, parts = self._percent(view, breakdown, "in the window")
+        return IntervalGoodput(
+            goodput,
+            parts,
+            _last_step(view, window.end_ns),
+            breakdown.wall_ns / 1e9,
+            len(disruptions(view.timeline, window)),
+        )
+
+    def get_job_goodput_with_exclusions(
+        self,
+        exclusion_intervals: Iterable[tuple[datetime, datetime]],
+        include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        configured_ideal_step_time: float | None = None,
+    ) -> GoodputWithExclusions:
+        """Return what became of the job without some intervals, which may overlap."""
+        exclusions = tuple(_window(start, end) for start, end in exclusion_intervals)
+        view = self._view()
+        breakdown = view.break_down(exclusions=exclusions)
+        goodput, parts = self._percent(view, breakdown, "outside the exclusions")
+        kept_ns = sum(window.length_ns for window in breakdown.windows)
+        excluded_s = (view.whole.length_ns - kept_ns) / 1e9
+        self._remember(view, breakdown, configured_ideal_step_time)
+        shown = parts if include_badput_breakdown else {}
+        return GoodputWithExclusions(goodput, shown, _last_step(view), excluded_s)
+
+    def get_step_deviation(
+        self, configured_ideal_step_time: float | None = None
+    ) -> dict[int, float]:
+        """Return by step number how many seconds it was off the ideal step time.
+
+        Raises:
+            NoGoodputLogs: Nothing was logged.
+            NoStepTimes: No step has a duration yet.
+        """
+        steps = self._steps(self._view(), configured_ideal_step_time)
+        if steps is None:
+            raise NoStepTimes(self.job_name)
+        if self._cache is not None:
+            self._cache.update_step_info(steps)
+        return steps.step_deviations
+
+    def get_job_goodput_details(
+        self, configured_ideal_step_time: float | None = None
+    ) -> WorkloadMetricDetails:
+        """Return everything about the job, in seconds."""
+        view = self._view()
+        breakdown = view.break_down()
+        steps = self._steps(view, configured_ideal_step_time) or StepInfo(0.0, {})
+        return {
+            "goodput_time": {GoodputType.TOTAL: breakdown.phases.get(ph.STEP, 0) / 1e9},
+            "badput_time": self._parts(view, breakdown, SECONDS),
+            "max_productive_step": _last_step(view),
+            "total_elapsed_time": breakdown.wall_ns / 1e9,
+            "disruption_count": len(disruptions(view.timeline)),
+            "step_time_deviation": steps.step_deviations,
+            "ideal_step_time": steps.ideal_step_time,
+            "total_excluded_time": 0.0,
+        }
+
+    def get_interval_metric_details(
+        self, interval_start: datetime, interval_end: datetime
+    ) -> IntervalWorkloadMetricDetails:
+        """Return what became of a window; empty when there is nothing to tell about it."""
+        size = int((interval_end - interval_start).total_seconds())
+        try:
+            answer = self.get_job_goodput_interval(interval_start, interval_end)
+        except ValueError as error:
+            _log.warning("no interval metrics: %s", error)
+            return {"interval_goodput": {}, "interval_badput": {}, "interval_size": size}
+        return {
+            "interval_goodput": {GoodputType.TOTAL: answer.goodput},
+            "interval_badput": answer.badput_breakdown,
+            "interval_size": size,
+        }
+
+    def get_slice_efficiency(
+        self, interval_start: datetime | None = None, interval_end: datetime | None = None
+    ) -> SliceEfficiency | None:
+        """Return how an elastic job used its slices; None when it never said how many train."""
+        view = self._view()
+        window = view.window(_ns(interval_start), _ns(interval_end))
+        folds = (view.fold.segments[attempt.segment] for attempt in view.timeline.attempts)
+        changes = (change for fold in folds for change in fold.slices)
+        return slice_efficiency(view.timeline, changes, [window])
+
+    def sync_to_gcs(self) -> None:
+        """Do nothing: the cache's files are where ``cache_dir`` says."""
+
+    def _view(self) -> RunView:
+        with self._lock:
+            view = self._source.view(self._clock.wall_ns())
+            for finding in sorted(set(view.findings) - set(self.findings)):
+                _log.warning("job %s: %s", self.job_name, finding)
+            self.findings = view.findings
+            return view
+
+    def _percent(
+        self, view: RunView, breakdown: Breakdown, where: str
+    ) -> tuple[float, BadputParts]:
+        if not breakdown.wall_ns:
+            raise NoJobTime(self.job_name, where)
+        percent = percent_of(breakdown.wall_ns)
+        parts = self._parts(view, breakdown, percent)
+        return percent.of(breakdown.phases.get(ph.STEP, 0)), parts
+
+    def _parts(self, view: RunView, breakdown: Breakdown, share: Share) -> BadputParts:
+        loads = (beside_ns(view, window).get(ph.DATA_LOADING, 0) for window in breakdown.windows)
+        pathways = self.using_pathways
+        return badput_parts(breakdown.phases, sum(loads), share, pathways=pathways)
+
+    def _steps(self, view: RunView, configured_ideal_step_time: float | None) -> StepInfo | None:
+        segments = view.fold.segments
+        attempts = view.timeline.attempts
+        times = StepTimes.of(
+            segments[a.segment].clipped(a.last_sign_ns) if a.overlaps else segments[a.segment]
+            for a in attempts
+        )
+        ideal_ns = ideal_step_ns(times)
+        if ideal_ns is None:
+            return None
+        if configured_ideal_step_time is not None:
+            ideal_ns = configured_ideal_step_time * 1e9
+        return StepInfo(ideal_ns / 1e9, step_deviation(times, ideal_ns))
+
+    def _remember(
+        self, view: RunView, breakdown: Breakdown, configured_ideal_step_time: float | None
+    ) -> None:
+        """Keep the result where a cache was asked for."""
+        if self._cache is None:
+            return
+        last = _last_step(view)
+        excluded_ns = view.whole.length_ns - sum(w.length_ns for w in breakdown.windows)
+        self._cache.update_goodput_info(
+            GoodputInfo(
+                total_productive_time=breakdown.phases.get(ph.STEP, 0) / 1e9,
+                total_elapsed_time=breakdown.wall_ns / 1e9,
+                total_unproductive_time=self._parts(view, breakdown, SECONDS),
+                max_productive_step=last,
+                last_recorded_step=last,
+                last_updated_timestamp=utc_datetime(view.timeline.now_ns),
+                number_of_disruptions=len(disruptions(view.timeline)),
+                total_excluded_time=excluded_ns / 1e9,
+            )
+        )
+        if steps := self._steps(view, configured_ideal_step_time):
+            self._cache.update_step_info(steps)
+
+
+def _last_step(view: RunView, before_ns: int | None = None) -> int:
+    """Return the last step that was done (before an instant) and not undone since; 0 without."""
+    for stretch in reversed(view.timeline.stretches):
+        attempt = stretch.timeline
+        if attempt is not None and (last := attempt.last_step_before(before_ns)) is not None:
+            return last
+    return 0
+
+
+def _ns(moment: datetime | None) -> int | None:
+    return None if moment is None else wall_ns_of(moment)
+
+
+def _window(start: datetime, end: datetime) -> Window:
+    for name, moment in (("start", start), ("end", end)):
+        if not isinstance(moment, datetime):
+            raise InvalidValue(name, moment, "a datetime with a time zone")
+    window = Window(wall_ns_of(start), wall_ns_of(end))
+    if window.length_ns <= 0:
+        raise InvalidValue("interval", f"{start} to {end}", "an end that is after the start")
+    return window

@@ -1,0 +1,68 @@
+"""The segments of a run log that hold payloads: what they tell takes the place of the segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from outlay.errors import Finding
+from outlay.goodput.fold import RunFold
+from outlay.goodput.payloads import PayloadTranslator
+from outlay.ledger import Payload, Record, SegmentId
+
+
+class PayloadSegments:
+    """Translates the payloads among a run's records; each segment's attempts are its own."""
+
+    def __init__(self, fold: RunFold) -> None:
+        self._fold = fold
+        self._translators: dict[SegmentId, PayloadTranslator] = {}
+
+    def take(self, segment: SegmentId, records: Sequence[Record]) -> None:
+        """Fold the payloads among more records of a segment, whose other records are folded."""
+        payloads = [record.data for record in records if type(record) is Payload]
+        if payloads:
+            self._translator(segment).take(payloads)
+        if self._translators:
+            self._choose()
+
+    def findings(self) -> list[Finding]:
+        """Return what is wrong with the payloads."""
+        found = [f for translator in self._translators.values() for f in translator.findings()]
+        return [*found, *(_said_twice(segment) for segment in self._recorded_natively())]
+
+    def _translator(self, segment: SegmentId) -> PayloadTranslator:
+        if segment not in self._translators:
+            # An attempt may begin at the very instant at which its segment does.
+            writer = replace(segment, host=f"{segment.host}+payloads")
+            header = self._fold.of(segment).life.header
+            self._translators[segment] = PayloadTranslator(
+                self._fold, segment.file_name, writer, header
+            )
+        return self._translators[segment]
+
+    def _choose(self) -> None:
+        """Hide segments that payloads tell better, and payloads that native records tell better."""
+        native = set(self._recorded_natively())
+        for segment, translator in self._translators.items():
+            self._fold.hidden.add(segment)
+            if segment in native:
+                self._fold.hidden.update(translator.segments)
+
+    def _recorded_natively(self) -> list[SegmentId]:
+        """Return the segments with payloads whose process also recorded steps of its own."""
+        told = {s for translator in self._translators.values() for s in translator.segments}
+        native = {
+            (segment.host, segment.pid)
+            for segment, fold in self._fold.segments.items()
+            if len(fold.end) and segment not in told
+        }
+        return [s for s in self._translators if (s.host, s.pid) in native]
+
+
+def _said_twice(segment: SegmentId) -> Finding:
+    return Finding(
+        source=segment.file_name,
+        message="its process also recorded steps itself; those count, and the payloads do not",
+        severity="warning",
+    )
