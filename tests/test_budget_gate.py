@@ -51,6 +51,15 @@ def test_a_budget_of_tokens_stops_before_the_step_that_would_pass_it(tmp_path: P
     assert content["stop_reason"]["over"] == 5  # type: ignore[index]
 
 
+def test_a_loop_of_another_shape_asks_before_each_step(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(100)) as run:
+        steps = 0
+        while run.may_step(tokens=7):
+            with run.step(tokens=7):
+                steps += 1
+    assert steps == 14
+
+
 def test_a_launcher_budgets_a_run_through_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
