@@ -51,6 +51,15 @@ def test_a_budget_of_tokens_stops_before_the_step_that_would_pass_it(tmp_path: P
     assert content["stop_reason"]["over"] == 5  # type: ignore[index]
 
 
+def test_a_loop_of_another_shape_asks_before_each_step(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(100)) as run:
+        steps = 0
+        while run.may_step(tokens=7):
+            with run.step(tokens=7):
+                steps += 1
+    assert steps == 14
+
+
 def test_a_launcher_budgets_a_run_through_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -267,6 +276,29 @@ def test_a_full_disk_costs_the_document_and_not_the_training(
             clock.advance(60 * SECOND)
         assert run.step_number == 2
         assert "No space left on device" in str(run.budget.findings[0])
+
+
+def test_a_log_that_cannot_be_written_does_not_stretch_the_budget(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10)) as run:
+        for _ in run.steps(range(100), tokens=1):
+            if run.step_number == 3:
+                (tmp_path / "ledger").rename(tmp_path / "gone")
+                (tmp_path / "ledger").write_text("a file in its place")
+        assert run.step_number == 9
+        assert run.budget.totals["tokens"] == 10
+
+
+def test_ranks_that_cannot_agree_are_judged_alone_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, expected in ((0, 10), (1, 10), (1, 0)):
+        monkeypatch.setenv("RANK", str(rank))
+        with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10)) as run:
+            assert (
+                len(list(run.steps(range(100), tokens=1, start=0 if expected else 10))) == expected
+            )
+            assert "2 ranks cannot agree" in str(run.budget.findings[0])
 
 
 def test_a_wall_clock_set_back_an_hour_gives_no_time_and_no_money_back(

@@ -7,10 +7,10 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outlay.budget.dimensions import DIMENSIONS, KEYS, MODES
+from outlay.budget.dimensions import DIMENSIONS, KEYS, MODES, TOKENS
 from outlay.budget.limits import reached, would_pass
 from outlay.budget.terms import (
     LIMIT_KEYS,
@@ -128,11 +128,14 @@ def test_the_modes_own_limit_is_judged_first() -> None:
     assert [bound.dimension.key for bound in bounds] == ["max_cost_usd", "max_tokens"]
 
 
-amounts = st.integers(min_value=0, max_value=10**24)
+# Small ones often, so that totals meet limits exactly.
+amounts = st.integers(0, 4) | st.integers(0, 10**24)
+limits = st.integers(1, 6) | st.integers(1, 10**24)
 usages = st.builds(Usage, amounts, amounts, amounts, amounts, amounts, amounts, amounts)
 
 
-@given(usages, usages, st.sampled_from(DIMENSIONS), st.integers(1, 10**24))
+@example(Usage(tokens=3), Usage(tokens=2), TOKENS, 5)
+@given(usages, usages, st.sampled_from(DIMENSIONS), limits)
 def test_a_step_is_refused_exactly_when_its_total_would_lie_past_a_limit(
     total: Usage, step: Usage, dimension: Any, limit: int
 ) -> None:
@@ -144,7 +147,8 @@ def test_a_step_is_refused_exactly_when_its_total_would_lie_past_a_limit(
     assert refusal is None or refusal.over == after - limit
 
 
-@given(usages, st.sampled_from(DIMENSIONS), st.integers(1, 10**24))
+@example(Usage(tokens=5), TOKENS, 5)
+@given(usages, st.sampled_from(DIMENSIONS), limits)
 def test_a_limit_is_reached_exactly_when_the_total_is_no_less(
     total: Usage, dimension: Any, limit: int
 ) -> None:

@@ -42,6 +42,13 @@ class Training:
         self.executed: list[int] = []
         self.seen: list[dict[str, int | float]] = []
 
+    def survive(self, deaths: list[int]) -> None:
+        """Train to the end, through one attempt more than there are deaths at most."""
+        for death in deaths:
+            if self.attempt(len(self.executed) + death):
+                return
+        self.attempt(None)
+
     def attempt(self, dies_after: int | None) -> bool:
         """Train until the budget or the script ends, or the process dies; return which."""
         self.clock.advance(5 * NS)
@@ -96,11 +103,7 @@ def test_interrupted_anywhere_a_run_stops_at_the_same_step_with_the_same_progres
     budget = Budget.of("iso_tokens", {"max_tokens": max_tokens, "max_cost_usd": 10**6})
     with tempfile.TemporaryDirectory() as directory:
         training = Training(Path(directory), budget, sizes, seconds, checkpoint_every)
-        for death in deaths:
-            if training.attempt(len(training.executed) + death):
-                break
-        else:
-            training.attempt(None)
+        training.survive(deaths)
         last = training.seen[-1]
         everything = join_attempts(read_spends(training.run_dir), training.clock.wall_ns())
 
@@ -132,11 +135,7 @@ def test_interrupted_anywhere_a_run_passes_a_resource_limit_by_at_most_one_step(
     budget = Budget.of("iso_time", {"max_minutes": f"{limit_s}s"})
     with tempfile.TemporaryDirectory() as directory:
         training = Training(Path(directory), budget, sizes, seconds, checkpoint_every)
-        for death in deaths:
-            if training.attempt(len(training.executed) + death):
-                break
-        else:
-            training.attempt(None)
+        training.survive(deaths)
     spent = [seconds[step] for step in training.executed]
     assert training.seen[-1]["time_ms"] == 1000 * sum(spent)
     assert sum(spent[:-1]) < limit_s

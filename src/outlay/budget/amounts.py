@@ -48,23 +48,29 @@ def _is_number(value: object) -> bool:
     return True
 
 
+def _scaled(value: object, unit: int, *, name: str, expected: str) -> int:
+    """Return a bare number of units as a whole number of what ``unit`` of make one."""
+    number = _number(value, name=name, expected=expected)
+    return int((number * unit).to_integral_value(ROUND_HALF_EVEN))
+
+
 def read_minutes(value: object, name: str = "max_minutes") -> Duration:
     """Return a number of minutes, or a duration with its unit, to the nanosecond."""
-    if not _is_number(value):
-        duration = Duration.parse(value, name=name)
-    else:
-        minutes = _number(value, name=name, expected=_EXPECTED_MINUTES)
-        duration = Duration(int((minutes * NS_PER_MINUTE).to_integral_value(ROUND_HALF_EVEN)))
+    duration = (
+        Duration(_scaled(value, NS_PER_MINUTE, name=name, expected=_EXPECTED_MINUTES))
+        if _is_number(value)
+        else Duration.parse(value, name=name)
+    )
     return _positive(duration, name=name, seen=value, expected=_EXPECTED_MINUTES)
 
 
 def read_wh(value: object, name: str = "max_energy_Wh") -> Energy:
     """Return a number of watt-hours, or an energy with its unit, to the millijoule."""
-    if not _is_number(value):
-        energy = Energy.parse(value, name=name)
-    else:
-        watt_hours = _number(value, name=name, expected=_EXPECTED_WH)
-        energy = Energy(int((watt_hours * MILLIJOULES_PER_WH).to_integral_value(ROUND_HALF_EVEN)))
+    energy = (
+        Energy(_scaled(value, MILLIJOULES_PER_WH, name=name, expected=_EXPECTED_WH))
+        if _is_number(value)
+        else Energy.parse(value, name=name)
+    )
     return _positive(energy, name=name, seen=value, expected=_EXPECTED_WH)
 
 
@@ -103,8 +109,7 @@ def read_usd(value: object, name: str = "max_cost_usd") -> Money:
 
 def read_micro_epochs(value: object, name: str = "max_epochs") -> int:
     """Return a number of epochs, whole or not, in millionths of an epoch."""
-    epochs = _number(value, name=name, expected=_EXPECTED_EPOCHS)
-    micro_epochs = int((epochs * MICRO).to_integral_value(ROUND_HALF_EVEN))
+    micro_epochs = _scaled(value, MICRO, name=name, expected=_EXPECTED_EPOCHS)
     return _positive(micro_epochs, name=name, seen=value, expected=_EXPECTED_EPOCHS)
 
 

@@ -87,7 +87,6 @@ class BudgetGate:
         self._stepped = False
         self._stop_told = False
         self._steady = False
-        self._world_size = 1
         self._cut = 0
         self._spends = read_spends(run_dir) if rank == 0 else []
         self._stated_before = last_stated(self._spends)
@@ -99,7 +98,7 @@ class BudgetGate:
     def begin(self, recorder: Recorder, header: AttemptStarted, segment: SegmentId) -> None:
         """Take part in an attempt whose header is written."""
         self._recorder = recorder
-        self._world_size = header.world_size
+        self._header, self._segment = header, segment
         self._price = LivePrice(header)
         self._before = spend_before(self._spends, header, segment)
         self.tracker.clocks.spent_ns |= self._before.clocks_ns
@@ -213,10 +212,17 @@ class BudgetGate:
         if group is not None:
             self.accord = Accord(group, self.tracker, self._clock)
             self.accord.steady = self._steady
-        elif self._world_size > 1:
-            message = f"{self._world_size} ranks cannot agree: limits hold for each one alone"
-            self.tracker.findings.append(Finding(source="budget", message=message))
+        elif self._header.world_size > 1:
+            self._judge_alone()
         self._resume_at(self._recorder.next_step)
+
+    def _judge_alone(self) -> None:
+        """Go on from what this rank used before: there is no group to agree with."""
+        spends = self._spends or read_spends(self._run_dir)
+        mine = [spend for spend in spends if spend.life.segment.rank == self._rank]
+        self._before = spend_before(mine, self._header, self._segment)
+        message = f"{self._header.world_size} ranks cannot agree: limits hold for each one alone"
+        self.tracker.findings.append(Finding(source="budget", message=message))
 
     def _resume_at(self, step: int) -> None:
         """Start from what the log says survives below ``step``, or a loaded snapshot says."""

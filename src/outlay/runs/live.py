@@ -188,6 +188,13 @@ class Run:
             tokens = self._budget_gate.before_loop(loader, tokens)
         return self._recorder.steps(loader, tokens=tokens, samples=samples, start=start)
 
+    def may_step(self, *, tokens: int = 0, samples: int = 0) -> bool:
+        """Return whether the budget lets a step of this size run: ``while run.may_step(): ...``.
+
+        For loops of another shape than ``run.steps``; on several ranks all must ask together.
+        """
+        return self._recorder.may_step(tokens=tokens, samples=samples)
+
     def step(self, *, tokens: int = 0, samples: int = 0) -> StepTimer:
         """Return a timer for one step of a loop of another shape."""
         return StepTimer(self._recorder, tokens, samples)
