@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -227,6 +230,17 @@ class TestARun:
             assert "whole" in (run.stop_reason or "")
         assert guard.holds() == ()
         assert guard.total_spent <= 4.0 + 2.0
+
+    def test_a_run_that_is_killed_leaves_its_hold(self, guard: BudgetGuard, tmp_path: Path) -> None:
+        script = (
+            "import os, signal, sys, outlay; "
+            "from outlay.guard.budget_guard import BudgetGuard; "
+            "run = outlay.run('bert', dir=sys.argv[1], price='3600 USD/h',"
+            " guard=BudgetGuard(1000, sys.argv[2])); os.kill(os.getpid(), signal.SIGKILL)"
+        )
+        words = [sys.executable, "-c", script, str(tmp_path / "run"), str(guard.log_path)]
+        assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
+        assert guard.held == 360.0
 
     def test_the_hold_is_extended_beside_the_training_and_a_locked_log_stops_no_step(
         self, tmp_path: Path
