@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         iso_tokens,
     )
     from outlay.budget.tracker import BudgetTracker
+    from outlay.cost.analyzer import CostAnalyzer
+    from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
     from outlay.errors import Finding, OutlayError
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.errors import BudgetGuardExceeded
@@ -38,11 +40,13 @@ if TYPE_CHECKING:
 # Each public name and the module that defines it.
 _HOMES = {
     "Budget": "outlay.budget.terms",
+    "BudgetAlert": "outlay.cost.training",
     "BudgetChanged": "outlay.budget.snapshots",
     "BudgetGuard": "outlay.guard.budget_guard",
     "BudgetGuardExceeded": "outlay.guard.errors",
     "BudgetRefused": "outlay.budget.measurable",
     "BudgetTracker": "outlay.budget.tracker",
+    "CostAnalyzer": "outlay.cost.analyzer",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
@@ -58,6 +62,8 @@ _HOMES = {
     "Rate": "outlay.units",
     "Run": "outlay.runs",
     "Tokens": "outlay.units",
+    "TrainingCostReport": "outlay.cost.training",
+    "TrainingMetrics": "outlay.cost.training",
     "comm_cap": "outlay.budget.terms",
     "energy_cap": "outlay.budget.terms",
     "iso_cost": "outlay.budget.terms",
@@ -70,11 +76,13 @@ _HOMES = {
 
 __all__ = [
     "Budget",
+    "BudgetAlert",
     "BudgetChanged",
     "BudgetGuard",
     "BudgetGuardExceeded",
     "BudgetRefused",
     "BudgetTracker",
+    "CostAnalyzer",
     "Duration",
     "Energy",
     "Finding",
@@ -90,6 +98,8 @@ __all__ = [
     "Rate",
     "Run",
     "Tokens",
+    "TrainingCostReport",
+    "TrainingMetrics",
     "comm_cap",
     "energy_cap",
     "iso_cost",
