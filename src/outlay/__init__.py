@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         iso_tokens,
     )
     from outlay.budget.tracker import BudgetTracker
+    from outlay.cost.analyzer import CostAnalyzer
+    from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
     from outlay.errors import Finding, OutlayError
     from outlay.goodput.cache import GoodputCache
     from outlay.goodput.calculator import GoodputCalculator
@@ -42,12 +44,14 @@ if TYPE_CHECKING:
 # Each public name and the module that defines it.
 _HOMES = {
     "Budget": "outlay.budget.terms",
+    "BudgetAlert": "outlay.cost.training",
     "BudgetChanged": "outlay.budget.snapshots",
     "BudgetGuard": "outlay.guard.budget_guard",
     "BudgetGuardExceeded": "outlay.guard.errors",
     "BudgetRefused": "outlay.budget.measurable",
     "BudgetTracker": "outlay.budget.tracker",
     "BadputType": "outlay.goodput.types",
+    "CostAnalyzer": "outlay.cost.analyzer",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
@@ -68,6 +72,8 @@ _HOMES = {
     "Rate": "outlay.units",
     "Run": "outlay.runs",
     "Tokens": "outlay.units",
+    "TrainingCostReport": "outlay.cost.training",
+    "TrainingMetrics": "outlay.cost.training",
     "comm_cap": "outlay.budget.terms",
     "energy_cap": "outlay.budget.terms",
     "iso_cost": "outlay.budget.terms",
@@ -81,11 +87,13 @@ _HOMES = {
 __all__ = [
     "BadputType",
     "Budget",
+    "BudgetAlert",
     "BudgetChanged",
     "BudgetGuard",
     "BudgetGuardExceeded",
     "BudgetRefused",
     "BudgetTracker",
+    "CostAnalyzer",
     "Duration",
     "Energy",
     "Finding",
@@ -105,6 +113,8 @@ __all__ = [
     "Rate",
     "Run",
     "Tokens",
+    "TrainingCostReport",
+    "TrainingMetrics",
     "comm_cap",
     "energy_cap",
     "iso_cost",

@@ -4,7 +4,7 @@ A run's price is a step function of time, in micro-units per hour for the whole 
 integral, kept exact as integers and rounded once.
 """
 
-from outlay.rates.amounts import NS_PER_HOUR, apportion, round_units, round_units_up
+from outlay.rates.amounts import NS_PER_HOUR, apportion, round_units, round_units_up, share_out
 from outlay.rates.build import RunRates, given_back, run_rates
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
 
@@ -20,4 +20,5 @@ __all__ = [
     "round_units",
     "round_units_up",
     "run_rates",
+    "share_out",
 ]

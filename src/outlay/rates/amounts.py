@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import TypeVar
 
 NS_PER_HOUR = 3_600_000_000_000
@@ -32,6 +33,21 @@ def apportion(parts: Mapping[Key, int]) -> dict[Key, int]:
     floors = {key: units // NS_PER_HOUR for key, units in parts.items()}
     missing = total - sum(floors.values())
     by_remainder = sorted(parts, key=lambda key: -(parts[key] % NS_PER_HOUR))
+    for key in by_remainder[:missing]:
+        floors[key] += 1
+    return floors
+
+
+def share_out(micros: int, weights: Mapping[Key, int]) -> dict[Key, int]:
+    """Return an amount split in proportion to weights, summing to it exactly.
+
+    Largest remainder, as in ``apportion``. The weights are zero or more and not all zero.
+    """
+    total = sum(weights.values())
+    exact = {key: Fraction(micros * weight, total) for key, weight in weights.items()}
+    floors = {key: part.numerator // part.denominator for key, part in exact.items()}
+    missing = micros - sum(floors.values())
+    by_remainder = sorted(weights, key=lambda key: floors[key] - exact[key])
     for key in by_remainder[:missing]:
         floors[key] += 1
     return floors

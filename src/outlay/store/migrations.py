@@ -57,6 +57,15 @@ MIGRATIONS = (
             schema.price_alerts,
         ),
     ),
+    Migration(
+        version=3,
+        creates=(
+            schema.cost_reports,
+            schema.model_budgets,
+            schema.budget_alerts,
+            schema.recommendations,
+        ),
+    ),
 )
 NEWEST = MIGRATIONS[-1].version
 

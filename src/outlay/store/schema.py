@@ -7,6 +7,7 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
+    Float,
     ForeignKey,
     Index,
     Integer,
@@ -129,4 +130,59 @@ price_alerts = Table(
     Column("current_micros", BigInteger, nullable=False),
     Column("previous_micros", BigInteger, nullable=False),
     Index("price_alerts_by_time", "fetched_ns"),
+)
+
+# One per run: stated by a training, or derived from its log. Money is exact, times are whole.
+cost_reports = Table(
+    "cost_reports",
+    metadata,
+    Column("run_id", String, primary_key=True),
+    Column("model", String, nullable=False),
+    Column("source", String, nullable=False),
+    Column("cost_micros", BigInteger, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("gpu_us", BigInteger, nullable=False),
+    Column("wall_us", BigInteger, nullable=False),
+    Column("energy_mj", BigInteger),
+    Column("samples", BigInteger, nullable=False),
+    Column("epochs", Float, nullable=False),
+    Column("tokens", BigInteger),
+    Column("accuracy", Float),
+    Column("loss", Float),
+    Column("at_ns", BigInteger, nullable=False),
+    Column("metrics", JSON),
+    Column("updated_ns", BigInteger, nullable=False),
+    Index("cost_reports_by_model", "model", "at_ns"),
+)
+
+model_budgets = Table(
+    "model_budgets",
+    metadata,
+    Column("model", String, primary_key=True),
+    Column("limit_micros", BigInteger, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("set_ns", BigInteger, nullable=False),
+)
+
+# A threshold of a budget is told once; another limit begins anew.
+budget_alerts = Table(
+    "budget_alerts",
+    metadata,
+    Column("model", String, primary_key=True),
+    Column("set_ns", BigInteger, primary_key=True, autoincrement=False),
+    Column("percent", Integer, primary_key=True, autoincrement=False),
+    Column("spent_micros", BigInteger, nullable=False),
+    Column("at_ns", BigInteger, nullable=False),
+)
+
+# The same advice about the same thing is one row, the later replacing the earlier.
+recommendations = Table(
+    "recommendations",
+    metadata,
+    Column("key", String, primary_key=True),
+    Column("category", String, nullable=False),
+    Column("subject", String, nullable=False),
+    Column("body", JSON, nullable=False),
+    Column("at_ns", BigInteger, nullable=False),
+    Index("recommendations_by_time", "at_ns"),
 )

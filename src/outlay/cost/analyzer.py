@@ -1,0 +1,239 @@
+"""CostAnalyzer: reports, budgets, comparisons and forecasts of models, kept in the store.
+
+A thin, documented face of the cost book. It keeps nothing in memory: what it answers is what the
+store holds, whichever process put it there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.cost.book import CostBook, CostRow, ModelBudget
+from outlay.cost.compare import (
+    Candidate,
+    by_model,
+    compare,
+    pareto_front,
+    return_on_investment,
+)
+from outlay.cost.forecast import Estimate, forecast_runs
+from outlay.cost.thresholds import PERCENTS, percent_used, reached
+from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
+from outlay.errors import InvalidValue
+from outlay.prices.gpu_price import as_utc
+from outlay.store import open_store
+from outlay.units import Money
+
+_WARN_PERCENT = 90
+
+
+class CostAnalyzer:
+    """Analyses what trainings cost and holds them against a budget for each model.
+
+    Args:
+        data_dir: Where to keep the reports; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        clock: When a budget is set and an alert is raised.
+    """
+
+    def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
+        self._book = CostBook(open_store(data_dir))
+        self._clock = clock
+
+    def analyze_training_run(self, metrics: TrainingMetrics) -> TrainingCostReport:
+        """Return what a training cost, and keep it; the same run again replaces its report.
+
+        Raises:
+            InvalidValue: A figure cannot be counted with; nothing is kept.
+        """
+        report = TrainingCostReport.of(metrics)
+        self._book.record([_row(metrics, self._clock.wall_ns())])
+        return report
+
+    def set_budget(self, model_name: str, limit: object) -> None:
+        """Set what may be spent on all runs of a model; it need not have any yet.
+
+        Args:
+            model_name: The model.
+            limit: A number (US dollars), or text such as ``"1000 EUR"``.
+        """
+        if not model_name:
+            raise InvalidValue("model_name", model_name, "a non-empty name")
+        self._book.set_budget(model_name, Money.parse(limit, name="limit"), self._clock.wall_ns())
+
+    def check_budget(
+        self, model_name: str, current_cost: float | None = None
+    ) -> BudgetAlert | None:
+        """Return an alert when a threshold is reached that nobody was told of before.
+
+        The thresholds are 50, 75, 90 and 100 percent; of several at once the highest is returned.
+
+        Args:
+            model_name: The model; None is returned for one without a budget.
+            current_cost: What was spent on the model so far. The cost of all its reports is known
+                anyway: the greater of the two counts.
+        """
+        budget = self._book.budget(model_name)
+        if budget is None:
+            return None
+        spent = self._spent(budget, current_cost)
+        now_ns = self._clock.wall_ns()
+        fresh = self._book.tell(budget, reached(spent, budget.limit), spent, now_ns)
+        if not fresh:
+            return None
+        return BudgetAlert(
+            model_name=model_name,
+            alert_type=PERCENTS[max(fresh)],
+            current_cost=float(spent.amount),
+            budget_limit=float(budget.limit.amount),
+            percent_used=percent_used(spent, budget.limit),
+            timestamp=utc_datetime(now_ns),
+        )
+
+    def _spent(self, budget: ModelBudget, stated: float | None = None) -> Money:
+        currency = budget.limit.currency
+        known = self._book.spent(budget.model, currency)
+        if stated is None:
+            return known
+        return max(known, Money.parse(stated, name="current_cost", currency=currency))
+
+    def get_cost_comparison(self) -> dict[str, dict[str, Any]]:
+        """Return the figures of every model, by name."""
+        groups = by_model(self._book.reports())
+        return {name: asdict(compare(rows)) for name, rows in groups.items()}
+
+    def forecast_cost(
+        self, model_name: str, planned_runs: int, avg_cost_per_run: float | None = None
+    ) -> dict[str, Any]:
+        """Return what planned runs will cost, with an interval, and how the budget then stands.
+
+        ``budget_status`` is OVER where what was spent and the estimate together pass the budget,
+        WARNING beyond 90 % of it, OK below or without one, and UNKNOWN without any history.
+
+        Args:
+            model_name: The model.
+            planned_runs: How many more runs.
+            avg_cost_per_run: What one costs, where that is known better than from history.
+        """
+        rows = self._book.reports(model_name)
+        currency = rows[-1].currency if rows else "USD"
+        history = [float(row.cost.amount) for row in rows if row.currency == currency]
+        if avg_cost_per_run is not None:
+            stated = Money.parse(avg_cost_per_run, name="avg_cost_per_run", currency=currency)
+            history = [float(stated.amount)]
+        estimate = forecast_runs(history, planned_runs)
+        if estimate is not None and avg_cost_per_run is not None:
+            estimate = Estimate(
+                point=estimate.point, low=None, high=None, samples=0, note="a stated cost per run"
+            )
+        return {
+            "model_name": model_name,
+            "planned_runs": planned_runs,
+            "avg_cost_per_run": sum(history) / len(history) if history else None,
+            "currency": currency,
+            **_estimate_figures(estimate),
+            **self._budget_figures(model_name, estimate),
+        }
+
+    def _budget_figures(self, model: str, estimate: Estimate | None) -> dict[str, Any]:
+        budget = self._book.budget(model)
+        spent = None if budget is None else float(self._spent(budget).amount)
+        limit = None if budget is None else float(budget.limit.amount)
+        status, overage = "UNKNOWN", 0.0
+        if estimate is not None:
+            status = "OK"
+            if limit is not None and spent is not None:
+                projected = spent + estimate.point
+                overage = max(0.0, projected - limit)
+                if overage:
+                    status = "OVER"
+                elif projected > limit * _WARN_PERCENT / 100:
+                    status = "WARNING"
+        return {"budget": limit, "spent": spent, "budget_status": status, "overage": overage}
+
+    def get_roi_analysis(self, model_name: str) -> dict[str, Any]:
+        """Return what a model's runs cost and what accuracy that bought, first, last and best."""
+        rows = self._book.reports(model_name)
+        currency = rows[-1].currency if rows else "USD"
+        return asdict(
+            return_on_investment(model_name, [row for row in rows if row.currency == currency])
+        )
+
+    def get_pareto_front(self, model_name: str | None = None) -> list[dict[str, Any]]:
+        """Return the runs that no other run beats in accuracy, cost, hours and energy."""
+        rows = self._book.reports(model_name)
+        return [asdict(c) for c in pareto_front([_candidate(r) for r in rows if _comparable(r)])]
+
+    def calculate_cost_efficiency(self, metrics: TrainingMetrics) -> float:
+        """Return accuracy per currency unit, else throughput per currency unit, else 0."""
+        cost = metrics.cost()
+        gain = metrics.test_accuracy or metrics.throughput
+        return gain / float(cost.amount) if gain and cost else 0.0
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """Every model's budget, in currency units."""
+        return {m: float(b.limit.amount) for m, b in self._book.budgets().items()}
+
+    @property
+    def cost_history(self) -> dict[str, TrainingCostReport]:
+        """Every report that was analysed from stated metrics, by run."""
+        stated = self._book.metrics()
+        return {
+            run_id: TrainingCostReport.of(TrainingMetrics.from_dict(metrics))
+            for run_id, metrics in stated.items()
+        }
+
+
+def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
+    cost, duration_ns = metrics.cost(), metrics.duration_ns()
+    energy_wh = metrics.energy_wh
+    return CostRow(
+        run_id=metrics.run_id,
+        model=metrics.model_name,
+        source="stated",
+        cost_micros=cost.micros,
+        currency=cost.currency,
+        gpu_us=duration_ns * metrics.gpu_count // 1000,
+        wall_us=duration_ns // 1000,
+        energy_mj=None if energy_wh is None else round(energy_wh * 3_600_000),
+        samples=metrics.num_samples,
+        epochs=metrics.num_epochs,
+        tokens=metrics.tokens_processed,
+        accuracy=metrics.test_accuracy,
+        loss=metrics.validation_loss,
+        at_ns=wall_ns_of(as_utc(metrics.timestamp)),
+        metrics=metrics.to_dict(),
+        updated_ns=now_ns,
+    )
+
+
+def _estimate_figures(estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
+        note = "no run of this model is known; pass avg_cost_per_run"
+        return {"estimated_total": None, "low": None, "high": None, "history": 0, "note": note}
+    return {
+        "estimated_total": estimate.point,
+        "low": estimate.low,
+        "high": estimate.high,
+        "confidence": estimate.confidence,
+        "history": estimate.samples,
+        "note": estimate.note,
+    }
+
+
+def _comparable(row: CostRow) -> bool:
+    return row.accuracy is not None
+
+
+def _candidate(row: CostRow) -> Candidate:
+    assert row.accuracy is not None
+    return Candidate(
+        name=row.run_id,
+        metric=row.accuracy,
+        cost=float(row.cost.amount),
+        hours=row.wall_us / 3.6e9,
+        energy_wh=None if row.energy_mj is None else row.energy_mj / 3_600_000,
+    )

@@ -1,0 +1,149 @@
+"""Cost reports, model budgets and what was told about them, in the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from sqlalchemy import Engine, func, select
+
+from outlay.store.engine import upsert, writing
+from outlay.store.schema import budget_alerts, cost_reports, model_budgets
+from outlay.units import Money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostRow:
+    """What the store keeps of a run's cost.
+
+    Attributes:
+        source: ``stated`` by a training, or derived from its ``ledger``.
+        gpu_us: GPUs times microseconds; ``wall_us`` likewise without the GPUs.
+        at_ns: When the training ended, or was looked at.
+        metrics: The documented metrics as they were stated.
+        updated_ns: Of two rows of one run the later stays.
+    """
+
+    run_id: str
+    model: str
+    source: str
+    cost_micros: int
+    currency: str
+    gpu_us: int
+    wall_us: int
+    energy_mj: int | None = None
+    samples: int = 0
+    epochs: float = 0.0
+    tokens: int | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    at_ns: int
+    metrics: dict[str, Any] | None = None
+    updated_ns: int
+
+    @property
+    def cost(self) -> Money:
+        """What the run cost."""
+        return Money(self.cost_micros, self.currency)
+
+
+# The nested metrics are parsed only where they are asked for: thousands of rows are summarised.
+_COLUMNS = [field.name for field in fields(CostRow)]
+_FIGURES = [cost_reports.c[name] for name in _COLUMNS if name != "metrics"]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelBudget:
+    """What may be spent on all runs of a model together; another limit has another ``set_ns``."""
+
+    model: str
+    limit: Money
+    set_ns: int
+
+
+class CostBook:
+    """The store's tables about cost."""
+
+    def __init__(self, store: Engine) -> None:
+        self._store = store
+
+    def record(self, rows: Iterable[CostRow]) -> None:
+        """Insert or refresh reports; the same any number of times leave the same store."""
+        values = [{name: getattr(row, name) for name in _COLUMNS} for row in rows]
+        with writing(self._store) as connection:
+            upsert(connection, cost_reports, values, newer="updated_ns")
+
+    def reports(self, model: str | None = None) -> list[CostRow]:
+        """Return all reports, or those of a model, oldest first; without the nested metrics."""
+        query = select(*_FIGURES).order_by(cost_reports.c.at_ns, cost_reports.c.run_id)
+        if model is not None:
+            query = query.where(cost_reports.c.model == model)
+        with self._store.begin() as connection:
+            return [CostRow(**row) for row in connection.execute(query).mappings()]
+
+    def metrics(self) -> dict[str, dict[str, Any]]:
+        """Return the nested metrics of every report that has some, by run."""
+        column = cost_reports.c
+        with self._store.begin() as connection:
+            rows = connection.execute(select(column.run_id, column.metrics)).all()
+        return {run_id: metrics for run_id, metrics in rows if metrics is not None}
+
+    def updated(self) -> dict[str, int]:
+        """Return when each report was last derived or stated, by run."""
+        column = cost_reports.c
+        with self._store.begin() as connection:
+            rows = connection.execute(select(column.run_id, column.updated_ns)).all()
+        return {row.run_id: row.updated_ns for row in rows}
+
+    def spent(self, model: str, currency: str) -> Money:
+        """Return what all runs of a model cost together, in one currency."""
+        column = cost_reports.c
+        query = select(func.sum(column.cost_micros)).where(
+            column.model == model, column.currency == currency
+        )
+        with self._store.begin() as connection:
+            return Money(int(connection.scalar(query) or 0), currency)
+
+    def set_budget(self, model: str, limit: Money, now_ns: int) -> None:
+        """Set a model's budget; the same limit again changes nothing."""
+        known = self.budget(model)
+        if known is not None and known.limit == limit:
+            return
+        row = {
+            "model": model,
+            "limit_micros": limit.micros,
+            "currency": limit.currency,
+            # A clock that stands still must not make two limits look like one.
+            "set_ns": now_ns if known is None else max(now_ns, known.set_ns + 1),
+        }
+        with writing(self._store) as connection:
+            upsert(connection, model_budgets, [row], newer="set_ns")
+
+    def budget(self, model: str) -> ModelBudget | None:
+        """Return a model's budget; None where none was set."""
+        return self.budgets().get(model)
+
+    def budgets(self) -> dict[str, ModelBudget]:
+        """Return every budget, by model."""
+        with self._store.begin() as connection:
+            rows = connection.execute(select(model_budgets).order_by(model_budgets.c.model)).all()
+        return {
+            row.model: ModelBudget(row.model, Money(row.limit_micros, row.currency), row.set_ns)
+            for row in rows
+        }
+
+    def tell(
+        self, budget: ModelBudget, reached: Iterable[int], spent: Money, now_ns: int
+    ) -> set[int]:
+        """Note that thresholds were reached; return those that nobody was told of before."""
+        column = budget_alerts.c
+        mine = (column.model == budget.model, column.set_ns == budget.set_ns)
+        with writing(self._store) as connection:
+            told = set(connection.scalars(select(column.percent).where(*mine)))
+            fresh = set(reached) - told
+            if fresh:
+                same = {"model": budget.model, "set_ns": budget.set_ns, "at_ns": now_ns}
+                rows = [same | {"percent": p, "spent_micros": spent.micros} for p in sorted(fresh)]
+                connection.execute(budget_alerts.insert(), rows)
+        return fresh

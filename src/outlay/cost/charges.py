@@ -1,0 +1,126 @@
+"""What registered runs cost within a month.
+
+Exact from their reports and logs; split by time, with a finding, only where a log is gone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from outlay.clock import wall_ns_of
+from outlay.cost.book import CostRow
+from outlay.cost.reading import read_whole_run
+from outlay.cost.run_cost import cost_of
+from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.goodput.breakdown import Window
+from outlay.store.runs import RunRow
+from outlay.units import Money
+
+_MONTH = re.compile(r"(\d{4})-(\d{2})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCharge:
+    """What one run cost within a period."""
+
+    run: RunRow
+    window: Window
+    cost: Money
+    gpu_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """What runs cost within a period, and what is in doubt about it."""
+
+    charges: list[RunCharge]
+    findings: list[Finding]
+
+
+def month_window(text: str) -> Window:
+    """Return ``2026-10`` as the window of that month in UTC.
+
+    Raises:
+        InvalidValue: It is no month.
+    """
+    match = _MONTH.fullmatch(text)
+    if match is None or not 1 <= int(match[2]) <= 12 or int(match[1]) < 1970:
+        raise InvalidValue("month", text, "a month such as 2026-10")
+    year, month = int(match[1]), int(match[2])
+    following = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
+    return Window(wall_ns_of(datetime(year, month, 1, tzinfo=UTC)), wall_ns_of(following))
+
+
+def owner_of(run: RunRow, by: str) -> str:
+    """Return whose a run is: its user, its model, or the value of a tag; "" where it does not say.
+
+    Args:
+        run: A registered run.
+        by: ``user``, ``model``, ``team``, ``project`` (tags of that name), or ``tag:NAME``.
+    """
+    match by:
+        case "user":
+            return run.user
+        case "model":
+            return run.model
+        case "team" | "project":
+            return run.tags.get(by, "")
+        case _ if by.startswith("tag:") and len(by) > len("tag:"):
+            return run.tags.get(by.removeprefix("tag:"), "")
+        case _:
+            raise InvalidValue("--by", by, "user, model, team, project or tag:NAME")
+
+
+def charges_within(
+    runs: Iterable[RunRow], reports: Iterable[CostRow], period: Window, now_ns: int
+) -> Charges:
+    """Return what each run cost within a period.
+
+    A run that lies in it as a whole costs what its report says; one that reaches beyond it is read
+    again, since prices may have changed within it.
+    """
+    known = {report.run_id: report for report in reports}
+    charges: list[RunCharge] = []
+    findings: list[Finding] = []
+    for run in runs:
+        window = _overlap(run, period)
+        report = known.get(run.run_id)
+        if window is None or report is None:
+            continue
+        whole = period.start_ns <= run.started_ns and run.last_seen_ns <= period.end_ns
+        if whole:
+            charge = RunCharge(run=run, window=window, cost=report.cost, gpu_us=report.gpu_us)
+        else:
+            charge, doubt = _part(run, report, window, now_ns)
+            findings += doubt
+        charges.append(charge)
+    return Charges(charges, findings)
+
+
+def _overlap(run: RunRow, period: Window) -> Window | None:
+    start_ns = max(run.started_ns, period.start_ns)
+    end_ns = min(run.last_seen_ns, period.end_ns)
+    return Window(start_ns, end_ns) if start_ns < end_ns else None
+
+
+def _part(
+    run: RunRow, report: CostRow, window: Window, now_ns: int
+) -> tuple[RunCharge, list[Finding]]:
+    try:
+        cost = cost_of(read_whole_run(Path(run.dir), now_ns), window)
+    except (OutlayError, OSError):
+        cost = None
+    if cost is not None and cost.cost is not None:
+        gpu_us = cost.gpu_ns // 1000
+        return RunCharge(run=run, window=window, cost=cost.cost, gpu_us=gpu_us), []
+    length_ns = run.last_seen_ns - run.started_ns
+    micros = report.cost_micros * window.length_ns // length_ns
+    gpu_us = report.gpu_us * window.length_ns // length_ns
+    message = f"{run.name} reaches beyond the period and its log cannot be read: split by time"
+    doubt = Finding(source=run.dir, message=message, severity="warning")
+    part = RunCharge(run=run, window=window, cost=Money(micros, report.currency), gpu_us=gpu_us)
+    return part, [doubt]

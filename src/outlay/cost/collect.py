@@ -1,0 +1,76 @@
+"""Cost reports of registered runs, derived from their logs; any number of times the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from outlay.cost.book import CostBook, CostRow
+from outlay.cost.reading import LOSS, read_whole_run
+from outlay.cost.run_cost import cost_of
+from outlay.errors import Finding, OutlayError
+from outlay.store.runs import RunRow, list_runs
+
+
+@dataclass(frozen=True, slots=True)
+class Refreshed:
+    """How many reports were derived anew, and which runs could not be read or have no price."""
+
+    derived: int
+    findings: list[Finding]
+
+
+def refresh_reports(store: Engine, now_ns: int) -> Refreshed:
+    """Derive the report of every registered run that changed since its last one."""
+    book = CostBook(store)
+    known = book.updated()
+    stale = [row for row in list_runs(store) if known.get(row.run_id, -1) < row.updated_ns]
+    return derive_reports(book, stale, now_ns)
+
+
+def derive_reports(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refreshed:
+    """Derive the reports of some runs; one that cannot be read does not stop the others."""
+    rows: list[CostRow] = []
+    findings: list[Finding] = []
+    for run in runs:
+        try:
+            row = report_row(Path(run.dir), now_ns)
+        except (OutlayError, OSError) as error:
+            findings.append(Finding(source=run.dir, message=str(error)))
+            continue
+        if row is None:
+            message = "has no price, so its cost is not counted"
+            findings.append(Finding(source=run.dir, message=message, severity="warning"))
+        else:
+            rows.append(row)
+    book.record(rows)
+    return Refreshed(len(rows), findings)
+
+
+def report_row(run_dir: Path, now_ns: int) -> CostRow | None:
+    """Return what the store keeps of a run's cost; None for a run without a price."""
+    reading = read_whole_run(run_dir, now_ns)
+    cost = cost_of(reading)
+    if cost.cost is None:
+        return None
+    losses = reading.told.series(LOSS)
+    return CostRow(
+        run_id=cost.run_id,
+        model=cost.model,
+        source="ledger",
+        cost_micros=cost.cost.micros,
+        currency=cost.cost.currency,
+        gpu_us=cost.gpu_ns // 1000,
+        wall_us=cost.wall_ns // 1000,
+        energy_mj=reading.told.energy_mj or None,
+        samples=cost.samples,
+        epochs=cost.epochs or 0.0,
+        tokens=cost.tokens or None,
+        accuracy=cost.accuracy,
+        loss=min((point.value for point in losses), default=None),
+        at_ns=cost.window.end_ns,
+        updated_ns=now_ns,
+    )

@@ -1,0 +1,206 @@
+"""Models and runs compared: averages, return on investment, and what nothing else beats.
+
+Pure functions of cost rows. Averages are over the runs that have the figure: a run without an
+accuracy is not a run with accuracy 0. Money of two currencies is never added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+
+from outlay.cost.book import CostRow
+from outlay.cost.run_cost import per
+from outlay.cost.training import efficiency
+from outlay.units import Money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelComparison:
+    """The runs of a model in figures; amounts in currency units, None where nothing is known."""
+
+    runs: int
+    total_cost: float
+    avg_cost_per_run: float
+    avg_cost_per_sample: float | None
+    avg_cost_per_epoch: float | None
+    avg_accuracy: float | None
+    best_accuracy: float | None
+    best_efficiency_score: float
+    gpu_hours: float
+    currency: str
+
+
+def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
+    """Return rows by model; a model that was paid in several currencies has a group for each."""
+    groups: dict[tuple[str, str], list[CostRow]] = {}
+    for row in rows:
+        groups.setdefault((row.model, row.currency), []).append(row)
+    models = [model for model, _ in groups]
+    return {
+        f"{model} ({currency})" if models.count(model) > 1 else model: found
+        for (model, currency), found in sorted(groups.items())
+    }
+
+
+def total_of(rows: Sequence[CostRow]) -> Money:
+    """Return the exact sum of rows of one currency."""
+    currency = rows[0].currency if rows else "USD"
+    return Money(sum(row.cost_micros for row in rows), currency)
+
+
+def compare(rows: Sequence[CostRow]) -> ModelComparison:
+    """Return the figures of one model's runs; there is at least one."""
+    total = total_of(rows)
+    per_sample = [per(row.cost, row.samples) for row in rows]
+    per_epoch = [per(row.cost, row.epochs) for row in rows]
+    accuracies = [row.accuracy for row in rows if row.accuracy is not None]
+    return ModelComparison(
+        runs=len(rows),
+        total_cost=float(total.amount),
+        avg_cost_per_run=per(total, len(rows)) or 0.0,
+        avg_cost_per_sample=_mean([cost for cost in per_sample if cost is not None]),
+        avg_cost_per_epoch=_mean([cost for cost in per_epoch if cost is not None]),
+        avg_accuracy=_mean(accuracies),
+        best_accuracy=max(accuracies, default=None),
+        best_efficiency_score=max(efficiency(row.cost, row.accuracy) for row in rows),
+        gpu_hours=sum(row.gpu_us for row in rows) / 3.6e9,
+        currency=total.currency,
+    )
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return fmean(values) if values else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gain:
+    """A run that beat every run before it, and what the way there cost.
+
+    Attributes:
+        gained: Accuracy beyond the best before it.
+        spent: Everything spent since that best, this run included.
+        per_dollar: Gained per currency unit; None where it cost nothing.
+    """
+
+    run_id: str
+    accuracy: float
+    gained: float
+    spent: float
+    per_dollar: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roi:
+    """What a model's runs cost together and what accuracy that bought.
+
+    Attributes:
+        accuracy_improvement: Last minus first, as documented.
+        best_improvement: Best minus first: what was really bought.
+        gains: The runs that set a new best, in order; the last is the marginal one.
+    """
+
+    model_name: str
+    runs: int
+    total_investment: float
+    first_accuracy: float | None
+    current_accuracy: float | None
+    best_accuracy: float | None
+    accuracy_improvement: float | None
+    best_improvement: float | None
+    improvement_per_dollar: float
+    best_improvement_per_dollar: float
+    gains: list[Gain]
+    currency: str
+
+
+def return_on_investment(model: str, rows: Sequence[CostRow]) -> Roi:
+    """Return what a model's runs, oldest first and of one currency, bought."""
+    total = total_of(rows)
+    accuracies = [row.accuracy for row in rows if row.accuracy is not None]
+    first, last, best = (
+        (accuracies[0], accuracies[-1], max(accuracies)) if accuracies else (None, None, None)
+    )
+    improvement = None if first is None or last is None else last - first
+    best_improvement = None if first is None or best is None else best - first
+    return Roi(
+        model_name=model,
+        runs=len(rows),
+        total_investment=float(total.amount),
+        first_accuracy=first,
+        current_accuracy=last,
+        best_accuracy=best,
+        accuracy_improvement=improvement,
+        best_improvement=best_improvement,
+        improvement_per_dollar=_per_dollar(improvement, total) or 0.0,
+        best_improvement_per_dollar=_per_dollar(best_improvement, total) or 0.0,
+        gains=_gains(rows),
+        currency=total.currency,
+    )
+
+
+def _gains(rows: Sequence[CostRow]) -> list[Gain]:
+    gains: list[Gain] = []
+    best: float | None = None
+    since: list[CostRow] = []
+    for row in rows:
+        since.append(row)
+        if row.accuracy is None or (best is not None and row.accuracy <= best):
+            continue
+        if best is not None:
+            gained, spent = row.accuracy - best, total_of(since)
+            gains.append(
+                Gain(
+                    run_id=row.run_id,
+                    accuracy=row.accuracy,
+                    gained=gained,
+                    spent=float(spent.amount),
+                    per_dollar=_per_dollar(gained, spent),
+                )
+            )
+        best, since = row.accuracy, []
+    return gains
+
+
+def _per_dollar(improvement: float | None, cost: Money) -> float | None:
+    return None if improvement is None or not cost else improvement / float(cost.amount)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A run as one point: more of the metric is better, less of everything else."""
+
+    name: str
+    metric: float
+    cost: float
+    hours: float
+    energy_wh: float | None = None
+
+
+def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """Return what nothing else beats, cheapest first.
+
+    One beats another where it is at least as good in everything and better in something. Energy
+    counts only where every candidate measured it: what is unknown cannot be compared.
+    """
+    with_energy = all(candidate.energy_wh is not None for candidate in candidates)
+    points = {id(c): _losses(c, with_energy=with_energy) for c in candidates}
+    ordered = sorted(candidates, key=lambda c: (points[id(c)], c.name))
+    front: list[Candidate] = []
+    # In this order nothing that comes later can beat what came before.
+    for _, same in groupby(ordered, key=lambda c: points[id(c)]):
+        equals = list(same)
+        if not any(_beats(points[id(kept)], points[id(equals[0])]) for kept in front):
+            front += equals
+    return front
+
+
+def _losses(candidate: Candidate, *, with_energy: bool) -> tuple[float, ...]:
+    losses = (candidate.cost, candidate.hours, -candidate.metric)
+    return (*losses, candidate.energy_wh or 0.0) if with_energy else losses
+
+
+def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))

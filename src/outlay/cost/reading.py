@@ -1,0 +1,105 @@
+"""A run's log read once for everything that cost and advice are computed from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlay.errors import NotARun
+from outlay.goodput.follower import RunView, view_of
+from outlay.goodput.timeline import TimelineBuilder
+from outlay.ledger import (
+    BudgetEvent,
+    Heartbeat,
+    LedgerReader,
+    Metric,
+    Record,
+    RunIdentity,
+    Step,
+    derive_attempts,
+    read_identity,
+)
+from outlay.record.liveness import seems_alive
+
+# The names under which trainings report the same thing, the most telling first.
+ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "validation_accuracy")
+LOSS = ("validation_loss", "val_loss", "eval_loss", "test_loss", "loss")
+EPOCHS = ("epochs", "epoch")
+LEARNING_RATE = ("learning_rate", "lr")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """One reported number, when it was reported and at which step, where that was said."""
+
+    t_ns: int
+    step: int | None
+    value: float
+
+
+@dataclass(slots=True)
+class Told:
+    """What a training said about itself: metrics by name, energy, the length of an epoch."""
+
+    metrics: dict[str, list[MetricPoint]] = field(default_factory=dict)
+    energy_mj: int = 0
+    steps_per_epoch: int | None = None
+
+    def fold(self, records: Iterable[Record]) -> None:
+        """Take note of more records, in any order."""
+        for record in records:
+            match record:
+                case Step() | Heartbeat():
+                    self.energy_mj += record.energy_mj
+                case Metric():
+                    point = MetricPoint(record.t_ns, record.step, record.number)
+                    self.metrics.setdefault(record.name, []).append(point)
+                case BudgetEvent(data={"steps_per_epoch": int(steps)}):
+                    self.steps_per_epoch = steps
+                case _:
+                    pass
+
+    def series(self, names: Sequence[str]) -> list[MetricPoint]:
+        """Return the finite points of the first name that was reported, in order of time."""
+        found = next((self.metrics[name] for name in names if name in self.metrics), [])
+        finite = (point for point in found if math.isfinite(point.value))
+        return sorted(finite, key=lambda point: point.t_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class RunReading:
+    """A run as it stands, with what it said about itself."""
+
+    dir: Path
+    identity: RunIdentity
+    view: RunView
+    told: Told
+
+
+def read_whole_run(run_dir: Path | str, now_ns: int) -> RunReading:
+    """Read a run's log.
+
+    Raises:
+        NotARun: There is no run log.
+    """
+    directory = Path(run_dir)
+    reader, builder, told = LedgerReader(directory), TimelineBuilder(), Told()
+    for chunk in reader.poll():
+        builder.fold.fold(chunk.segment, chunk.records)
+        told.fold(chunk.records)
+    attempts = derive_attempts(builder.fold.lives())
+    alive = seems_alive(directory, attempts[-1]) if attempts else None
+    timeline = builder.build(now_ns, alive=alive)
+    if timeline is None:
+        raise NotARun(str(directory))
+    header = timeline.attempts[0].header
+    identity = read_identity(directory) or RunIdentity(
+        run_id=header.run_id or f"{timeline.start_ns:x}",
+        model=header.model,
+        name=header.name,
+        created_ns=timeline.start_ns,
+    )
+    view = view_of(timeline, builder.fold, tuple(reader.findings()))
+    return RunReading(directory, identity, view, told)

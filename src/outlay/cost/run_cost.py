@@ -1,0 +1,141 @@
+"""What one run cost, by phase and per unit of what it got for it.
+
+Pure: a function of the run's timeline, its rates and what it reported. The parts sum to the whole
+to the micro-unit. A run without a price has no cost, which is not zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+
+from outlay.cost.reading import ACCURACY, EPOCHS, RunReading, Told
+from outlay.errors import Finding
+from outlay.goodput import phases as ph
+from outlay.goodput.breakdown import Window
+from outlay.goodput.progress import progress
+from outlay.ledger import Attempt
+from outlay.units import Money
+from outlay.units.money import MICROS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCost:
+    """The cost of a run, or of a window of it. Times are nanoseconds.
+
+    Attributes:
+        cost: What it cost; None without a price. Equals the sum of ``by_phase``.
+        gpu_ns: GPUs times the time that attempts ran; the time between attempts is not in it.
+        steps: Steps executed, repeated ones each time.
+        committed_steps: Steps that are safe in a checkpoint.
+        tokens: Of all ranks, repeated work included; ``samples`` likewise.
+        epochs: As the run reported them, or steps over the length of an epoch; None if unknown.
+        accuracy: The best that was reported, not the last.
+        assumptions: What the cost rests on that nobody measured.
+    """
+
+    run_id: str
+    model: str
+    window: Window
+    alive: bool
+    cost: Money | None
+    by_phase: dict[str, Money]
+    wall_ns: int
+    gpu_ns: int
+    steps: int
+    committed_steps: int
+    samples: int
+    tokens: int
+    epochs: float | None
+    accuracy: float | None
+    assumptions: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def productive(self) -> Money | None:
+        """What the surviving steps cost."""
+        return None if self.cost is None else self.by_phase.get(ph.STEP, self.cost * 0)
+
+    @property
+    def badput(self) -> dict[str, Money]:
+        """What everything else cost, by cause."""
+        return {name: cost for name, cost in self.by_phase.items() if name != ph.STEP}
+
+    def unit_costs(self) -> dict[str, float | None]:
+        """Return the cost per unit of what the run did, in currency units; None where unknown.
+
+        An accuracy point is 1.0 of accuracy, as it is documented for ``TrainingCostReport``.
+        """
+        return {
+            "step": per(self.cost, self.steps),
+            "committed_step": per(self.cost, self.committed_steps),
+            "sample": per(self.cost, self.samples),
+            "epoch": per(self.cost, self.epochs),
+            "token": per(self.cost, self.tokens),
+            "million_tokens": per(self.cost, Fraction(self.tokens, 10**6)),
+            "accuracy_point": per(self.cost, self.accuracy),
+        }
+
+
+def per(cost: Money | None, count: float | Fraction | None) -> float | None:
+    """Return the cost of one of ``count`` things, divided exactly and rounded once."""
+    if cost is None or count is None or count <= 0:
+        return None
+    return float(Fraction(cost.micros, MICROS) / Fraction(count))
+
+
+def cost_of(reading: RunReading, window: Window | None = None) -> RunCost:
+    """Return what a run cost, or what it cost in a window; counts are of the whole run."""
+    view = reading.view
+    chosen = view.whole if window is None else window
+    breakdown = view.break_down(chosen)
+    attempts = view.timeline.attempts
+    usage = view.usage()
+    steps = sum(view.fold.segments[attempt.segment].usage.steps for attempt in attempts)
+    committed = progress(view.timeline, view.rates).committed_step
+    return RunCost(
+        run_id=reading.identity.run_id,
+        model=reading.identity.model,
+        window=chosen,
+        alive=view.timeline.alive,
+        cost=breakdown.cost,
+        by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
+        wall_ns=breakdown.wall_ns,
+        gpu_ns=gpu_time(attempts, chosen),
+        steps=steps,
+        committed_steps=0 if committed is None else committed + 1,
+        samples=usage.samples,
+        tokens=usage.tokens,
+        epochs=_epochs(reading.told, steps),
+        accuracy=best_accuracy(reading.told),
+        assumptions=breakdown.assumptions,
+        findings=view.findings,
+    )
+
+
+def gpu_time(attempts: Sequence[Attempt], window: Window) -> int:
+    """Return GPUs times nanoseconds of the attempts within a window."""
+    return sum(_gpu_ns(attempt, window) for attempt in attempts)
+
+
+def best_accuracy(told: Told) -> float | None:
+    """Return the highest accuracy that was reported; None when none was."""
+    return max((point.value for point in told.series(ACCURACY)), default=None)
+
+
+def _gpu_ns(attempt: Attempt, window: Window) -> int:
+    changes = [(attempt.start_ns, attempt.header.gpus)]
+    changes += [(change.t_ns, change.gpus) for change in attempt.prices]
+    total = 0
+    for (start_ns, gpus), (end_ns, _) in pairwise([*changes, (attempt.last_sign_ns, 0)]):
+        overlap_ns = min(end_ns, window.end_ns) - max(start_ns, window.start_ns)
+        total += gpus * overlap_ns if overlap_ns > 0 else 0
+    return total
+
+
+def _epochs(told: Told, steps: int) -> float | None:
+    if reported := told.series(EPOCHS):
+        return max(point.value for point in reported)
+    return steps / told.steps_per_epoch if told.steps_per_epoch else None

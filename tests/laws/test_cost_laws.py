@@ -1,0 +1,109 @@
+"""Sums are exact: whoever pays, together they pay the bill to the micro-unit."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlay.cost.allocation import Charge, Pool, Spread, allocate
+from outlay.cost.book import CostRow
+from outlay.cost.compare import Candidate, compare, pareto_front, total_of
+from outlay.cost.training import TrainingMetrics
+from outlay.rates import share_out
+from outlay.units import Money
+
+MICROS = st.integers(0, 10**15)
+OWNERS = st.sampled_from("abcdefg")
+CHARGES = st.lists(st.builds(Charge, owner=OWNERS, micros=MICROS, gpu_us=MICROS), max_size=12)
+WEIGHTS = st.none() | st.dictionaries(OWNERS, st.integers(0, 10**9), max_size=5)
+POOLS = st.lists(
+    st.builds(Pool, name=st.sampled_from(["idle", "disk"]), micros=MICROS, weights=WEIGHTS),
+    max_size=4,
+)
+
+
+@given(CHARGES, POOLS, st.sets(OWNERS, max_size=3), st.sampled_from(Spread))
+def test_whoever_pays_together_they_pay_the_bill(
+    charges: list[Charge], pools: list[Pool], shared: set[str], spread: Spread
+) -> None:
+    found = allocate(charges, pools, shared=sorted(shared), spread=spread)
+    bill = sum(charge.micros for charge in charges) + sum(pool.micros for pool in pools)
+    assert found.total == Money(bill)
+    assert all(row.direct >= 0 and row.shared >= 0 and row.idle >= 0 for row in found.rows)
+
+
+@given(CHARGES, POOLS, st.sampled_from(Spread))
+def test_gpu_hours_are_neither_made_nor_lost(
+    charges: list[Charge], pools: list[Pool], spread: Spread
+) -> None:
+    found = allocate(charges, pools, spread=spread)
+    assert sum(row.gpu_us for row in found.rows) == sum(charge.gpu_us for charge in charges)
+
+
+@given(MICROS, st.dictionaries(OWNERS, st.integers(0, 10**12), min_size=1))
+def test_no_share_is_more_than_a_micro_unit_off(micros: int, weights: dict[str, int]) -> None:
+    weights["z"] = 1
+    shares, total = share_out(micros, weights), sum(weights.values())
+    assert sum(shares.values()) == micros
+    assert all(
+        abs(shares[key] * total - micros * weight) < total for key, weight in weights.items()
+    )
+
+
+def row(cost_micros: int, accuracy: float | None) -> CostRow:
+    return CostRow(
+        run_id="r", model="m", source="stated", cost_micros=cost_micros, currency="USD",
+        gpu_us=0, wall_us=0, accuracy=accuracy, at_ns=0, updated_ns=0,
+    )  # fmt: skip
+
+
+ROWS = st.lists(st.builds(row, MICROS, st.none() | st.floats(0, 1)), min_size=1, max_size=20)
+
+
+@given(ROWS)
+def test_a_model_costs_the_sum_of_its_runs(rows: list[CostRow]) -> None:
+    assert total_of(rows).micros == sum(row.cost_micros for row in rows)
+    assert compare(rows).total_cost == float(total_of(rows).amount)
+
+
+@given(st.integers(0, 10**9), st.integers(1, 10**4), st.integers(1, 64), st.integers(0, 10**8))
+def test_a_stated_training_costs_price_times_gpus_times_hours(
+    price_micros: int, gpus: int, quarters: int, samples: int
+) -> None:
+    run = TrainingMetrics(
+        "r", "m", samples, 1, 1, 0.1, quarters / 4, "gpu", price_micros / 1e6, gpu_count=gpus
+    )
+    exact = price_micros * gpus * quarters
+    assert abs(run.cost().micros * 4 - exact) <= 2
+
+
+CANDIDATES = st.lists(
+    st.builds(
+        Candidate,
+        name=st.text("abc", min_size=1, max_size=2),
+        metric=st.integers(0, 4).map(float),
+        cost=st.integers(0, 4).map(float),
+        hours=st.integers(0, 4).map(float),
+        energy_wh=st.none() | st.integers(0, 2).map(float),
+    ),
+    max_size=12,
+)
+
+
+@given(CANDIDATES)
+def test_the_front_is_what_brute_force_finds(candidates: list[Candidate]) -> None:
+    with_energy = all(c.energy_wh is not None for c in candidates)
+
+    def losses(c: Candidate) -> tuple[float, ...]:
+        return (c.cost, c.hours, -c.metric, c.energy_wh or 0.0 if with_energy else 0.0)
+
+    def beaten(c: Candidate) -> bool:
+        return any(
+            losses(o) != losses(c)
+            and all(a <= b for a, b in zip(losses(o), losses(c), strict=True))
+            for o in candidates
+        )
+
+    front = pareto_front(candidates)
+    key = sorted(map(repr, (c for c in candidates if not beaten(c))))
+    assert sorted(map(repr, front)) == key

@@ -1,0 +1,194 @@
+"""Forecasts, held against what then happened: points against naive ones, intervals by coverage."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ledgers import START_NS, Segment, dollars
+from outlay.clock import ManualClock
+from outlay.cost.analyzer import CostAnalyzer
+from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
+from outlay.cost.live import rest_of, run_paces
+from outlay.cost.reading import read_whole_run
+from outlay.errors import InvalidValue
+from test_cost_analyzer import costing
+
+TRIALS = 300
+Draw = Callable[[np.random.Generator, int], Any]
+
+WORLDS: dict[str, Draw] = {
+    "skewed": lambda g, n: g.lognormal(3, 0.6, n),
+    "steady": lambda g, n: g.normal(50, 4, n),
+    "two kinds of runs": lambda g, n: np.where(g.random(n) < 0.3, 90, 30) * g.lognormal(0, 0.1, n),
+}
+
+
+def trials(draw: Draw, *, known: int, planned: int, count: int = TRIALS) -> list[tuple[Any, Any]]:
+    """Return histories and what the next runs then cost."""
+    generator = np.random.default_rng(7)
+    return [(draw(generator, known), draw(generator, planned).sum()) for _ in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("world", "known", "planned"),
+    [
+        *itertools.product(["skewed", "steady"], [5, 30], [1, 10]),
+        # With a few runs of two kinds, often only one kind has been seen: nobody can know better.
+        ("two kinds of runs", 15, 10),
+        ("two kinds of runs", 40, 3),
+    ],
+)
+def test_intervals_of_planned_runs_hold_what_they_promise(
+    world: str, known: int, planned: int
+) -> None:
+    held = 0
+    for history, future in trials(WORLDS[world], known=known, planned=planned):
+        found = forecast_runs(list(history), planned)
+        assert found is not None
+        assert found.low is not None
+        assert found.high is not None
+        held += found.low <= future <= found.high
+    assert 0.70 <= held / TRIALS <= 0.90
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_the_point_beats_the_naive_forecasts(world: str) -> None:
+    """Naive: as the last run; drift: as the last run plus the mean change so far."""
+    errors, last_errors, drift_errors = 0.0, 0.0, 0.0
+    for history, future in trials(WORLDS[world], known=12, planned=5):
+        found = forecast_runs(list(history), 5)
+        assert found is not None
+        errors += abs(found.point - future)
+        last_errors += abs(5 * history[-1] - future)
+        drift = (history[-1] - history[0]) / (len(history) - 1)
+        drift_errors += abs(sum(history[-1] + drift * k for k in range(1, 6)) - future)
+    assert errors < 0.8 * last_errors
+    assert errors < 0.8 * drift_errors
+
+
+def test_a_thin_history_says_so() -> None:
+    found = forecast_runs([10.0, 12.0, 11.0], 5)
+    assert found is not None
+    assert found.note == "thin history: 3 runs"
+
+
+def test_one_run_gives_a_point_and_no_interval() -> None:
+    found = forecast_runs([10.0], 5)
+    assert found is not None
+    assert (found.point, found.low, found.high) == (50.0, None, None)
+    assert found.note
+
+
+def test_without_history_there_is_no_forecast() -> None:
+    assert forecast_runs([], 5) is None
+
+
+def test_no_runs_cost_nothing() -> None:
+    found = forecast_runs([10.0, 20.0], 0)
+    assert found is not None
+    assert (found.point, found.low, found.high) == (0.0, 0.0, 0.0)
+
+
+def test_free_runs_among_them_are_possible() -> None:
+    found = forecast_runs([0.0, 0.0, 5.0, 6.0, 7.0], 2)
+    assert found is not None
+    assert found.point == pytest.approx(7.2)
+
+
+def test_a_negative_number_of_runs_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="planned_runs"):
+        forecast_runs([1.0], -1)
+
+
+class TestOfAModel:
+    def forecast(self, *costs: float, budget: float | None = None, **options: Any) -> Any:
+        analyzer = CostAnalyzer(clock=ManualClock())
+        for index, cost in enumerate(costs):
+            analyzer.analyze_training_run(costing(cost, f"r{index}"))
+        if budget is not None:
+            analyzer.set_budget("bert-base", budget)
+        return analyzer.forecast_cost("bert-base", options.pop("planned_runs", 5), **options)
+
+    def test_has_the_documented_keys(self) -> None:
+        found = self.forecast(10, 10)
+        assert (found["model_name"], found["planned_runs"]) == ("bert-base", 5)
+        assert (found["avg_cost_per_run"], found["estimated_total"]) == (10.0, 50.0)
+        assert (found["budget_status"], found["overage"]) == ("OK", 0.0)
+
+    def test_counts_what_was_spent_already(self) -> None:
+        found = self.forecast(10, 10, budget=60)
+        assert (found["budget_status"], found["overage"]) == ("OVER", 10.0)
+        assert self.forecast(10, 10, budget=70)["budget_status"] == "WARNING"
+        assert self.forecast(10, 10, budget=100)["budget_status"] == "OK"
+
+    def test_takes_a_stated_cost_per_run(self) -> None:
+        found = self.forecast(avg_cost_per_run=7.5)
+        assert (found["estimated_total"], found["low"]) == (37.5, None)
+        assert "stated" in found["note"]
+
+    def test_knows_nothing_without_history(self) -> None:
+        found = self.forecast(budget=100)
+        assert (found["estimated_total"], found["budget_status"]) == (None, "UNKNOWN")
+
+
+def stretches(generator: np.random.Generator, count: int) -> list[Pace]:
+    seconds = generator.lognormal(4, 0.3, count)
+    return [Pace(100.0, float(s), float(s) * 0.01) for s in seconds]
+
+
+@pytest.mark.parametrize("known", [5, 20])
+def test_intervals_of_the_rest_of_a_run_hold_what_they_promise(known: int) -> None:
+    generator, held = np.random.default_rng(3), 0
+    for _ in range(TRIALS):
+        past, future = stretches(generator, known), stretches(generator, 10)
+        rest = forecast_rest(past, 1000)
+        assert rest is not None
+        assert rest.cost.low is not None
+        assert rest.cost.high is not None
+        held += rest.cost.low <= sum(pace.cost for pace in future) <= rest.cost.high
+    assert 0.70 <= held / TRIALS <= 0.90
+
+
+def a_run(run_dir: Path, *, steps: int) -> Any:
+    about = {"price": dollars(3600), "gpus": 1}
+    run = Segment(about=about)
+    for number in range(steps):
+        run.step(1.0)
+        if number % 10 == 9:
+            run.span("checkpoint_save", 1.0)
+    run.write(run_dir)
+    return read_whole_run(run_dir, START_NS + steps * 11 * 10**8).view
+
+
+def test_the_rest_of_a_live_run_costs_what_its_pace_says(tmp_path: Path) -> None:
+    rest = rest_of(a_run(tmp_path, steps=200), 400)
+    assert rest is not None
+    assert rest.steps_left == 200
+    assert rest.cost.point == pytest.approx(220, rel=0.01)
+    assert rest.seconds.point == pytest.approx(220, rel=0.01)
+
+
+def test_a_run_that_is_there_needs_nothing_more(tmp_path: Path) -> None:
+    rest = rest_of(a_run(tmp_path, steps=50), 50)
+    assert rest is not None
+    assert rest.cost.point == 0.0
+
+
+def test_stretches_sum_to_the_run(tmp_path: Path) -> None:
+    view = a_run(tmp_path, steps=100)
+    paces = run_paces(view)
+    assert sum(pace.steps for pace in paces) == 100
+    assert math.isclose(sum(pace.cost for pace in paces), 110, rel_tol=1e-9)
+
+
+def test_a_run_without_steps_has_no_forecast(tmp_path: Path) -> None:
+    Segment(about={"price": dollars(1)}).heartbeat(after=5).write(tmp_path)
+    view = read_whole_run(tmp_path, START_NS + 6 * 10**9).view
+    assert rest_of(view, 10) is None
