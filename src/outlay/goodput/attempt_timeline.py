@@ -90,11 +90,11 @@ class AttemptTimeline:
 
     def last_step_before(self, t_ns: int | None) -> int | None:
         """Return the number of the last step that was done by ``t_ns`` (default: ever), if any."""
-        ends = self._fold.end.values
+        ends = self._steps.end
         done = len(ends) if t_ns is None else int(np.searchsorted(ends, t_ns, side="right"))
         if not done:
             return None
-        return int(self._fold.number.values[done - 1] + self._fold.count.values[done - 1]) - 1
+        return int(self._steps.number[done - 1] + self._steps.count[done - 1]) - 1
 
     def when_past(self, step: int) -> int:
         """Return when the first step beyond ``step`` began; the attempt's end when none did."""
