@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,25 @@ def test_a_run_without_steps_says_that_productive_is_not_known(tmp_path: Path) -
 def test_a_live_run_counts_until_now(tmp_path: Path) -> None:
     with run("bert", dir=tmp_path / "r"):
         assert outlay("goodput", tmp_path / "r", "--json").json["alive"] is True
+
+
+def test_logged_payloads_become_a_run_that_can_be_shown(tmp_path: Path) -> None:
+    payloads = [{"job_name": "j", "job_start_time": 1000.0}]
+    payloads += [
+        {"job_name": "j", "step_count": n, "step_start_time": 1010.0 + n} for n in range(11)
+    ]
+    payloads.append({"job_name": "j", "job_end_time": 1021.0})
+    log = tmp_path / "payloads.jsonl"
+    log.write_text("".join(json.dumps(payload) + "\n" for payload in payloads))
+    assert outlay("goodput", "import", log, tmp_path / "r").code == 0
+    shown = outlay("goodput", tmp_path / "r", "--json").json
+    assert {row["phase"]: row["ns"] for row in shown["phases"]} == {
+        "step": 11 * SECOND,
+        "other": 10 * SECOND,
+    }
+
+
+def test_a_file_that_holds_no_payload_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.jsonl").write_text("")
+    assert outlay("goodput", "import", tmp_path / "empty.jsonl", tmp_path / "r").code == 2
+    assert not (tmp_path / "r").exists()

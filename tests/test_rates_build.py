@@ -139,8 +139,12 @@ def test_the_gap_costs_what_the_attempt_cost_last() -> None:
 
 
 def test_an_unpriced_attempt_costs_nothing_beside_a_priced_one() -> None:
-    built = function(attempt(0, 1, price=None, boot_id="a"), attempt(5, 1, boot_id="a"))
-    assert pieces(built) == [(5, 6, 2.0, Basis.MEASURED)]
+    built = rates(attempt(0, 1, price=None, boot_id="a"), attempt(5, 1, boot_id="a"))
+    assert built.function is not None
+    assert pieces(built.function) == [(5, 6, 2.0, Basis.MEASURED)]
+    assert [finding.message for finding in built.findings] == [
+        "1 of 2 attempts have no price and are not charged"
+    ]
 
 
 def test_a_price_in_another_currency_is_a_finding_and_not_counted() -> None:

@@ -16,6 +16,7 @@ from outlay.cli.output import AsJson, console, errors, new_table, print_findings
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import GoodputFollower
+from outlay.goodput.importing import import_payloads
 from outlay.goodput.summary import GoodputSummary, PhaseRow, summarise
 from outlay.units import Money
 from outlay.units.quantity import duration_text
@@ -94,6 +95,26 @@ def diff(
     console.print(_difference_table(*summaries))
 
 
+@app.command("import")
+def import_log(
+    payloads: Annotated[
+        Path, typer.Argument(metavar="PAYLOADS.jsonl", help="One logged payload per line.")
+    ],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where to make the run log.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a run log of payloads that ml-goodput-measurement logged.
+
+    Example: outlay goodput import payloads.jsonl runs/imported
+    """
+    findings = import_payloads(payloads, directory)
+    if as_json:
+        print_json({"dir": directory, "findings": findings})
+        return
+    console.print(f"Imported. Look at it with: outlay goodput {directory}", markup=False)
+    print_findings(findings)
+
+
 def render(summary: GoodputSummary) -> RenderableType:
     """Return the summary for a terminal of any width."""
     parts: list[RenderableType] = [_headline(summary)]
@@ -160,7 +181,8 @@ def _reliability(summary: GoodputSummary) -> str:
     mean = "unknown" if mttf.mean_ns is None else duration_text(mttf.mean_ns)
     high = "?" if mttf.high_ns is None else duration_text(mttf.high_ns)
     interval = f"{mttf.confidence:.0%} interval {duration_text(mttf.low_ns)} to {high}"
-    return f"disruptions  {count}; mean time to failure {mean} ({interval})"
+    ettr = "" if summary.ettr is None else f"; ETTR {summary.ettr:.1%}"
+    return f"disruptions  {count}; mean time to failure {mean} ({interval}){ettr}"
 
 
 def _progress(summary: GoodputSummary) -> str:

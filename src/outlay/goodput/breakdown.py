@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.timeline import Timeline
 from outlay.rates import RateFunction, apportion, round_units
@@ -102,6 +103,22 @@ def without(window: Window, exclusions: Iterable[Window]) -> list[Window]:
     if start_ns < window.end_ns:
         kept.append(Window(start_ns, window.end_ns))
     return kept
+
+
+def rolling(whole: Window, length_ns: int, every_ns: int) -> list[Window]:
+    """Return windows of ``length_ns`` that end every ``every_ns``, the last at the end of all.
+
+    Those near the start reach back before it: there is no wall time there, so they are shorter in
+    effect. Oldest first.
+
+    Raises:
+        InvalidValue: A length is not above zero.
+    """
+    for name, value in (("length_ns", length_ns), ("every_ns", every_ns)):
+        if value <= 0:
+            raise InvalidValue(name, value, "a number of nanoseconds above zero")
+    ends = range(whole.end_ns, whole.start_ns, -every_ns)
+    return [Window(end_ns - length_ns, end_ns) for end_ns in reversed(ends)]
 
 
 def _micros_by_phase(

@@ -56,16 +56,19 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
     currency = currencies[0]
     stopped = [a.header.stopped_price.currency for a in attempts if a.header.stopped_price]
     foreign = sorted({*currencies, *stopped} - {currency})
-    findings = tuple(
+    findings = [
         Finding(
             source="prices",
             message=f"a price in {other} is not counted: the run pays in {currency}",
         )
         for other in foreign
-    )
+    ]
+    if unpriced := sum(not of_attempt for of_attempt in changes):
+        message = f"{unpriced} of {len(attempts)} attempts have no price and are not charged"
+        findings.append(Finding(source="prices", message=message, severity="warning"))
     kept = [[c for c in of_attempt if c.price.currency == currency] for of_attempt in changes]
     pieces, assumptions = _pieces(attempts, kept, until_ns)
-    return RunRates(RateFunction(tuple(pieces), currency, tuple(assumptions)), findings)
+    return RunRates(RateFunction(tuple(pieces), currency, tuple(assumptions)), tuple(findings))
 
 
 def _changes(attempt: Attempt) -> Iterator[_InForce]:
