@@ -5,13 +5,15 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by a guard or budget.
 
 from __future__ import annotations
 
+import importlib
+import os
 import sys
-from typing import Annotated
+from collections.abc import Collection, Sequence
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from outlay import __version__
-from outlay.cli import books, budget, execute, goodput, guard, prices, survey
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -23,13 +25,57 @@ WHAT_DID_IT_COST = "What did it cost, and what should I change?"
 WHICH_IS_BEST = "Which configuration is best for the same money?"
 THE_BOOKS = "The books"
 
-app = typer.Typer(
-    name="outlay",
-    no_args_is_help=False,
-    invoke_without_command=True,
-    rich_markup_mode="rich",
-    pretty_exceptions_enable=False,
+
+class Entry(NamedTuple):
+    """A command or a group of commands: its name, where it lives, and the question it answers."""
+
+    name: str
+    module: str
+    attribute: str
+    question: str
+
+
+ENTRIES = (
+    Entry("guard", "outlay.cli.guard", "app", MAY_I_LAUNCH),
+    Entry("survey", "outlay.cli.survey", "show_survey", MAY_I_LAUNCH),
+    Entry("budget", "outlay.cli.budget", "budget", WHEN_MUST_IT_STOP),
+    Entry("goodput", "outlay.cli.goodput", "app", HOW_MUCH_WAS_PRODUCTIVE),
+    Entry("prices", "outlay.cli.prices", "app", WHAT_DID_IT_COST),
+    Entry("exec", "outlay.cli.execute", "show_exec", THE_BOOKS),
+    Entry("runs", "outlay.cli.books", "show_runs", THE_BOOKS),
+    Entry("collect", "outlay.cli.books", "show_collect", THE_BOOKS),
+    Entry("ledger", "outlay.cli.ledger", "app", THE_BOOKS),
 )
+
+
+def build(names: Collection[str]) -> typer.Typer:
+    """Return the command line with these commands loaded; a call pays for no other."""
+    app = typer.Typer(
+        name="outlay",
+        no_args_is_help=False,
+        invoke_without_command=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+    )
+    app.callback()(overview)
+    for entry in ENTRIES:
+        if entry.name in names:
+            loaded = getattr(importlib.import_module(entry.module), entry.attribute)
+            if isinstance(loaded, typer.Typer):
+                app.add_typer(loaded, name=entry.name, rich_help_panel=entry.question)
+            else:
+                app.command(entry.name, rich_help_panel=entry.question)(loaded)
+    return app
+
+
+def needed(arguments: Sequence[str]) -> set[str]:
+    """Return the commands that a call needs loaded: the one it names, or all to choose from."""
+    everything = {entry.name for entry in ENTRIES}
+    words = [word for word in arguments if not word.startswith("-")]
+    if words and words[0] in everything:
+        return {words[0]}
+    asks = words or "--help" in arguments or "_OUTLAY_COMPLETE" in os.environ
+    return everything if asks else set()
 
 
 def _print_version(value: bool) -> None:
@@ -38,7 +84,6 @@ def _print_version(value: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def overview(
     context: typer.Context,
     version: Annotated[
@@ -53,24 +98,15 @@ def overview(
     """
     del version
     if context.invoked_subcommand is None:
+        from outlay.cli import books
+
         books.overview(as_json)
-
-
-app.add_typer(guard.app, name="guard", rich_help_panel=MAY_I_LAUNCH)
-app.add_typer(goodput.app, name="goodput", rich_help_panel=HOW_MUCH_WAS_PRODUCTIVE)
-app.command("survey", rich_help_panel=MAY_I_LAUNCH)(survey.show_survey)
-app.add_typer(prices.app, name="prices", rich_help_panel=WHAT_DID_IT_COST)
-app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
-app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
-app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)
-app.add_typer(books.ledger, name="ledger", rich_help_panel=THE_BOOKS)
-app.add_typer(budget.budget, name="budget", rich_help_panel=WHEN_MUST_IT_STOP)
 
 
 def main() -> None:
     """Run the command line; an OutlayError becomes one line and its exit code."""
     try:
-        app()
+        build(needed(sys.argv[1:]))()
     except OutlayError as error:
         errors.print("[red]error:[/red] ", end="")
         errors.print(str(error), markup=False, soft_wrap=True)
@@ -82,3 +118,10 @@ def main() -> None:
         # The reader went away (`outlay ... | head`): nothing is wrong and nobody listens.
         sys.stderr.close()
         sys.exit(0)
+
+
+def __getattr__(name: str) -> Any:
+    """Return ``app``, the whole command line, for those who look at all of it."""
+    if name != "app":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return build({entry.name for entry in ENTRIES})

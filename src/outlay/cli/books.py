@@ -1,11 +1,10 @@
-"""The books themselves: which runs there are, and what their logs hold."""
+"""The books themselves: which runs there are, and how they stand."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.markup import escape
 
@@ -15,21 +14,15 @@ from outlay.cli.output import (
     new_table,
     print_findings,
     print_json,
-    print_json_line,
 )
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import Finding, InvalidValue
-from outlay.ledger import Record, kind_of, read_run
 from outlay.runs.collect import collect, find_runs, refresh_registered
 from outlay.runs.figures import RunFigures, RunFollower
 from outlay.store import open_store
 from outlay.store.runs import list_runs
 from outlay.units import Money
 from outlay.units.quantity import duration_text
-
-ledger = typer.Typer(help="Look into a run's log.", no_args_is_help=True)
-
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
 
 
 def overview(as_json: bool) -> None:
@@ -120,50 +113,6 @@ def show_collect(
     noun = "run" if len(collected.figures) == 1 else "runs"
     console.print(f"Registered {len(collected.figures)} {noun}.")
     print_findings(collected.findings)
-
-
-@ledger.command("cat")
-def cat(run: RunDir, as_json: AsJson = False) -> None:
-    """Print a run's records, oldest first; with --json one object per line.
-
-    Example: outlay ledger cat runs/001 --json
-    """
-    log = read_run(run)
-    for segment in sorted(log.segments):
-        for record in log.segments[segment]:
-            _print_record(segment.rank, record, as_json=as_json)
-    if not as_json:
-        print_findings(log.findings)
-
-
-@ledger.command("verify")
-def verify(run: RunDir, as_json: AsJson = False) -> None:
-    """Check every line of a run's log; exit 1 when something is wrong.
-
-    Example: outlay ledger verify runs/001
-    """
-    log = read_run(run)
-    count = sum(len(records) for records in log.segments.values())
-    if as_json:
-        print_json({"records": count, "segments": len(log.segments), "findings": log.findings})
-    else:
-        print_findings(log.findings)
-        verdict = f"{len(log.findings)} findings" if log.findings else "all good"
-        console.print(f"{count:,} records in {len(log.segments)} segments: {verdict}")
-    if log.findings:
-        raise typer.Exit(1)
-
-
-def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
-    fields = msgspec.to_builtins(record)
-    fields.pop("kind", None)
-    if as_json:
-        print_json_line({"kind": kind_of(record), "rank": rank} | fields)
-        return
-    when = utc_text(fields.pop("t_ns"))
-    fields.pop("seq")
-    text = " ".join(f"{name}={value}" for name, value in fields.items())
-    console.print(f"{when}  r{rank}  {kind_of(record):<20} {text}", markup=False, soft_wrap=True)
 
 
 def _show_figures(
