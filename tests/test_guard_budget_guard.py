@@ -138,6 +138,38 @@ def test_a_correction_never_takes_back_more_than_was_spent(guard: BudgetGuard) -
         guard.correct("a", -1, "typing error")
 
 
+def test_a_correction_belongs_to_the_lab_and_the_day_of_what_it_corrects(
+    log_path: Path, clock: ManualClock
+) -> None:
+    guard = BudgetGuard(
+        9, log_path, caps={"02": 3, "buffer": 3}, day_usd=2, clock=clock, environ={}
+    )
+    guard.authorize("a", 2, lab="02")
+    guard.record_actual("a", 2)
+    clock.advance(DAY_NS)
+    guard.correct("a", -1, "the invoice says 1.00")
+    assert [str(row.remaining) for row in guard.standings()] == [
+        "8.00 USD", "2.00 USD", "3.00 USD", "2.00 USD",
+    ]  # fmt: skip
+
+
+def test_a_correction_takes_nothing_back_that_another_lab_spent(log_path: Path) -> None:
+    guard = BudgetGuard(9, log_path, environ={})
+    guard.record_actual("lab02-a", 1)
+    guard.record_actual("lab03-b", 5)
+    with pytest.raises(InvalidValue, match=r"no more than was spent, 1\.00 USD"):
+        guard.correct("lab02-a", -2, "typing error")
+
+
+def test_spend_is_recorded_even_while_the_ceiling_cannot_be_understood(log_path: Path) -> None:
+    environ = {"OUTLAY_CEILING_USD": "5"}
+    guard = BudgetGuard(5, log_path, environ=environ)
+    guard.authorize("a", 3)
+    environ["OUTLAY_CEILING_USD"] = "five"
+    guard.record_actual("a", 2)
+    assert guard.total_spent == 2.0
+
+
 def test_the_same_key_gives_the_same_hold_and_sets_aside_once(guard: BudgetGuard) -> None:
     first = guard.authorize("a", 3, key="launch-7")
     assert guard.authorize("a", 3, key="launch-7") == first

@@ -10,6 +10,7 @@ nothing), ``late:N`` (a new pod is listed, or an ended one unlisted, only N list
 
 from __future__ import annotations
 
+import fcntl
 import json
 import signal
 import sys
@@ -20,14 +21,17 @@ from typing import Any
 def main() -> int:
     directory, command, *arguments = Path(sys.argv[1]), *sys.argv[2:]
     pods_file, mode_file = directory / "pods.json", directory / f"{command}.mode"
-    pods: list[dict[str, Any]] = json.loads(pods_file.read_text()) if pods_file.exists() else []
     mode = mode_file.read_text().strip() if mode_file.exists() else "ok"
     with (directory / "calls").open("a") as calls:
         calls.write(" ".join([command, *arguments]) + "\n")
     if mode == "fail":
         return 1
     if mode == "hang":
+        signal.alarm(60)  # not for ever: whoever waits for it may have been killed
         signal.pause()
+    lock = (directory / "lock").open("w")
+    fcntl.flock(lock, fcntl.LOCK_EX)  # a watcher lists while somebody creates
+    pods: list[dict[str, Any]] = json.loads(pods_file.read_text()) if pods_file.exists() else []
     delay = int(mode.removeprefix("late:")) if mode.startswith("late:") else 0
     answer: object = {"success": True}
     if command == "create":

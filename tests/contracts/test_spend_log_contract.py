@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from outlay.guard.books import Books
 from outlay.guard.entries import SCHEMA, Captured, Held
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.filelog import FileSpendLog
-from outlay.guard.policy import Books
-from outlay.guard.spendlog import MemorySpendLog, Posting, SpendLog
+from outlay.guard.posting import Posting
+from outlay.guard.spendlog import MemorySpendLog, SpendLog
 
 MakeLog = Callable[[Path], SpendLog]
 IMPLEMENTATIONS: dict[str, MakeLog] = {

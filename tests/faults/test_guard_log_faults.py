@@ -102,6 +102,28 @@ def test_a_full_disk_refuses_and_the_log_goes_on_once_there_is_room(tmp_path: Pa
     assert FileSpendLog(path).verify().sound
 
 
+def test_a_line_is_on_disk_before_the_head_moves_and_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, calls = tmp_path / "spend.jsonl", list[str]()
+    guard = BudgetGuard(5, path, environ={})
+    guard.authorize("first", 1)
+
+    def observed(name: str) -> None:
+        real = getattr(os, name)
+
+        def call(file: int, *rest: object) -> object:
+            calls.append(f"{name} {Path(f'/proc/self/fd/{file}').readlink().name}")
+            return real(file, *rest)
+
+        monkeypatch.setattr(os, name, call)
+
+    for name in ("write", "fsync", "pwrite"):
+        observed(name)
+    guard.authorize("second", 1)
+    assert calls == ["write spend.jsonl", "fsync spend.jsonl", "pwrite spend.head"]
+
+
 def test_a_disk_that_cannot_sync_refuses_and_what_was_written_still_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

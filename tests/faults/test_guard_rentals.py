@@ -19,10 +19,10 @@ import vendor_stand_in
 from guard_helpers import wait_until
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
+from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.errors import BudgetGuardExceeded
-from outlay.guard.policy import Hold
 from outlay.guard.reap import Reaper
 from outlay.guard.rentals import Tenancy, proof_path
 from outlay.guard.renting import (

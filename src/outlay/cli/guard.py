@@ -15,9 +15,9 @@ from outlay.cli.guard_options import Ceiling, Log, open_guard
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue
+from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import AnyLine, Simple
-from outlay.guard.policy import Hold
 from outlay.guard.stale import why_stale
 from outlay.guard.standing import Standing
 from outlay.units import Money

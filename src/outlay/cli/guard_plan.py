@@ -16,9 +16,9 @@ from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue
 from outlay.guard.documents import Estimate, Plan, Survey, write_documents
 from outlay.guard.entries import Vendor
-from outlay.guard.policy import lab_of
 from outlay.guard.preflight import Check, Flight, postflight, preflight
 from outlay.guard.reap import Reaper
+from outlay.guard.scopes import lab_of
 from outlay.guard.vendors import preset
 from outlay.units import Money, Rate
 from outlay.units.numbers import exact_decimal

@@ -9,51 +9,34 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Mapping
-from decimal import Decimal
+from contextlib import suppress
 from pathlib import Path
-from typing import Self, TypedDict
+from typing import Self
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
-from outlay.guard.ceilings import (
-    OVERRIDES,
-    Settled,
-    money,
-    read_manifest,
-    settle,
-    with_manifest,
-)
+from outlay.guard import decisions
+from outlay.guard.books import Books, Hold
+from outlay.guard.ceilings import OVERRIDES, money, read_manifest, settle, with_manifest
 from outlay.guard.entries import (
     LARGEST,
-    SCHEMA,
-    AnyEntry,
     Captured,
-    Corrected,
-    Extended,
-    Held,
     Noted,
     Rental,
-    Voided,
     amount_of,
     timestamp,
 )
-from outlay.guard.errors import BudgetGuardExceeded, CeilingUnusable, KeyReused
+from outlay.guard.errors import CeilingUnusable
 from outlay.guard.filelog import FileSpendLog
-from outlay.guard.policy import WHOLE, Books, Ceilings, Hold, lab_of, scopes_of, shortfalls
-from outlay.guard.spendlog import MemorySpendLog, Posting, SpendLog, Verification
+from outlay.guard.policy import Ceilings, Settled
+from outlay.guard.posting import Posting
+from outlay.guard.scopes import lab_of
+from outlay.guard.spendlog import MemorySpendLog, SpendLog, Verification
 from outlay.guard.standing import Standing, doubts, standings
 from outlay.units import Money
 from outlay.units.numbers import exact_decimal
 
 _KEY_LENGTH = 255
-
-
-class _Stamp(TypedDict):
-    v: int
-    ts: str
-    op_label: str
-    currency: str
-    ceiling: Decimal
 
 
 class BudgetGuard:
@@ -176,27 +159,21 @@ class BudgetGuard:
             SpendLogUnusable: The log can't be read, locked or written.
             KeyReused: The key stands for something else.
         """
-        label, asked = _label(op_label), self._asked(estimated_usd, "estimated_usd")
-        payer = lab_of(label, lab)
-        _check_key(key)
+        label = _label(op_label)
+        ask = decisions.Ask(
+            hold=secrets.token_hex(6),
+            op_label=label,
+            lab=lab_of(label, lab),
+            amount=self._asked(estimated_usd, "estimated_usd"),
+            key=_key(key),
+            by=_this_process() if by is None else by,
+            rental=rental,
+        )
         self._settled()  # a ceiling that can't be understood refuses before the log is touched
 
         def decide(books: Books) -> Posting[Hold]:
-            if key in books.grants:
-                return Posting((), self._same_grant(books, key, label, payer, asked))
-            day = max(self._today(), books.latest_day)
-            settled = self._room(books, payer, day, asked)
-            held = Held(
-                **self._stamp(label, settled.ceilings.whole), estimated=amount_of(asked.micros),
-                hold=_new_id(books), lab=payer, day=day, key=key, rental=rental,
-                by=_this_process() if by is None else by,
-                caps=_caps(settled.ceilings, payer, day),
-            )  # fmt: skip
-            hold = Hold(
-                id=held.hold, op_label=label, lab=payer, day=day, amount=asked, ts=held.ts,
-                by=held.by, rental=rental,
-            )  # fmt: skip
-            return Posting((*self._raised(books, settled), held), hold)
+            settled = self._settled()
+            return decisions.authorize(books, self._moment(settled.ceilings.whole), settled, ask)
 
         return self.log.transact(decide)
 
@@ -207,38 +184,15 @@ class BudgetGuard:
             BudgetGuardExceeded: There is no room for it; the hold stays as it was.
             HoldResolved: The hold was captured or voided.
         """
-        asked = self._asked(more_usd, "more_usd")
+        more = self._asked(more_usd, "more_usd")
 
-        def decide(books: Books) -> Posting[str]:
-            current = books.hold(_id(hold))
-            settled = self._room(books, current.lab, current.day, asked)
-            extended = Extended(
-                **self._stamp(current.op_label, settled.ceilings.whole),
-                estimated=amount_of(asked.micros), hold=current.id,
-                caps=_caps(settled.ceilings, current.lab, current.day),
-            )  # fmt: skip
-            return Posting((*self._raised(books, settled), extended), current.id)
+        def decide(books: Books) -> Posting[None]:
+            settled = self._settled()
+            moment = self._moment(settled.ceilings.whole)
+            return decisions.extend(books, moment, settled, _id(hold), more)
 
-        return self.log.books().hold(self.log.transact(decide))
-
-    def _room(self, books: Books, lab: str, day: str, asked: Money) -> Settled:
-        settled = self._settled()
-        if short := shortfalls(books, settled.ceilings, lab=lab, day=day, asked=asked):
-            raise BudgetGuardExceeded("; ".join(str(scope) for scope in short))
-        return settled
-
-    def _raised(self, books: Books, settled: Settled) -> tuple[AnyEntry, ...]:
-        """Return the line that says so when this is judged by a looser ceiling than before."""
-        now, override = settled.ceilings.whole.micros, settled.override
-        first_override = books.ceiling_micros is None and override is not None and override.loosens
-        if not first_override and (books.ceiling_micros is None or now <= books.ceiling_micros):
-            return ()
-        before = override.over.micros if first_override and override else books.ceiling_micros or 0
-        by = override.variable if override else "ceiling_usd"
-        detail = {"from": str(amount_of(before)), "to": str(amount_of(now)), "by": by}
-        return (
-            Noted(**self._stamp("", settled.ceilings.whole), event="ceiling-raised", detail=detail),
-        )
+        self.log.transact(decide)
+        return self.log.books().hold(_id(hold))
 
     # -- recording --------------------------------------------------------------------------
 
@@ -260,23 +214,14 @@ class BudgetGuard:
             HoldResolved: ``hold`` was captured or voided before.
             SpendLogUnusable: The log can't be read, locked or written.
         """
-        label, actual = _label(op_label), self._asked(actual_usd, "actual_usd")
-        _check_key(key)
-
-        def decide(books: Books) -> Posting[Captured]:
-            if key in books.grants:
-                return Posting((), self._same_capture(books, key, label, actual))
-            found = books.hold(_id(hold)) if hold is not None else books.oldest_open(label)
-            captured = Captured(
-                **self._stamp(label), actual=amount_of(actual.micros),
-                estimated=amount_of(found.amount.micros) if found else None,
-                hold=found.id if found else "", lab=found.lab if found else lab_of(label),
-                day=found.day if found else max(self._today(), books.latest_day),
-                key=key, basis=basis,
-            )  # fmt: skip
-            return Posting((captured,), captured)
-
-        return self.log.transact(decide)
+        spend = decisions.Spend(
+            op_label=_label(op_label),
+            actual=self._asked(actual_usd, "actual_usd"),
+            hold=None if hold is None else _id(hold),
+            key=_key(key),
+            basis=basis,
+        )
+        return self.log.transact(lambda books: decisions.record(books, self._moment(), spend))
 
     def void(self, hold: Hold | str, reason: str) -> None:
         """Release a hold on which nothing was spent.
@@ -284,36 +229,23 @@ class BudgetGuard:
         Raises:
             HoldResolved: It was captured or voided before.
         """
-
-        def decide(books: Books) -> Posting[None]:
-            current = books.hold(_id(hold))
-            released = amount_of(current.amount.micros)
-            voided = Voided(
-                **self._stamp(current.op_label), estimated=released, actual=Decimal(0),
-                hold=current.id, reason=_reason(reason),
-            )  # fmt: skip
-            return Posting((voided,), None)
-
-        self.log.transact(decide)
+        text = _reason(reason)
+        self.log.transact(lambda books: decisions.void(books, self._moment(), _id(hold), text))
 
     def correct(self, op_label: str, difference_usd: object, reason: str) -> None:
-        """Add a difference, negative included, to what was recorded for a label."""
-        label = _label(op_label)
+        """Add a difference, negative included, to what was recorded for a label.
+
+        Raises:
+            InvalidValue: More would be taken back than was spent.
+        """
+        label, text = _label(op_label), _reason(reason)
         expected = "a finite amount; negative takes back"
-        difference = exact_decimal(difference_usd, name="difference_usd", expected=expected)
-        size = self._asked(abs(difference), "difference_usd").micros
-
-        def decide(books: Books) -> Posting[None]:
-            signed = size if difference > 0 else -size
-            if books.captured() + signed < 0:
-                raise InvalidValue("difference_usd", difference_usd, "no more than was spent")
-            corrected = Corrected(
-                **self._stamp(label), actual=amount_of(signed), lab=lab_of(label),
-                day=max(self._today(), books.latest_day), reason=_reason(reason),
-            )  # fmt: skip
-            return Posting((corrected,), None)
-
-        self.log.transact(decide)
+        number = exact_decimal(difference_usd, name="difference_usd", expected=expected)
+        size = self._asked(abs(number), "difference_usd")
+        signed = size if number > 0 else -size
+        self.log.transact(
+            lambda books: decisions.correct(books, self._moment(), label, signed, text)
+        )
 
     def note(
         self,
@@ -325,15 +257,9 @@ class BudgetGuard:
     ) -> None:
         """Write down something that moves no money, such as the proof that a pod is gone."""
         label, hold_id = (hold.op_label, hold.id) if hold else (op_label, "")
-
-        def decide(books: Books) -> Posting[None]:
-            del books
-            noted = Noted(
-                **self._stamp(label), hold=hold_id, event=event, detail=dict(detail or {})
-            )
-            return Posting((noted,), None)
-
-        self.log.transact(decide)
+        stamp = self._moment().stamp(label)
+        noted = Noted(**stamp, hold=hold_id, event=event, detail=dict(detail or {}))
+        self.log.transact(lambda _: Posting((noted,), None))
 
     # -- looking ----------------------------------------------------------------------------
 
@@ -381,15 +307,13 @@ class BudgetGuard:
     def _today(self) -> str:
         return timestamp(self._clock.wall_ns())[:10]
 
-    def _stamp(self, label: str, ceiling: Money | None = None) -> _Stamp:
-        whole = (ceiling or self.ceilings.whole).micros
-        return {
-            "v": SCHEMA,
-            "ts": timestamp(self._clock.wall_ns()),
-            "op_label": label,
-            "currency": self.currency,
-            "ceiling": amount_of(whole),
-        }
+    def _moment(self, ceiling: Money | None = None) -> decisions.Moment:
+        """Return the present; spend is recorded even while the ceiling can't be understood."""
+        if ceiling is None:
+            with suppress(CeilingUnusable):
+                ceiling = self.ceilings.whole
+        ts = timestamp(self._clock.wall_ns())
+        return decisions.Moment(ts=ts, currency=self.currency, ceiling=ceiling)
 
     def _asked(self, value: object, name: str) -> Money:
         asked = Money.parse(value, name=name, currency=self.currency, rounding="up")
@@ -398,34 +322,9 @@ class BudgetGuard:
             raise InvalidValue(name, value, expected)
         return asked
 
-    def _same_grant(self, books: Books, key: str, label: str, lab: str, asked: Money) -> Hold:
-        before = books.grants[key]
-        asked_before = before.op_label, before.lab, before.estimated
-        if not isinstance(before, Held) or asked_before != (label, lab, amount_of(asked.micros)):
-            raise KeyReused(key, f"{before.op_label} in lab {before.lab}, {before.estimated}")
-        return books.granted(key)
-
-    def _same_capture(self, books: Books, key: str, label: str, actual: Money) -> Captured:
-        before = books.grants[key]
-        same = (before.op_label, before.actual) == (label, amount_of(actual.micros))
-        if not isinstance(before, Captured) or not same:
-            raise KeyReused(key, f"{before.op_label}, {before.actual or before.estimated}")
-        return before
-
-
-def _caps(ceilings: Ceilings, lab: str, day: str) -> dict[str, Decimal]:
-    limits = {scope: ceilings.of(scope) for scope in scopes_of(lab, day) if scope != WHOLE}
-    return {str(scope): amount_of(cap.micros) for scope, cap in limits.items() if cap is not None}
-
 
 def _id(hold: Hold | str) -> str:
     return hold if isinstance(hold, str) else hold.id
-
-
-def _new_id(books: Books) -> str:
-    while (fresh := secrets.token_hex(6)) in books.open or fresh in books.resolved:
-        pass
-    return fresh
 
 
 def _this_process() -> str:
@@ -444,6 +343,7 @@ def _reason(reason: str) -> str:
     return reason
 
 
-def _check_key(key: str) -> None:
+def _key(key: str) -> str:
     if len(key) > _KEY_LENGTH:
         raise InvalidValue("key", key, f"at most {_KEY_LENGTH} characters")
+    return key

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -16,7 +16,8 @@ import msgspec
 
 from outlay.errors import InvalidValue
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.policy import Ceilings, lab_of
+from outlay.guard.policy import Ceilings, Override, Settled
+from outlay.guard.scopes import lab_of
 from outlay.units import Money
 
 OVERRIDES = ("LYNX_CLOUD_BUDGET_USD", "OUTLAY_CEILING_USD")
@@ -38,23 +39,6 @@ class Manifest(msgspec.Struct, kw_only=True, omit_defaults=True):
     vendor_snapshot_prices: dict[str, str | float] = {}
     ceiling_per_day_usd: Decimal | None = None
     ceiling_per_month_usd: Decimal | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
-    """A ceiling set in the environment: by which variable, and over what."""
-
-    variable: str
-    over: Money
-    loosens: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
-    """The ceilings in force, and the override that set them, if one did."""
-
-    ceilings: Ceilings
-    override: Override | None
 
 
 def read_manifest(path: Path) -> Manifest | None:

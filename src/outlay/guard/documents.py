@@ -16,7 +16,7 @@ from outlay.errors import InvalidValue, OutlayError
 from outlay.guard.ceilings import Manifest
 from outlay.guard.entries import amount_of
 from outlay.guard.lease import Terms
-from outlay.guard.policy import BUFFER
+from outlay.guard.scopes import BUFFER
 from outlay.units import Duration, Money, Rate
 
 AUTO_TERMINATION = Duration(4 * 3600 * 10**9)

@@ -19,12 +19,13 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding
+from outlay.guard.books import Books, Inconsistent
 from outlay.guard.chain import START, Head, Link, Scanned, link_entries, scan
 from outlay.guard.entries import AnyEntry, AnyLine, Simple, timestamp
 from outlay.guard.errors import SpendLogAltered, SpendLogUnusable
 from outlay.guard.head import parse, record
-from outlay.guard.policy import Books, Inconsistent
-from outlay.guard.spendlog import Answer, Posting, Verification
+from outlay.guard.posting import Answer, Posting
+from outlay.guard.spendlog import Verification
 
 _FIRST_WAIT_S = 0.0005
 _LONGEST_WAIT_S = 0.01

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
+from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.lease import Terms
-from outlay.guard.policy import Hold
 from outlay.units import Money
 
 HOLD_VARIABLE = "OUTLAY_HOLD"

@@ -9,8 +9,8 @@ from outlay.clock import utc_text
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.documents import ALERT_PERCENT, AUTO_TERMINATION, HEADROOM_PERCENT
 from outlay.guard.lease import Terms
-from outlay.guard.policy import WHOLE, Scope, lab_of
 from outlay.guard.reap import Census
+from outlay.guard.scopes import WHOLE, Scope, lab_of
 from outlay.guard.stale import why_stale
 from outlay.guard.standing import Standing
 from outlay.units import Money, Rate

@@ -8,9 +8,9 @@ from typing import Literal
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding
+from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
-from outlay.guard.policy import Hold
 from outlay.guard.rentals import Tenancy, ask_list
 from outlay.guard.vendors import Garbled, Listed
 

@@ -14,12 +14,12 @@ from typing import Literal
 
 from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import OutlayError
+from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.commands import Reply, call
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
 from outlay.guard.errors import HoldResolved
 from outlay.guard.lease import Terms
-from outlay.guard.policy import Hold
 from outlay.guard.vendors import Garbled, Listed, parse_listing
 from outlay.units import Money, Rate
 

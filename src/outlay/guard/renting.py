@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, OutlayError
+from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.commands import Reply, call, filled
 from outlay.guard.entries import Rental, Vendor, timestamp
 from outlay.guard.lease import Terms
-from outlay.guard.policy import Hold
 from outlay.guard.rentals import Tenancy, ask_list
 from outlay.guard.vendors import Garbled, parse_id
 from outlay.units import Duration, Money, Rate

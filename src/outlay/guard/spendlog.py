@@ -8,21 +8,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Protocol
 
 from outlay.errors import Finding
-from outlay.guard.entries import AnyEntry, AnyLine
-from outlay.guard.policy import Books
-
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True, slots=True)
-class Posting(Generic[Answer]):
-    """What a decision appends to the log, and what it answers once that is safe."""
-
-    entries: tuple[AnyEntry, ...]
-    answer: Answer
+from outlay.guard.books import Books
+from outlay.guard.entries import AnyLine
+from outlay.guard.posting import Answer, Posting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from outlay.clock import wall_ns_of
+from outlay.guard.books import Hold
 from outlay.guard.entries import parse_timestamp
-from outlay.guard.policy import Hold
 
 OLD_NS = 24 * 3600 * 10**9
 

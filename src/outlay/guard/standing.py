@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.errors import Finding
-from outlay.guard.policy import WHOLE, Books, Ceilings, Scope
+from outlay.guard.books import Books
+from outlay.guard.policy import Ceilings
+from outlay.guard.scopes import WHOLE, Scope
 from outlay.units import Money
 
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock, utc_text
 from outlay.errors import OutlayError
+from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.policy import Hold
 from outlay.guard.processes import MARK_VARIABLE
 from outlay.guard.rentals import Tenancy
 from outlay.units import Duration

@@ -1,0 +1,257 @@
+"""What the lines of a spend log add up to: spent and held by scope, open holds, grants. Pure.
+
+Whether more may be set aside is the subject of ``policy``; files and locks, of ``filelog``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from decimal import Decimal
+from typing import NamedTuple, assert_never
+
+from outlay.errors import OutlayError
+from outlay.guard.entries import (
+    AnyLine,
+    Captured,
+    Corrected,
+    Extended,
+    Held,
+    Noted,
+    Rental,
+    Sealed,
+    Simple,
+    Voided,
+    day_of,
+    micros_of,
+)
+from outlay.guard.errors import HoldResolved, UnknownHold
+from outlay.guard.scopes import WHOLE, Scope, lab_of, scopes_of
+from outlay.units import Money
+
+RENTAL_STATES = ("created", "unknown", "terminating", "gone")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """Money set aside for one operation.
+
+    Attributes:
+        id: Its name in the log, and in ``OUTLAY_HOLD``.
+        op_label: What it was asked for.
+        lab: The lab that pays.
+        day: The UTC day that it, and its capture, belong to.
+        amount: What is set aside, extensions included.
+        ts: When it was opened.
+        by: The host and process that opened it.
+        rental: How to find and end what it pays for, when that is something rented.
+        state: What is known of the rented thing: empty, or one of RENTAL_STATES.
+        resource: The vendor's id of the rented thing, once known.
+        watcher: The host and process that will end it at its deadline.
+    """
+
+    id: str
+    op_label: str
+    lab: str
+    day: str
+    amount: Money
+    ts: str
+    by: str = ""
+    rental: Rental | None = None
+    state: str = ""
+    resource: str = ""
+    watcher: str = ""
+
+
+@dataclass(slots=True)
+class Balance:
+    """What was spent and what is set aside in one scope, in micro-units."""
+
+    captured: int = 0
+    held: int = 0
+
+
+class Paid(NamedTuple):
+    """Which lab paid on which day."""
+
+    lab: str
+    day: str
+
+
+class Inconsistent(OutlayError):
+    """A line contradicts the lines before it; the reader adds which line it is."""
+
+
+class Books:
+    """The fold of a spend log: feed it lines in order, then ask."""
+
+    def __init__(self) -> None:
+        self.currency: str | None = None
+        self.balances: defaultdict[Scope, Balance] = defaultdict(Balance)
+        self.open: dict[str, Hold] = {}
+        self.rentals: dict[str, Hold] = {}
+        self.resolved: dict[str, str] = {}
+        self.grants: dict[str, Held | Captured] = {}
+        self.ceiling_micros: int | None = None
+        self.latest_day = ""
+        self.raised: list[Noted] = []
+        self.last_paid: dict[str, Paid] = {}
+        self._open_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
+        self._hold_of_key: dict[str, Hold] = {}
+
+    def captured(self, scope: Scope = WHOLE) -> int:
+        """Return what was spent in a scope, corrections included, in micro-units."""
+        return self.balances[scope].captured if scope in self.balances else 0
+
+    def held(self, scope: Scope = WHOLE) -> int:
+        """Return what unresolved holds set aside in a scope, in micro-units."""
+        return self.balances[scope].held if scope in self.balances else 0
+
+    def oldest_open(self, op_label: str) -> Hold | None:
+        """Return the oldest unresolved hold of a label."""
+        first = next(iter(self._open_by_label.get(op_label, ())), None)
+        return None if first is None else self.open[first]
+
+    def hold(self, hold_id: str) -> Hold:
+        """Return an open hold.
+
+        Raises:
+            UnknownHold: There never was one of that id.
+            HoldResolved: It was captured or voided.
+        """
+        if hold_id in self.resolved:
+            raise HoldResolved(hold_id, self.resolved[hold_id])
+        if hold_id not in self.open:
+            raise UnknownHold(hold_id)
+        return self.open[hold_id]
+
+    def granted(self, key: str) -> Hold:
+        """Return the hold that was granted under an idempotency key, as it was granted."""
+        return self._hold_of_key[key]
+
+    def apply(self, line: AnyLine) -> None:
+        """Add one line.
+
+        Raises:
+            Inconsistent: It contradicts the lines before it.
+        """
+        self._agree_on_currency(line)
+        try:
+            self._post(line)
+        except (UnknownHold, HoldResolved) as error:
+            raise Inconsistent(str(error)) from None
+        if not isinstance(line, Simple) and line.ceiling is not None:
+            self.ceiling_micros = micros_of(line.ceiling)
+
+    def _post(self, line: AnyLine) -> None:
+        match line:
+            case Held():
+                self._open(line)
+            case Extended():
+                hold = self.hold(line.hold)
+                self._move(hold.lab, hold.day, held=micros_of(line.estimated))
+                more = Money(micros_of(line.estimated), hold.amount.currency)
+                self.open[hold.id] = replace(hold, amount=hold.amount + more)
+            case Captured():
+                self._capture(line)
+            case Voided():
+                self._resolve(self.hold(line.hold), f"voided at {line.ts}")
+            case Corrected():
+                self._see_day(line.day)
+                self._move(line.lab, line.day, captured=micros_of(line.actual))
+            case Noted():
+                self._note(line)
+            case Sealed():
+                pass
+            case Simple():
+                self._simple(line)
+            case _:
+                assert_never(line)
+
+    def _agree_on_currency(self, line: AnyLine) -> None:
+        if self.currency not in (None, line.currency):
+            raise Inconsistent(f"currency {line.currency}; the lines before it say {self.currency}")
+        self.currency = line.currency
+
+    def _see_day(self, day: str) -> None:
+        self.latest_day = max(self.latest_day, day)
+
+    def _move(self, lab: str, day: str, *, captured: int = 0, held: int = 0) -> None:
+        for scope in scopes_of(lab, day):
+            balance = self.balances[scope]
+            balance.captured += captured
+            balance.held += held
+
+    def _open(self, line: Held) -> None:
+        if line.hold in self.open or line.hold in self.resolved:
+            raise Inconsistent(f"hold {line.hold} is opened a second time")
+        self._see_day(line.day)
+        amount = Money(micros_of(line.estimated), line.currency)
+        hold = Hold(
+            id=line.hold, op_label=line.op_label, lab=line.lab, day=line.day, amount=amount,
+            ts=line.ts, by=line.by, rental=line.rental,
+        )  # fmt: skip
+        self._add_open(hold)
+        if line.key:
+            self.grants[line.key] = line
+            self._hold_of_key[line.key] = hold
+
+    def _add_open(self, hold: Hold) -> None:
+        self._move(hold.lab, hold.day, held=hold.amount.micros)
+        self.open[hold.id] = hold
+        if hold.rental is not None:
+            self.rentals[hold.id] = hold
+        self._open_by_label[hold.op_label][hold.id] = None
+
+    def _resolve(self, hold: Hold, how: str) -> None:
+        self._move(hold.lab, hold.day, held=-hold.amount.micros)
+        del self.open[hold.id]
+        del self._open_by_label[hold.op_label][hold.id]
+        self.resolved[hold.id] = how
+
+    def _capture(self, line: Captured) -> None:
+        if line.hold:
+            self._resolve(self.hold(line.hold), f"captured at {line.ts}")
+        self._see_day(line.day)
+        self._pay(line.op_label, Paid(line.lab, line.day), line.actual)
+        if line.key:
+            self.grants[line.key] = line
+
+    def _pay(self, op_label: str, paid: Paid, actual: Decimal | None) -> None:
+        self._move(paid.lab, paid.day, captured=micros_of(actual))
+        self.last_paid[op_label] = paid
+
+    def _note(self, line: Noted) -> None:
+        if line.event == "ceiling-raised":
+            self.raised.append(line)
+        elif line.hold in self.rentals:
+            before = self.rentals[line.hold]
+            after = replace(
+                self.open.get(line.hold, before),
+                state=line.event if line.event in RENTAL_STATES else before.state,
+                resource=line.detail.get("resource", before.resource),
+                watcher=line.detail.get("watcher", before.watcher),
+            )
+            self.rentals[line.hold] = after
+            if line.hold in self.open:
+                self.open[line.hold] = after
+
+    def _simple(self, line: Simple) -> None:
+        day = day_of(line.ts)
+        self._see_day(day)
+        if line.actual is None:
+            number = len(self.open) + len(self.resolved)
+            amount = Money(micros_of(line.estimated), line.currency)
+            self._add_open(
+                Hold(
+                    id=f"simple-{number}", op_label=line.op_label, lab=lab_of(line.op_label),
+                    day=day, amount=amount, ts=str(line.ts),
+                )
+            )  # fmt: skip
+            return
+        hold = self.oldest_open(line.op_label)
+        lab = lab_of(line.op_label)
+        if hold is not None:
+            self._resolve(hold, f"captured at {line.ts}")
+            lab, day = hold.lab, hold.day
+        self._pay(line.op_label, Paid(lab, day), line.actual)
