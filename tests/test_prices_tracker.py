@@ -108,6 +108,12 @@ def test_offers_of_one_fetch_are_not_price_changes() -> None:
     assert tracker().get_alerts() == []
 
 
+def test_only_the_cheapest_of_a_fetch_raises_its_alert() -> None:
+    before = seen(1.0, hours_ago=1)
+    assert track(before, seen(0.3), seen(0.4), seen(0.55)) == [None, "drop", None, None]
+    assert len(tracker().get_alerts()) == 1
+
+
 def test_the_cheapest_of_one_fetch_is_the_price() -> None:
     track(seen(0.3), seen(0.4), seen(0.55))
     found = tracker().get_cheapest_gpu()
