@@ -270,6 +270,16 @@ def test_offers_that_join_a_snapshot_correct_its_alert(store: Engine) -> None:
     assert alerts(store) == []
 
 
+def test_offers_that_join_a_snapshot_leave_its_cheapest(store: Engine) -> None:
+    record(store, look(1, offer("1.00")), look(1, offer("3.00"), offer("2.00")))
+    (point,) = points(store)
+    assert (str(point.price), point.offers) == ("1.00 USD", 3)
+
+
+def test_cheaper_than_before_is_not_yet_a_historic_low(store: Engine) -> None:
+    assert moves(store, "1.00", "1.05", "1.02") == []
+
+
 def test_alert_limits_are_configurable(store: Engine) -> None:
     book = PriceBook(store, rules=AlertRules.parse(drop_percent=1, surge_percent="0.5"))
     book.record([look(1, offer("1.00")), look(2, offer("1.006")), look(3, offer("0.99"))])

@@ -13,12 +13,16 @@ from hypothesis import strategies as st
 
 import outlay
 from fake_vendor import Answer, as_json, serving
+from offer_builder import offer
 from outlay.clock import ManualClock, utc_datetime
 from outlay.errors import InvalidValue
+from outlay.prices.book import PriceBook
 from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
+from outlay.prices.snapshot import Snapshot
 from outlay.prices.sources.vast import VAST
 from outlay.prices.sources.vendor import VendorSource
 from outlay.prices.tracker import GPUPriceTracker
+from outlay.store import open_store
 from vendor_shapes import vast_answer, vast_offer
 
 HOUR = timedelta(hours=1)
@@ -106,6 +110,12 @@ def test_offers_of_one_fetch_are_not_price_changes() -> None:
     before = seen(0.3, hours_ago=1)
     assert track(before, seen(0.3), seen(0.4), seen(0.55)) == [None] * 4
     assert tracker().get_alerts() == []
+
+
+def test_only_the_cheapest_of_a_fetch_raises_its_alert() -> None:
+    before = seen(1.0, hours_ago=1)
+    assert track(before, seen(0.3), seen(0.4), seen(0.55)) == [None, "drop", None, None]
+    assert len(tracker().get_alerts()) == 1
 
 
 def test_the_cheapest_of_one_fetch_is_the_price() -> None:
@@ -208,6 +218,18 @@ def test_statistics_have_their_documented_keys_after_a_restart() -> None:
         "average_prices_24h": {"vast.ai:H100": 2.0, "vast.ai:RTX 4090": 0.75},
         "price_trends_24h": {"vast.ai:H100": 0.0, "vast.ai:RTX 4090": -50.0},
     }
+
+
+def test_figures_in_dollars_leave_other_currencies_out(tmp_path: Path) -> None:
+    euros = [
+        offer(price, fetched_ns=CLOCK.wall_ns() - n) for n, price in ((9, "1 EUR"), (1, "2 EUR"))
+    ]
+    looks = [Snapshot(source="test", fetched_ns=one.fetched_ns, offers=(one,)) for one in euros]
+    PriceBook(open_store(tmp_path)).record(looks)
+    tracking = tracker(tmp_path)
+    assert tracking.get_cheapest_gpu() is None
+    assert tracking.get_price_statistics()["total_tracked"] == 0
+    assert (tracking.histories, tracking.alerts) == ({}, [])
 
 
 def test_statistics_of_nothing_are_empty() -> None:

@@ -108,6 +108,23 @@ def test_a_retry_waits_as_long_as_it_was_asked_to(case: Case) -> None:
     assert clock.monotonic_ns() == 7_000_000_000
 
 
+@pytest.mark.parametrize(
+    ("header", "waited_s"),
+    [
+        ("Tue, 14 Nov 2023 22:13:29 GMT", 9),
+        ("Tue, 14 Nov 2023 22:00:00 GMT", 0),
+        ("Tue, 14 Nov 2023 22:13:29 -0000", 0.5),
+        ("soon", 0.5),
+    ],
+)
+def test_a_retry_may_be_asked_for_by_date(header: str, waited_s: float) -> None:
+    clock = ManualClock()  # at 22:13:20
+    busy = Answer(status=503, headers={"Retry-After": header})
+    with serving(busy, as_json(vast_answer())) as vendor:
+        fetch(VendorSource(VAST, base_url=vendor.url, clock=clock))
+    assert clock.monotonic_ns() == waited_s * 1e9
+
+
 def test_a_retry_is_not_waited_for_beyond_patience(case: Case) -> None:
     busy = Answer(status=429, headers={"Retry-After": "3600"})
     assert "come back in 3600 s" in reason(fetched(case, busy))

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import URL, Engine
 
-from outlay.store import RunRow, open_store, runs, schema
+from outlay.store import RunRow, StoreUnavailable, open_store, runs, schema
 from outlay.store.engine import writing
 from outlay.units import Money
 
@@ -141,6 +141,14 @@ def test_a_failed_transaction_leaves_nothing(store: Engine) -> None:
     with pytest.raises(KeyError):
         fail()
     assert runs.list_runs(store) == []
+
+
+def test_a_store_that_cannot_be_written_is_said_so(store: Engine) -> None:
+    store.dispose()
+    with writing(store) as connection:
+        connection.exec_driver_sql("DROP TABLE runs")
+    with pytest.raises(StoreUnavailable, match="cannot use the store"):
+        runs.register(store, [run_row()])
 
 
 def vars_of(row: RunRow) -> dict[str, object]:

@@ -123,8 +123,8 @@ def set_price(
         console.print(offer_table(list(snapshot.offers), SYSTEM.wall_ns()))
 
 
-@app.command("list")
-def list_prices(
+def show_offers(
+    context: typer.Context,
     gpu: Gpu = None,
     count: Count = None,
     spot: Spot = None,
@@ -136,47 +136,28 @@ def list_prices(
     nvlink: Nvlink = False,
     max_age: MaxAge = None,
     at: At = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """List offers, sold-out ones included, cheapest per GPU first.
-
-    Example: outlay prices list --gpu H100 --count 8 --on-demand
-    """
+    """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
     query = Query(
         gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_ceiling(max_price, "--max-price"),
-        max_total_price=_ceiling(max_total, "--max-total"),
-        min_memory_gb=min_memory, region=region, provider=provider, nvlink=nvlink,
+        max_total_price=_ceiling(max_total, "--max-total"), min_memory_gb=min_memory,
+        region=region, provider=provider, nvlink=nvlink, rentable=context.info_name == "cheapest",
     )  # fmt: skip
     _show(open_store(), query, limit, max_age, at, as_json=as_json)
 
 
-@app.command("cheapest")
-def cheapest(
-    gpu: Gpu = None,
-    count: Count = None,
-    spot: Spot = None,
-    max_price: MaxPrice = None,
-    max_total: MaxTotal = None,
-    min_memory: MinMemory = None,
-    region: Region = None,
-    provider: Provider = None,
-    nvlink: Nvlink = False,
-    max_age: MaxAge = None,
-    at: At = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 5,
-    as_json: AsJson = False,
-) -> None:
-    """Show the cheapest offers that are not known to be sold out.
-
-    Example: outlay prices cheapest --gpu A100 --min-memory 80 --spot
-    """
-    query = Query(
-        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_ceiling(max_price, "--max-price"),
-        max_total_price=_ceiling(max_total, "--max-total"),
-        min_memory_gb=min_memory, region=region, provider=provider, nvlink=nvlink, rentable=True,
-    )  # fmt: skip
-    _show(open_store(), query, limit, max_age, at, as_json=as_json)
+app.command(
+    "list",
+    help="List offers, sold-out ones included, cheapest per GPU first.\n\n"
+    "Example: outlay prices list --gpu H100 --count 8 --on-demand",
+)(show_offers)
+app.command(
+    "cheapest",
+    help="Show the cheapest offers that are not known to be sold out.\n\n"
+    "Example: outlay prices cheapest --gpu A100 --min-memory 80 --spot",
+)(show_offers)
 
 
 @app.command("history")

@@ -102,6 +102,7 @@ def export_history(store: Engine, path: Path) -> int:
     """Write every price to a file, with what stands in it already; return how many that is.
 
     Prices tracked one by one are written as they were; a fetched snapshot as its cheapest offer.
+    The file knows dollars only, so prices in other currencies are not in it.
 
     Raises:
         CorruptHistory: There is something else in the file's place.
@@ -138,7 +139,7 @@ def _tracked_in(store: Engine) -> Iterable[Tracked]:
 
 def _fetched_in(store: Engine) -> Iterable[Tracked]:
     cheapest: dict[Tracked, float] = {}
-    for point in points(store):
+    for point in points(store, currency="USD"):
         series = point.series
         if series.source.startswith(TRACKED):
             continue

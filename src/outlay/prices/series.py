@@ -55,6 +55,7 @@ def points(
     provider: str | None = None,
     tier: Tier | None = None,
     since_ns: int | None = None,
+    currency: str | None = None,
 ) -> list[PricePoint]:
     """Return points in order of time.
 
@@ -64,11 +65,14 @@ def points(
         provider: Only this one's.
         tier: Only these terms.
         since_ns: At or after this instant.
+        currency: Only prices in it.
     """
     query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
     query = query.order_by(price_points.c.fetched_ns, price_series.c.id)
     if since_ns is not None:
         query = query.where(price_points.c.fetched_ns >= since_ns)
+    if currency is not None:
+        query = query.where(price_series.c.currency == currency)
     if provider is not None:
         query = query.where(price_series.c.provider == provider)
     if tier is not None:
@@ -88,12 +92,12 @@ class Window:
     trend_percent: float
 
 
-def windows(store: Engine, *, since_ns: int) -> dict[tuple[str, str], Window]:
+def windows(store: Engine, *, since_ns: int, currency: str) -> dict[tuple[str, str], Window]:
     """Return figures of what was seen after an instant, by GPU and provider."""
     point, series = price_points.c, price_series.c
     query = _joined(
         select(series.gpu, series.provider, func.min(point.micros)), point.series_id
-    ).where(point.fetched_ns > since_ns)
+    ).where(point.fetched_ns > since_ns, series.currency == currency)
     query = query.group_by(series.gpu, series.provider, point.fetched_ns)
     prices: dict[tuple[str, str], list[int]] = defaultdict(list)
     with store.begin() as connection:

@@ -25,6 +25,8 @@ from outlay.prices.sources.vast import VAST
 from outlay.prices.sources.vendor import VendorSource
 from outlay.store import open_store
 
+# The documented figures are plain dollars, so prices in other currencies are left out of them.
+_CURRENCY = "USD"
 _log = logging.getLogger(__name__)
 
 
@@ -129,7 +131,7 @@ class GPUPriceTracker:
     def get_alerts(self, hours: float = 24) -> list[PriceAlert]:
         """Return the alerts of the last hours, oldest first, whichever process raised them."""
         since_ns = self._clock.wall_ns() - round(hours * NS_PER_HOUR)
-        return [PriceAlert.from_alert(alert) for alert in alerts(self._store, since_ns=since_ns)]
+        return self._alerts(since_ns)
 
     def get_price_statistics(self) -> dict[str, Any]:
         """Return figures of everything tracked, keyed ``provider:gpu``.
@@ -137,7 +139,7 @@ class GPUPriceTracker:
         Where nothing was observed in 24 hours, the average is the price last seen and the trend 0.
         """
         current = _current_by_key(current_points(self._store))
-        recent = windows(self._store, since_ns=self._a_day_ago_ns())
+        recent = windows(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
         day = {
             key: recent.get(key, Window(average=price, trend_percent=0.0))
             for key, price in current.items()
@@ -156,7 +158,7 @@ class GPUPriceTracker:
     @property
     def histories(self) -> dict[Key, PriceHistory]:
         """Everything ever tracked, by GPU and provider."""
-        return _histories(points(self._store), _key, self._clock)
+        return _histories(points(self._store, currency=_CURRENCY), _key, self._clock)
 
     @property
     def current_prices(self) -> dict[Key, GPUPrice]:
@@ -169,16 +171,21 @@ class GPUPriceTracker:
     @property
     def alerts(self) -> list[PriceAlert]:
         """Every alert ever raised, oldest first."""
-        return [PriceAlert.from_alert(alert) for alert in alerts(self._store)]
+        return self._alerts(0)
+
+    def _alerts(self, since_ns: int) -> list[PriceAlert]:
+        found = alerts(self._store, since_ns=since_ns)
+        return [PriceAlert.from_alert(one) for one in found if one.series.currency == _CURRENCY]
 
     def _rentable(self, gpu_type: str | None = None) -> list[GPUPrice]:
         wanted = (gpu_type or "").lower()
-        prices = map(GPUPrice.from_offer, self._book.cheapest_rentable())
+        offers = self._book.cheapest_rentable()
+        prices = [GPUPrice.from_offer(one) for one in offers if one.price.currency == _CURRENCY]
         found = [price for price in prices if wanted in price.gpu_name.lower()]
         return sorted(found, key=lambda price: (price.price_per_hour, price.gpu_name))
 
     def _histories_24h(self) -> dict[TieredKey, PriceHistory]:
-        recent = points(self._store, since_ns=self._a_day_ago_ns())
+        recent = points(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
         return _histories(recent, _tiered_key, self._clock)
 
     def _a_day_ago_ns(self) -> int:
@@ -234,6 +241,8 @@ def _current_by_key(found: Iterable[PricePoint]) -> dict[Key, float]:
     """Return the cheapest of each key's latest points; a newer look replaces an older one."""
     current: dict[Key, tuple[int, float]] = {}
     for point in found:
+        if point.series.currency != _CURRENCY:
+            continue
         candidate = (-point.at_ns, float(point.price.amount))
         current[_key(point)] = min(candidate, current.get(_key(point), candidate))
     return {key: price for key, (_, price) in current.items()}

@@ -13,15 +13,16 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from outlay.store.engine import StoreUnavailable
     from outlay.store.home import outlay_home
     from outlay.store.migrations import StoreTooNew
-    from outlay.store.opening import StoreUnavailable, open_store
+    from outlay.store.opening import open_store
     from outlay.store.runs import RunRow
 
 _HOMES = {
     "RunRow": "outlay.store.runs",
     "StoreTooNew": "outlay.store.migrations",
-    "StoreUnavailable": "outlay.store.opening",
+    "StoreUnavailable": "outlay.store.engine",
     "open_store": "outlay.store.opening",
     "outlay_home": "outlay.store.home",
 }

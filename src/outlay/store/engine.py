@@ -11,8 +11,28 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event
 from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import OperationalError
+
+from outlay.errors import OutlayError
 
 BUSY_TIMEOUT_MS = 30_000
+
+
+class StoreUnavailable(OutlayError):
+    """The store cannot be opened or written."""
+
+    def __init__(self, url: URL, error: Exception) -> None:
+        shown = url.render_as_string(hide_password=True)
+        super().__init__(
+            f"cannot use the store at {shown}: {_reason(error)}. "
+            "Set OUTLAY_HOME to a directory you can write to, or OUTLAY_STORE to a database URL."
+        )
+
+
+def _reason(error: Exception) -> str:
+    # SQLAlchemy's own text repeats the statement and its parameters; the driver's says why.
+    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
 
 
 def connect(url: URL) -> Engine:
@@ -45,9 +65,16 @@ def _begin_sqlite(connection: Connection) -> None:
 
 @contextmanager
 def writing(engine: Engine) -> Iterator[Connection]:
-    """One transaction that writes; commits at the end, rolls back on any exception."""
-    with engine.execution_options(outlay_writes=True).begin() as connection:
-        yield connection
+    """One transaction that writes; commits at the end, rolls back on any exception.
+
+    Raises:
+        StoreUnavailable: The disk is full, or another process kept the store locked for too long.
+    """
+    try:
+        with engine.execution_options(outlay_writes=True).begin() as connection:
+            yield connection
+    except OperationalError as error:
+        raise StoreUnavailable(engine.url, error) from error
 
 
 def upsert(

@@ -8,22 +8,12 @@ from pathlib import Path
 from sqlalchemy import URL, Engine, make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from outlay.errors import InvalidValue, OutlayError
-from outlay.store.engine import connect
+from outlay.errors import InvalidValue
+from outlay.store.engine import StoreUnavailable, connect
 from outlay.store.home import outlay_home
 from outlay.store.migrations import migrate
 
 _EXPECTED_URL = "a database URL such as postgresql+psycopg://host/outlay or sqlite:////path/to.db"
-
-
-class StoreUnavailable(OutlayError):
-    """The store cannot be opened."""
-
-    def __init__(self, url: URL, reason: str) -> None:
-        super().__init__(
-            f"cannot open the store at {url.render_as_string(hide_password=True)}: {reason}. "
-            "Set OUTLAY_HOME to a directory you can write to, or OUTLAY_STORE to a database URL."
-        )
 
 
 def open_store(data_dir: Path | str | None = None) -> Engine:
@@ -43,7 +33,7 @@ def open_store(data_dir: Path | str | None = None) -> Engine:
         engine = connect(url)
         migrate(engine)
     except (SQLAlchemyError, OSError, ImportError) as error:
-        raise StoreUnavailable(url, _reason(error)) from error
+        raise StoreUnavailable(url, error) from error
     return engine
 
 
@@ -58,9 +48,3 @@ def store_url(data_dir: Path | str | None = None) -> URL:
             raise InvalidValue("OUTLAY_STORE", "an unreadable URL", _EXPECTED_URL) from None
     directory = outlay_home() if data_dir is None else Path(data_dir).expanduser()
     return URL.create("sqlite", database=str(directory.absolute() / "outlay.db"))
-
-
-def _reason(error: Exception) -> str:
-    # SQLAlchemy's own text repeats the statement and its parameters; the driver's says why.
-    lines = str(getattr(error, "orig", None) or error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
 from typing import Any
 
 import httpx
 
-from outlay.clock import SYSTEM, Clock
+from outlay.clock import SYSTEM, Clock, wall_ns_of
 from outlay.prices.sources.base import SourceFailed
 
 _RETRIED = frozenset({429, 500, 502, 503, 504})
+_SHORTEST_KEY = 8
 _LARGEST_ANSWER = 256 * 1024 * 1024
 
 
@@ -105,7 +107,8 @@ class Request:
             )
 
     def _wait(self, attempt: int, retry_after: str | None) -> None:
-        wait_s = retry_after_s(retry_after, otherwise=0.5 * 2 ** (attempt - 1))
+        usual_s = 0.5 * 2 ** (attempt - 1)
+        wait_s = retry_after_s(retry_after, now_ns=self.clock.wall_ns(), otherwise=usual_s)
         if wait_s > self.patience.longest_wait_s:
             raise SourceFailed(self.source, f"it asks to come back in {wait_s:g} s")
         self.clock.sleep(wait_s)
@@ -118,13 +121,26 @@ class Request:
         return f"HTTP {answer.status}" + (f": {said}" if said else "")
 
     def _without_key(self, body: bytes) -> bytes:
-        """Strike out the key, should a vendor repeat it: no error, finding or offer can hold it."""
-        return body.replace(self.key.encode(), b"***") if self.key else body
+        """Strike out the key, should a vendor repeat it: no error, finding or offer can hold it.
+
+        What is too short to be a key would strike out parts of ordinary words.
+        """
+        if self.key is None or len(self.key) < _SHORTEST_KEY:
+            return body
+        return body.replace(self.key.encode(), b"***")
 
 
-def retry_after_s(header: str | None, *, otherwise: float) -> float:
-    """Return the seconds that a Retry-After header asks for; one that is a date is not read."""
-    return float(header) if header is not None and header.isdecimal() else otherwise
+def retry_after_s(header: str | None, *, now_ns: int, otherwise: float) -> float:
+    """Return the seconds that a Retry-After header (RFC 9110) asks for, as a number or a date."""
+    if header is None:
+        return otherwise
+    if header.isdecimal():
+        return float(header)
+    try:
+        until_ns = wall_ns_of(parsedate_to_datetime(header))
+    except ValueError:
+        return otherwise
+    return max(0.0, (until_ns - now_ns) / 1e9)
 
 
 def _in_words(error: Exception) -> str:
