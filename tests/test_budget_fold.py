@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
@@ -40,6 +40,7 @@ def survivors(history: Sequence[tuple[int, int, int]]) -> dict[int, tuple[int, i
     return alive
 
 
+@example([(0, 0, 0), (2, 0, 0), (2, 0, 0)], 2)  # a gap in the numbers, gone back behind
 @given(executions, st.integers(0, 16))
 def test_what_survives_is_what_no_later_execution_undid(
     history: list[tuple[int, int, int]], cut: int

@@ -131,6 +131,19 @@ def test_a_price_change_changes_what_steps_cost(tmp_path: Path, clock: ManualClo
         assert run.summary()["outlay/cost"] == 6
 
 
+def test_two_price_changes_before_a_step_ends_are_both_charged(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    budget = outlay.iso_cost("100 USD")
+    with outlay.run("m", dir=tmp_path, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for _ in run.steps(range(1)):
+            for price in ("7.2 USD/h", "36 USD/h"):
+                clock.advance(1000 * SECOND)
+                run.set_price(price)
+            clock.advance(1000 * SECOND)
+        assert run.budget.totals["cost_usd"] == 1 + 2 + 10
+
+
 def test_a_limit_on_money_needs_a_price_in_its_currency(tmp_path: Path) -> None:
     with pytest.raises(outlay.BudgetRefused, match=r"max_cost_usd.*OUTLAY_PRICE"):
         outlay.run("m", dir=tmp_path, budget=outlay.iso_cost(5))
@@ -203,6 +216,14 @@ def test_a_negative_number_of_tokens_gives_nothing_back(tmp_path: Path) -> None:
     ):
         for _ in run.steps(range(3), tokens=-1):
             pass
+
+
+def test_a_step_that_states_a_negative_amount_gives_nothing_back(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(60)) as run:
+        step = run.step(tokens=5)
+        with pytest.raises(InvalidValue, match="zero or more"), step:
+            step.flops = -1
+        assert run.budget.totals["flops"] == 0
 
 
 def test_thresholds_and_the_stop_are_in_the_log(tmp_path: Path) -> None:

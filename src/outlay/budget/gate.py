@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sized
 from pathlib import Path
 from typing import Any, Final
 
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from outlay.budget.accord import Accord
 from outlay.budget.agreement import Group
@@ -85,6 +85,7 @@ class BudgetGate:
         self._display: Display = NoDisplay()
         self._next_refresh_ns = 0
         self._stepped = False
+        self._reported = False
         self._stop_told = False
         self._steady = False
         self._cut = 0
@@ -169,20 +170,21 @@ class BudgetGate:
 
     def observe(self, record: KnownRecord, seq: int) -> None:
         """Charge what a record, just written, says was used."""
+        if type(record) is Step:
+            self._charge_step(record.step, self._charges.step(record), record.t_ns)
+            return
         if isinstance(record, PriceChanged):
+            self._settle_money(record.t_ns)
             self._price.change(record.t_ns, record.price, record.gpus)
         was_inside = self._charges.inside
         match self._charges.of(record, seq):
-            case StepCharge(step, usage):
-                self._charge_step(step, usage, record.t_ns)
             case ClockCharge() as charge:
                 self._charge_clock(charge, record.t_ns)
             case EnergyCharge(energy_mj):
                 self.tracker.add(Usage(energy_mj=energy_mj))
-            case None:
+            case StepCharge() | None:
                 if self._charges.inside and not was_inside:
-                    # Settle the money up to here, so that the span's own can be told apart.
-                    self.tracker.add(Usage(cost_units=self._price.take_units(record.t_ns)))
+                    self._settle_money(record.t_ns)  # So that the span's own can be told apart.
 
     # What a training loop asks
 
@@ -238,9 +240,12 @@ class BudgetGate:
     def _charge_step(self, step: int, usage: Usage, t_ns: int) -> None:
         if step < self._cut:
             self._roll_back_before_attempt(step)
-        usage = replace(usage, cost_units=self._price.take_units(t_ns))
-        if self.tracker.own.steps == 0:
+        if min(astuple(usage)) < 0:
+            raise InvalidValue("step", usage, "amounts of zero or more")
+        if not self._reported:
+            self._reported = True
             refuse_unreported(self.tracker.budget, usage)
+        usage = replace(usage, cost_units=self._price.take_units(t_ns))
         self.tracker.count(usage, step=step)
         if self.accord is not None:
             self.accord.ran(usage)
@@ -252,6 +257,9 @@ class BudgetGate:
         if self.tracker.loaded_progress is None:
             self.tracker.take_back_base(lost)
         self.tracker.loaded_progress = None  # A snapshot loaded since has said so already.
+
+    def _settle_money(self, t_ns: int) -> None:
+        self.tracker.add(Usage(cost_units=self._price.take_units(t_ns)))
 
     def _charge_clock(self, charge: ClockCharge, t_ns: int) -> None:
         units = self._price.take_units(t_ns)

@@ -43,23 +43,19 @@ class LivePrice:
 
     def __init__(self, header: AttemptStarted) -> None:
         self._until_ns = header.t_ns
-        self._pieces: list[RatePiece] = []
-        self._currency = "USD"
+        self._function: RateFunction | None = None
         if header.price is not None:
             self.change(header.t_ns, header.price, header.gpus)
 
     def change(self, t_ns: int, price: Price, gpus: int) -> None:
-        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``."""
-        self._currency = price.currency
-        self._pieces = [
-            RatePiece(piece.start_ns, min(piece.end_ns, t_ns), piece.micros_per_hour)
-            for piece in self._pieces[-1:]
-        ]
-        self._pieces.append(RatePiece(t_ns, _FOREVER_NS, price.micros_per_hour * gpus))
+        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``; take what was before first."""
+        piece = RatePiece(t_ns, _FOREVER_NS, price.micros_per_hour * gpus)
+        self._function = RateFunction((piece,), price.currency)
 
     def take_units(self, t_ns: int) -> int:
         """Return the exact cost since the last call, up to ``t_ns``."""
-        function = RateFunction(tuple(self._pieces), self._currency)
-        units = function.units_between(self._until_ns, t_ns)
+        if self._function is None:
+            return 0
+        units = self._function.units_between(self._until_ns, t_ns)
         self._until_ns = max(self._until_ns, t_ns)
         return units

@@ -55,7 +55,7 @@ class Surviving:
         counts = self._counts
         if (
             counts
-            and step == self.next_step
+            and step == self._firsts[-1] + counts[-1]
             and tokens == self._tokens[-1]
             and flops == self._flops[-1]
         ):
