@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outlay.goodput.rollback import Undone, undone_steps
+from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
 
 
 def undone(numbers: list[int], counts: list[int], redone_from: int | None = None) -> Undone:
@@ -41,16 +41,16 @@ def test_what_a_later_execution_leaves(
 
 
 def test_no_steps_leave_nothing_to_undo() -> None:
-    assert undone([], [], 3).own_before(np.zeros(1, dtype=np.int64), 0) == 0
+    assert UndoneTime(undone([], [], 3), np.zeros(1, dtype=np.int64)).before(0) == 0
 
 
 @pytest.mark.parametrize(
     ("numbers", "expected"), [([0, 1, 2], [0, 0, 20, 50]), ([0, 0, 1], [0, 10, 10, 40])]
 )
 def test_undone_own_time_adds_up(numbers: list[int], expected: list[int]) -> None:
-    found = undone(numbers, [1, 1, 1], redone_from=1)
     own_cumulative = np.array([0, 10, 30, 60], dtype=np.int64)
-    assert [found.own_before(own_cumulative, index) for index in range(4)] == expected
+    found = UndoneTime(undone(numbers, [1, 1, 1], redone_from=1), own_cumulative)
+    assert [found.before(index) for index in range(4)] == expected
 
 
 @pytest.mark.parametrize("numbers", [[0, 1, 2], [0, 0, 1]])

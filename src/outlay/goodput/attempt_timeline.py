@@ -16,7 +16,7 @@ import numpy as np
 from outlay.goodput import phases as ph
 from outlay.goodput.columns import Ints
 from outlay.goodput.fold import Committed, SegmentFold
-from outlay.goodput.rollback import Undone, undone_steps
+from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
 from outlay.goodput.typical import Typical
 
 
@@ -66,6 +66,7 @@ class AttemptTimeline:
         self._own, self._waited = fold.own_before()
         self._typical = typical
         self.undone: Undone = undone_steps(self._steps.number, self._steps.count, redone_from)
+        self._undone_time = UndoneTime(self.undone, self._own)
         self._startup_ns = self._startup()
         self.stalled, self._stalls = self._find_stalls()
         self._stall_before = _cumulative(self._stalls)
@@ -155,7 +156,7 @@ class AttemptTimeline:
             return _Split(0, 0, 0, 0)
         stalls = int(np.searchsorted(self.stalled, index))
         stall_ns = int(self._stall_before[stalls])
-        undone_ns = self.undone.own_before(self._own, index)
+        undone_ns = self._undone_time.before(index)
         undone_ns -= int(self._undone_stall_before[stalls])
         if self.undone.is_undone(0):
             undone_ns -= self._startup_ns

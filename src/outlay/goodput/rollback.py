@@ -45,13 +45,20 @@ class Undone:
             return 0, 1
         return self.partly.get(index, (1, 1))
 
-    def own_before(self, own_cumulative: Ints, index: int) -> int:
-        """Return the own time of whole undone records before ``index``."""
-        if self.mask is None:
-            first = min(self.first, index)
-            return int(own_cumulative[index] - own_cumulative[first])
-        own = np.diff(own_cumulative[: index + 1])
-        return int(own[self.mask[:index]].sum())
+
+class UndoneTime:
+    """The own time of records that are undone as a whole, cumulated once and then looked up."""
+
+    def __init__(self, undone: Undone, own_cumulative: Ints) -> None:
+        self._first, self._own = undone.first, own_cumulative
+        if undone.mask is not None:
+            # Scattered ones: as if all records were undone, and those that are not took no time.
+            own = np.where(undone.mask, np.diff(own_cumulative), 0)
+            self._first, self._own = 0, np.append(0, np.cumsum(own))
+
+    def before(self, index: int) -> int:
+        """Return the nanoseconds before the record at ``index``."""
+        return int(self._own[index] - self._own[min(self._first, index)])
 
 
 def undone_steps(number: Ints, count: Ints, redone_from: int | None) -> Undone:
