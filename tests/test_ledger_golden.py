@@ -15,10 +15,12 @@ from outlay.ledger import (
     KnownRecord,
     Metric,
     Note,
+    Payload,
     Price,
     PriceChanged,
     RunIdentity,
     SegmentId,
+    SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
@@ -93,13 +95,17 @@ RESUMED: list[KnownRecord] = [
     Gap(t_ns=T + 101 * S, lost=0, since_ns=T + 100 * S, reason="No space left on device"),
     AttemptEnded(t_ns=T + 102 * S, status="failed", reason="ValueError", exit_code=1),
 ]
+LATER: list[KnownRecord] = [
+    SlicesChanged(seq=4, t_ns=T + 104 * S, active=2, total=4, available=3),
+    Payload(seq=5, t_ns=T + 105 * S, data={"job_name": "bert", "step_count": 7}),
+]
 FROM_THE_FUTURE = Unknown(seq=3, t_ns=T + 103 * S, kind="moon_phase", fields={"phase": "full"})
 
 
 def test_a_log_of_version_1_reads_back_exactly() -> None:
     assert read_run(GOLDEN).segments == {
         FIRST: numbered(KILLED),
-        SECOND: [*numbered(RESUMED), FROM_THE_FUTURE],
+        SECOND: [*numbered(RESUMED), FROM_THE_FUTURE, *LATER],
     }
 
 
@@ -121,6 +127,6 @@ def test_today_writes_the_same_bytes() -> None:
 
 
 def test_it_holds_every_kind() -> None:
-    assert {kind_of(record) for record in [*KILLED, *RESUMED]} == {
+    assert {kind_of(record) for record in [*KILLED, *RESUMED, *LATER]} == {
         str(kind.__struct_config__.tag) for kind in KnownRecord.__args__
     }
