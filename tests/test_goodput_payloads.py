@@ -334,16 +334,18 @@ def test_batches_make_no_difference(payloads: list[Any], data: st.DataObject) ->
 def test_an_entry_delivered_twice_counts_once(payloads: list[Any], data: st.DataObject) -> None:
     index = data.draw(st.integers(0, max(0, len(payloads) - 1)))
     twice = payloads[: index + 1] + payloads[index : index + 1] + payloads[index + 1 :]
-    once, _ = translated([payloads])
-    again, _ = translated([twice])
+    once, findings = translated([payloads])
+    again, findings_again = translated([twice])
     assert state(again) == state(once)
+    assert len(findings_again) == len(findings)
 
 
 @given(jobs())
 def test_a_whole_log_delivered_twice_counts_once(payloads: list[Any]) -> None:
-    once, _ = translated([payloads])
-    again, _ = translated([payloads, payloads])
+    once, findings = translated([payloads])
+    again, findings_again = translated([payloads, payloads])
     assert state(again) == state(once)
+    assert len(findings_again) == len(findings)
 
 
 @given(jobs())

@@ -80,8 +80,8 @@ class JobAttempt:
         """
         t_ns, span = event.t_ns, event.span
         if span == DATA_LOADING:
-            if t_ns <= self._last_load_ns:
-                return None  # Delivered twice.
+            if t_ns <= self._last_load_ns or t_ns < self.start_ns:
+                return None  # Delivered twice; loads are too many to remember each.
             self._last_load_ns = t_ns
         if t_ns < self.start_ns:
             return f"the begin of {span} {LATE}"
@@ -99,7 +99,8 @@ class JobAttempt:
         """End a span; returns what is wrong with that, if anything is."""
         t_ns, span = event.t_ns, event.span
         if span not in self.begun:
-            twice = span == DATA_LOADING and self._loads and t_ns <= self.fold.life.last_sign_ns
+            told_until_ns = self.fold.life.last_sign_ns if self._loads else self.start_ns
+            twice = span == DATA_LOADING and t_ns <= told_until_ns
             return None if twice else f"{span} ended and had not begun"
         if t_ns < self.begun[span][0]:
             return f"the end of {span} {LATE}"

@@ -31,7 +31,6 @@ from outlay.goodput.payload_events import (
     Saved,
     Slices,
     Took,
-    instant_of,
     understand,
 )
 from outlay.goodput.payload_steps import Payload, StepStarts, tell_apart
@@ -61,7 +60,7 @@ class PayloadTranslator:
         writer: SegmentId | None = None,
         header: AttemptStarted | None = None,
     ) -> None:
-        self.segments: list[SegmentId] = []
+        self._attempts: list[JobAttempt] = []
         self._fold = fold
         self._source = source
         self._writer = writer or SegmentId(0)
@@ -82,6 +81,11 @@ class PayloadTranslator:
             )
             for message, (first, count) in self._complaints.items()
         ]
+
+    @property
+    def segments(self) -> list[SegmentId]:
+        """The attempts that were told, as segments of the run."""
+        return [attempt.fold.life.segment for attempt in self._attempts]
 
     def take(self, payloads: Sequence[Payload]) -> None:
         """Fold more payloads; none raises, and what is wrong with one is a finding."""
@@ -150,16 +154,15 @@ class PayloadTranslator:
         self._take_part(steps[taken:], events[told:])
 
     def _take_part(self, steps: StepStarts, events: Sequence[tuple[int, Event]]) -> None:
-        """Fold one attempt's events and steps; events first, since one may open the attempt."""
-        if self._attempt is None and len(steps):
-            instants = (instant_of(event) for _, event in events)
-            earlier = (t_ns for t_ns in instants if t_ns is not None)
-            self._open(min([int(steps.t_ns[0]), *earlier]), has_job_start=False)
-        for place, event in events:
+        """Fold one attempt's events and steps; what comes first may open the attempt."""
+        first = bisect_right(events, int(steps.place[0]), key=itemgetter(0)) if len(steps) else 0
+        for place, event in events[:first]:
+            self._tell(place, event, steps)
+        if len(steps) and (self._attempt is None or self._attempt.ended_ns is not None):
+            self._open(int(steps.t_ns[0]), has_job_start=False)
+        for place, event in events[first:]:
             self._tell(place, event, steps)
         if len(steps):
-            if self._current.ended_ns is not None:
-                self._open(int(steps.t_ns[0]), has_job_start=False)
             self._current.add_steps(steps)
 
     def _tell(self, place: int, event: Event, steps: StepStarts) -> None:
@@ -206,11 +209,10 @@ class PayloadTranslator:
         return max([told_ns, *(int(t_ns) for t_ns in step_starts)])
 
     def _open(self, t_ns: int, *, has_job_start: bool) -> JobAttempt:
-        segment = replace(self._writer, start_ns=t_ns)
-        self.segments.append(segment)
-        fold = self._fold.of(segment)
+        fold = self._fold.of(replace(self._writer, start_ns=t_ns))
         fold.life.header = msgspec.structs.replace(self._header, t_ns=t_ns)
         self._attempt = JobAttempt(fold, has_job_start)
+        self._attempts.append(self._attempt)
         return self._attempt
 
     def _restarts(self, steps: StepStarts) -> list[int]:
@@ -246,12 +248,11 @@ class PayloadTranslator:
     def _were_told(self, late: StepStarts, kept: StepStarts) -> NDArray[np.bool_]:
         """Say which of some late steps were told before, to the letter."""
         told = late.are_in(kept.number, kept.t_ns)
-        for segment in self.segments:
-            fold = self._fold.segments[segment]
-            told |= late.are_in(fold.number.values, fold.start.values)
-        if self._attempt is not None and self._attempt.last_step is not None:
-            number, t_ns = self._attempt.last_step
-            told |= (late.number == number) & (late.t_ns == t_ns)
+        for attempt in self._attempts:
+            told |= late.are_in(attempt.fold.number.values, attempt.fold.start.values)
+            if attempt.last_step is not None:
+                number, t_ns = attempt.last_step
+                told |= (late.number == number) & (late.t_ns == t_ns)
         return told
 
     def _complain(self, place: int, message: str | None) -> None:
