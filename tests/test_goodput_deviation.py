@@ -22,16 +22,9 @@ def test_anomalous_steps_do_not_shift_the_ideal() -> None:
     assert ideal_step_ns(times(1.0, 1.1, 0.9, 1.0, 500.0)) == pytest.approx(1.0e9)
 
 
-<<<<<<< HEAD
-@given(st.integers(-16, 16), st.integers(3, 50))
-def test_the_ideal_scales_with_the_length_of_steps(power: int, count: int) -> None:
-    # Powers of two scale floats exactly: a step on the very edge of the usual stays on it.
-    length = 2.0**power
-=======
 @given(st.integers(-17, 17), st.integers(3, 50))
 def test_the_ideal_scales_with_the_length_of_steps(exponent: int, count: int) -> None:
     length = 2.0**exponent  # Exact, so that no step changes sides of a bound by rounding.
->>>>>>> classes
     pattern = [1.0 + 0.01 * (index % 3) for index in range(count)]
     short, long = (
         ideal_step_ns(times(*pattern)),
