@@ -136,7 +136,7 @@ def _share(ask: Callable[[Usage], object], accord: Accord, tracker: BudgetTracke
         begun = time.perf_counter()
         ask(usage)
         asking_s += time.perf_counter() - begun
-        time.sleep(STEP_S)  # noqa: TID251 - stands for the step's work
+        SYSTEM.sleep(STEP_S)  # stands for the step's work
         tracker.count(usage)
         accord.ran(usage)
     return asking_s / (STEPS * STEP_S)
