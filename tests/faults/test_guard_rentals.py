@@ -98,7 +98,7 @@ def rented(guard: BudgetGuard, vendor: StandIn, clock: ManualClock, **changes: o
 
 def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock) -> Watch:
     place = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock, timeout_s=1.0)
-    return Watch(place, Duration.parse("30s"), clock)
+    return Watch(place, Duration.parse("30s"))
 
 
 def events(guard: BudgetGuard) -> list[str]:
@@ -236,8 +236,10 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         clock.step_wall(-8 * HOUR)
-        watch.round()
+        while watch.round():
+            pass
         assert vendor.running() == []
+        assert guard.total_spent == 20.0
 
     @pytest.mark.parametrize("mode", ["ignore", "fail", "hang"])
     def test_a_termination_that_does_not_work_is_tried_again_and_the_hold_stays(

@@ -120,6 +120,7 @@ def test_when_the_money_ends_so_does_the_command(tmp_path: Path) -> None:
     assert "whole" in outcome.stopped_because
     assert outcome.actual <= Money.parse("4 USD") + terms().overshoot()
     assert any("no more money" in line for line in said)
+    assert any("50 % of its time or money used" in line for line in said)
 
 
 def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
@@ -129,7 +130,7 @@ def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
     short = terms(most="3s", notice="1s", slice="1s")
     outcome = supervise(guard, short, *python("import signal; signal.pause()"), said=said)
     assert "longest time of 3.0s" in outcome.stopped_because
-    assert [line.split(" ")[0] for line in said if "longest time used" in line] == ["50"]
+    assert [line.split(" ")[0] for line in said if "time or money used" in line] == ["50"]
     assert outcome.actual <= short.cost(3 * 10**9) + short.overshoot()
 
 

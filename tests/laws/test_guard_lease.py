@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.errors import InvalidValue
-from outlay.guard.lease import Terms
+from outlay.guard.lease import Terms, warnings
 from outlay.units import Duration, Money, Rate
 
 HOUR = 3600 * 10**9
@@ -62,10 +62,14 @@ def test_the_documents_figures() -> None:
 
 
 def test_each_warning_comes_once() -> None:
-    terms = Terms(rate=Rate.parse("1 USD/h"), most=Duration.parse("100m"))
-    minute = 60 * 10**9
-    seen = [terms.warnings((n - 1) * minute, n * minute) for n in range(1, 101)]
+    seen = [warnings(100, n - 1, n) for n in range(1, 101)]
     assert [(n, w) for n, w in enumerate(seen, 1) if w] == [(50, (50,)), (75, (75,)), (90, (90,))]
+
+
+def test_the_longest_run_ends_with_the_money_or_the_time_whichever_is_first() -> None:
+    terms = Terms(rate=Rate.parse("1 USD/h"), most=Duration.parse("3h"))
+    assert terms.longest_ns(Money.parse("2 USD")) == 2 * HOUR
+    assert terms.longest_ns(Money.parse("4 USD")) == 3 * HOUR
 
 
 def test_a_free_thing_is_never_stopped_for_money() -> None:

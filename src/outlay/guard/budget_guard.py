@@ -30,7 +30,7 @@ from outlay.guard.errors import CeilingUnusable
 from outlay.guard.filelog import FileSpendLog
 from outlay.guard.policy import Ceilings, Settled
 from outlay.guard.posting import Posting
-from outlay.guard.scopes import lab_of
+from outlay.guard.scopes import lab_of, scopes_of
 from outlay.guard.spendlog import MemorySpendLog, SpendLog, Verification
 from outlay.guard.standing import Standing, doubts, standings
 from outlay.units import Money
@@ -288,6 +288,15 @@ class BudgetGuard:
     def holds(self) -> tuple[Hold, ...]:
         """Return the unresolved holds, oldest first."""
         return tuple(self.log.books().open.values())
+
+    def room_of(self, hold: Hold) -> Money:
+        """Return what a hold could grow to: what it has, and what its tightest scope has left."""
+        books, ceilings = self.log.books(), self.ceilings
+        return hold.amount + min(
+            Money(limit.micros - books.captured(scope) - books.held(scope), self.currency)
+            for scope in scopes_of(hold.lab, hold.day)
+            if (limit := ceilings.of(scope)) is not None
+        )
 
     def standings(self) -> tuple[Standing, ...]:
         """Return how every scope that has a limit stands today, the whole first."""

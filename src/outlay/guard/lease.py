@@ -68,9 +68,8 @@ class Terms:
 
     def stop_ns(self, held: Money) -> int | None:
         """Return the elapsed time at which stopping must begin; None when nothing ends it."""
-        ends = [self.paid_ns(held), None if self.most is None else self.most.ns]
-        known = [end for end in ends if end is not None]
-        return min(known) - self.notice.ns if known else None
+        longest_ns = self.longest_ns(held)
+        return None if longest_ns is None else longest_ns - self.notice.ns
 
     def ask_ns(self, held: Money) -> int | None:
         """Return the elapsed time at which to ask for more: half a slice before stopping."""
@@ -80,9 +79,14 @@ class Terms:
             return None
         return paid - self.notice.ns - self.slice.ns // 2
 
-    def warnings(self, since_ns: int, until_ns: int) -> tuple[int, ...]:
-        """Return the percentages of the longest run that were passed in ``(since, until]``."""
-        if self.most is None:
-            return ()
-        most = self.most.ns
-        return tuple(p for p in WARNINGS if since_ns * 100 < p * most <= until_ns * 100)
+    def longest_ns(self, room: Money) -> int | None:
+        """Return how long it can run at most, with ``room`` for it; None when nothing ends it."""
+        ends = (self.paid_ns(room), None if self.most is None else self.most.ns)
+        return min((end for end in ends if end is not None), default=None)
+
+
+def warnings(longest_ns: int | None, since_ns: int, until_ns: int) -> tuple[int, ...]:
+    """Return the percentages of the longest run that were passed in ``(since, until]``."""
+    if longest_ns is None:
+        return ()
+    return tuple(p for p in WARNINGS if since_ns * 100 < p * longest_ns <= until_ns * 100)

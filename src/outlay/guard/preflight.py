@@ -109,13 +109,14 @@ def _stale(guard: BudgetGuard, now_ns: int) -> Check:
 
 
 def _others(census: Census | None) -> Check:
-    if census is None or census.findings or not (census.rows or census.findings):
-        seen = census is not None and not census.findings
-        problem = str(census.findings[0]) if census and census.findings else ""
-        text = problem or "the vendor's console shows no other instance running"
-        return Check(name="others", passed=True if seen else None, text=text)
+    if census is None:
+        text = "the vendor's console shows no other instance running"
+        return Check(name="others", passed=None, text=text)
+    if census.findings:
+        return Check(name="others", passed=None, text=f"{census.findings[0]}; look at the console")
     names = ", ".join(f"{row.name or row.id} ({row.state})" for row in census.rows)
-    return Check(name="others", passed=False, text=f"already running: {names}")
+    text = f"already running: {names}" if names else "the vendor runs nothing else"
+    return Check(name="others", passed=not names, text=text)
 
 
 def _alert(lab: str, cap: Money) -> Check:

@@ -100,10 +100,12 @@ class Tenancy:
     say: Callable[[str], None] = lambda _: None
     timeout_s: float = 60.0
     sightings: Sightings = field(default_factory=Sightings)
+    _ordered_ns: int = field(init=False)
 
     def __post_init__(self) -> None:
         if self.hold.rental is None:
             raise NotARental(self.hold.id)
+        self._ordered_ns = self.clock.monotonic_ns() - self._wall_age_ns()
 
     @property
     def rental(self) -> Rental:
@@ -113,13 +115,22 @@ class Tenancy:
 
     @property
     def age_ns(self) -> int:
-        """How long ago it was ordered."""
+        """How long ago it was ordered, by whichever clock says longer.
+
+        A wall clock that is set back lengthens no life and lowers no cost.
+        """
+        return max(self._wall_age_ns(), self.clock.monotonic_ns() - self._ordered_ns)
+
+    def _wall_age_ns(self) -> int:
         return self.clock.wall_ns() - wall_ns_of(parse_timestamp(self.rental.started))
 
     @property
     def left_ns(self) -> int:
         """How long until it has to be told to end; negative when that is overdue."""
-        return wall_ns_of(parse_timestamp(self.rental.deadline)) - self.clock.wall_ns()
+        started, deadline = (
+            wall_ns_of(parse_timestamp(ts)) for ts in (self.rental.started, self.rental.deadline)
+        )
+        return deadline - started - self.age_ns
 
     def cost(self) -> Money:
         """What it has cost by now, estimated from the time since it was ordered."""

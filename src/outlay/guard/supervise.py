@@ -18,7 +18,7 @@ from types import FrameType
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.lease import Terms
+from outlay.guard.lease import Terms, warnings
 from outlay.guard.leasing import Lease
 from outlay.guard.processes import MARK_VARIABLE, anything_left, signal_all
 from outlay.units import Money
@@ -99,6 +99,7 @@ class Supervisor:
             CommandNotStarted: There is no such program.
         """
         self._lease = Lease.open(self._guard, self._label, self._terms, environ, lab=self._lab)
+        self._longest_ns = self._terms.longest_ns(self._guard.room_of(self._lease.hold))
         self._say_terms()
         self._mark = secrets.token_hex(8)
         with self._signals_forwarded():
@@ -152,9 +153,9 @@ class Supervisor:
             self._keep_keeper()
 
     def _warn(self, now_ns: int) -> None:
-        for percent in self._terms.warnings(self._seen_ns, now_ns):
+        for percent in warnings(self._longest_ns, self._seen_ns, now_ns):
             spent = self._terms.cost(now_ns)
-            self._say(f"{percent} % of its longest time used, {spent} so far")
+            self._say(f"{percent} % of its time or money used, {spent} so far")
         self._seen_ns = now_ns
 
     def _pay(self, now_ns: int) -> None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from outlay.clock import SYSTEM, Clock, utc_text
+from outlay.clock import SYSTEM, utc_text
 from outlay.errors import OutlayError
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
@@ -45,16 +45,9 @@ def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: 
 class Watch:
     """One rental, watched until its hold is resolved."""
 
-    def __init__(self, place: Tenancy, poll: Duration, clock: Clock = SYSTEM) -> None:
+    def __init__(self, place: Tenancy, poll: Duration) -> None:
         self._place = place
         self._poll = poll
-        self._clock = clock
-        # On the monotonic clock as well: a wall clock set back must not lengthen its life.
-        self._due_ns = clock.monotonic_ns() + place.left_ns
-
-    def overdue(self) -> bool:
-        """Return whether it has to end, by either clock."""
-        return self._place.left_ns <= 0 or self._clock.monotonic_ns() >= self._due_ns
 
     def round(self) -> bool:
         """Look and act once; return whether there is anything left to watch."""
@@ -64,12 +57,11 @@ class Watch:
             return False
         place.hold = books.open[place.hold.id]
         readable = place.look()
-        return place.act(overdue=self.overdue(), readable=readable) != "gone"
+        return place.act(overdue=place.left_ns <= 0, readable=readable) != "gone"
 
     def pause_s(self) -> float:
         """Return how long to wait: never past the deadline, and briefly once it has passed."""
-        poll = self._poll.seconds
-        until_due = min(self._place.left_ns, self._due_ns - self._clock.monotonic_ns()) / 1e9
+        poll, until_due = self._poll.seconds, self._place.left_ns / 1e9
         return max(0.05, min(poll, until_due)) if until_due > 0 else min(poll, 15.0)
 
 

@@ -1,0 +1,92 @@
+"""Lines that are chained well and still can't be true: refused, with their number."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.chain import START, Scanned, link_entries
+from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Extended, Held, Sealed, Voided
+from outlay.guard.errors import SpendLogAltered
+from outlay.guard.filelog import FileSpendLog
+from outlay.guard.posting import Posting
+
+TS, DAY = "2026-11-15T10:00:00Z", "2026-11-15"
+
+
+def held(hold: str, *, currency: str = "USD", v: int = SCHEMA) -> Held:
+    return Held(
+        v=v, ts=TS, op_label="a", currency=currency, estimated=Decimal(1), hold=hold,
+        lab="buffer", day=DAY,
+    )  # fmt: skip
+
+
+def void(hold: str) -> Voided:
+    return Voided(v=SCHEMA, ts=TS, op_label="a", currency="USD", hold=hold, reason="x")
+
+
+def capture(hold: str) -> Captured:
+    return Captured(
+        v=SCHEMA, ts=TS, op_label="a", currency="USD", actual=Decimal(1), hold=hold,
+        lab="buffer", day=DAY,
+    )  # fmt: skip
+
+
+def extend(hold: str) -> Extended:
+    return Extended(v=SCHEMA, ts=TS, op_label="a", currency="USD", estimated=Decimal(1), hold=hold)
+
+
+SEAL = Sealed(v=SCHEMA, ts=TS, op_label="", currency="USD", torn_from=3, torn_bytes=4)
+
+
+@pytest.mark.parametrize(
+    ("entries", "line"),
+    [
+        ([held("h"), held("h")], 2),
+        ([held("h"), void("h"), held("h")], 3),
+        ([held("h"), void("h"), void("h")], 3),
+        ([held("h"), void("h"), capture("h")], 3),
+        ([held("h"), capture("h"), extend("h")], 3),
+        ([capture("nobody")], 1),
+        ([held("h"), held("i", currency="EUR")], 2),
+        ([held("h"), held("i", v=SCHEMA + 1)], 2),
+    ],
+)
+def test_a_line_that_contradicts_those_before_it_is_refused_with_its_number(
+    tmp_path: Path, entries: list[AnyEntry], line: int
+) -> None:
+    path = tmp_path / "spend.jsonl"
+    empty = Scanned(lines=(), link=START, torn=b"", findings=())
+    path.write_bytes(link_entries(empty, entries, ts=TS))
+    with pytest.raises(SpendLogAltered, match=f"line {line}"):
+        BudgetGuard(50, path, environ={}).authorize("next", 1)
+
+
+def test_a_contradiction_is_refused_before_it_is_written(tmp_path: Path) -> None:
+    log = FileSpendLog(tmp_path / "spend.jsonl")
+    log.transact(lambda _: Posting((held("h"),), None))
+    before = log.path.read_bytes()
+    with pytest.raises(SpendLogAltered):
+        log.transact(lambda _: Posting((held("h"),), None))
+    assert log.path.read_bytes() == before
+    assert log.books().held() == 1_000_000
+
+
+def test_a_seal_without_anything_torn_moves_no_money(tmp_path: Path) -> None:
+    log = FileSpendLog(tmp_path / "spend.jsonl")
+    log.transact(lambda _: Posting((SEAL,), None))
+    assert log.books().held() == 0
+
+
+@pytest.mark.parametrize("field", ["estimated", "actual"])
+def test_an_amount_that_is_no_number_is_refused(tmp_path: Path, field: str) -> None:
+    path = tmp_path / "spend.jsonl"
+    path.write_bytes(
+        msgspec.json.encode({"ts": TS, "op_label": "a", field: "lots", "currency": "USD"}) + b"\n"
+    )
+    with pytest.raises(SpendLogAltered, match="line 1"):
+        BudgetGuard(50, path, environ={}).authorize("next", 1)

@@ -1,0 +1,25 @@
+"""A spend log as schema 1 wrote it still reads, whatever the program has become since."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from outlay.guard.budget_guard import BudgetGuard
+
+GOLDEN = Path(__file__).parent / "data" / "spend-log-v1"
+
+
+def test_a_log_of_schema_1_reads_verifies_and_goes_on(tmp_path: Path) -> None:
+    directory = tmp_path / "books"
+    shutil.copytree(GOLDEN, directory)
+    guard = BudgetGuard(25, directory / "spend.jsonl", environ={})
+    verification = guard.verify()
+    assert verification.sound
+    assert [finding.line for finding in verification.findings] == [7]
+    assert (guard.total_spent, guard.held) == (2.75, 7.0)
+    pod = guard.holds()[0]
+    assert (pod.resource, pod.state, pod.op_label) == ("pod-1", "created", "lab02-pod")
+    assert "raised from 20.00 to 25.00" in str(guard.findings()[0])
+    guard.authorize("next", 1)
+    assert guard.verify().sound
