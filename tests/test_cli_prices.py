@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from fake_vendor import Answer, FakeVendor, as_json, serving
 from outlay.cli.app import app, main
-from outlay.errors import OutlayError
+from outlay.errors import InvalidValue, OutlayError
 from outlay.prices.lookup import NothingLoaded
 from vendor_shapes import (
     lambda_answer,
@@ -230,6 +230,20 @@ def test_the_survey_is_written_with_its_pick(tmp_path: Path) -> None:
 def test_the_survey_keeps_what_it_fetched() -> None:
     outlay("survey")
     assert outlay_json("prices", "list")["offers"]
+
+
+@pytest.mark.usefixtures("vendors")
+def test_a_file_that_cannot_be_written_is_an_error_that_names_it(tmp_path: Path) -> None:
+    taken = tmp_path / "file"
+    taken.write_text("")
+    outlay("prices", "fetch")
+    for words in (
+        ["survey", "--offline", "-o", str(taken)],
+        ["prices", "export", str(taken / "h.json")],
+        ["prices", "history", "RTX3090", "--png", str(taken / "h.png")],
+    ):
+        with pytest.raises(InvalidValue, match="can be written"):
+            outlay(*words)
 
 
 def test_the_survey_offline_plans_with_the_placeholder_and_says_so(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from outlay.prices.offer import Tier
 from outlay.prices.sources.base import SourceFailed, fetch, fetch_all
 from outlay.prices.sources.csv_catalogs import CsvSource, parse
 from outlay.prices.sources.gpuhunt_catalog import GpuhuntSource
+from outlay.prices.sources.listing import read_price
 from outlay.prices.sources.manual import ManualSource
 from outlay.prices.sources.registry import sources_named
 from outlay.units import Money, Rate
@@ -101,6 +102,21 @@ def test_a_bad_line_is_a_finding_with_its_number(tmp_path: Path, row: str, why: 
 def test_a_file_of_another_kind_is_a_failure(tmp_path: Path, text: str) -> None:
     with pytest.raises(SourceFailed):
         CsvSource(saved(tmp_path / "aws.csv", text)).load(1)
+
+
+@given(
+    st.decimals(0, 10**6, places=6).map(str)
+    | st.from_regex(r"[0-9]{0,4}\.?[0-9]{0,8}", fullmatch=True)
+    | st.text(max_size=5)
+)
+def test_a_price_is_read_as_money_reads_it(text: str) -> None:
+    try:
+        expected = Money.parse(text)
+    except InvalidValue:
+        with pytest.raises(InvalidValue, match="price: got"):
+            read_price(text)
+    else:
+        assert read_price(text) == expected
 
 
 def test_a_file_that_is_not_there_is_a_failure(tmp_path: Path) -> None:

@@ -111,8 +111,10 @@ def test_an_offer_has_gpus(count: int) -> None:
 
 
 def test_an_absurd_price_is_refused() -> None:
-    with pytest.raises(InvalidValue, match="price"):
+    with pytest.raises(InvalidValue, match=r"^price"):
         offer("1000001")
+    with pytest.raises(InvalidValue, match="storage_price"):
+        offer(storage_price=Money(10**25))
 
 
 @given(st.integers(1, 10**12), st.integers(1, 64))

@@ -63,6 +63,8 @@ _HOMES = {
     "GoodputCalculator": "outlay.goodput.calculator",
     "GoodputRecorder": "outlay.goodput.recorder",
     "GoodputType": "outlay.goodput.types",
+    "GPUPrice": "outlay.prices.gpu_price",
+    "GPUPriceTracker": "outlay.prices.tracker",
     "iso_cost": "outlay.budget.terms",
     "iso_epochs": "outlay.budget.terms",
     "iso_flops": "outlay.budget.terms",

@@ -288,5 +288,6 @@ def test_any_answer_that_is_read_can_be_screened_and_stored(answer: tuple[Vendor
         return
     for offer in parsed.offers:
         assert 0 <= offer.price.micros < 2**63
+        assert offer.storage_price is None or 0 <= offer.storage_price.micros < 2**63
         assert offer.memory_gb is None or 0 <= offer.memory_gb < 2**31
         assert offer.bandwidth_mbps is None or 0 <= offer.bandwidth_mbps < 2**63

@@ -1,9 +1,11 @@
-"""Offers and price series as tables and JSON rows."""
+"""Offers and price series as tables, JSON rows and files."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 from rich.markup import escape
@@ -11,17 +13,28 @@ from rich.table import Table
 
 from outlay.cli.output import console, new_table, print_findings
 from outlay.clock import utc_text
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import change_percent
 from outlay.prices.offer import Offer
 from outlay.prices.rows import Series
 from outlay.prices.series import PricePoint
+from outlay.prices.snapshot import Snapshot
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 FINDINGS_SHOWN = 10
 _NVLINK = {True: "yes", False: "no", None: ""}
 _WIDE = 110
+
+
+@contextmanager
+def writing_to(option: str, path: Path) -> Iterator[None]:
+    """Turn a file that cannot be written into an error that names the option and the path."""
+    try:
+        yield
+    except OSError as error:
+        expected = f"a place that can be written ({error.strerror})"
+        raise InvalidValue(option, str(path), expected) from None
 
 
 def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
@@ -53,6 +66,17 @@ def priced(offer: Offer) -> dict[str, Any]:
     """Return every field of an offer, and its price per GPU, for JSON."""
     row = {field.name: getattr(offer, field.name) for field in fields(offer)}
     return row | {"price_per_gpu": offer.price_per_gpu}
+
+
+def summary(snapshot: Snapshot) -> dict[str, object]:
+    """Return what a fetch brought, for JSON."""
+    return {
+        "source": snapshot.source,
+        "fetched_ns": snapshot.fetched_ns,
+        "failed": snapshot.failed,
+        "offers": len(snapshot.offers),
+        "findings": snapshot.findings,
+    }
 
 
 def series_table(points: Sequence[PricePoint]) -> Table:

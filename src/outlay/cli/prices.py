@@ -11,7 +11,15 @@ from rich.progress import Progress, SpinnerColumn, TextColumn
 from sqlalchemy import Engine
 
 from outlay.cli.output import AsJson, console, errors, new_table, print_findings, print_json
-from outlay.cli.price_tables import offer_table, priced, print_some_findings, series_table
+from outlay.cli.price_files import export_prices, import_prices
+from outlay.cli.price_tables import (
+    offer_table,
+    priced,
+    print_some_findings,
+    series_table,
+    summary,
+    writing_to,
+)
 from outlay.clock import SYSTEM, utc_text, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.prices.alerts import AlertRules
@@ -64,7 +72,7 @@ def fetch_prices(
     instants = {snapshot.fetched_ns for snapshot in snapshots}
     raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
     if as_json:
-        print_json({"snapshots": [_summary(one) for one in snapshots], "alerts": raised})
+        print_json({"snapshots": [summary(one) for one in snapshots], "alerts": raised})
     else:
         table = new_table("source", ">offers", ">quarantined", "result")
         for one in snapshots:
@@ -179,7 +187,8 @@ def history(
     if not found and not PriceBook(store).sources():
         raise NothingLoaded
     if png is not None and found:
-        save_png(found, png, title=f"{gpu}: cheapest offer per GPU-hour")
+        with writing_to("--png", png):
+            save_png(found, png, title=f"{gpu}: cheapest offer per GPU-hour")
     if as_json:
         print_json({"points": found})
     elif not found:
@@ -242,61 +251,8 @@ def stats(as_json: AsJson = False) -> None:
         console.print(f"{state.source}: {loaded}, {state.offers:,} offers", markup=False)
 
 
-@app.command("import")
-def import_prices(
-    path: Annotated[Path, typer.Argument(help="price_history.json, or a catalog as CSV.")],
-    as_json: AsJson = False,
-) -> None:
-    """Import a price history, or a catalog in gpuhunt's or SkyPilot's CSV dialect.
-
-    Example: outlay prices import ~/.context/training/prices/price_history.json
-    """
-    if path.suffix.lower() == ".csv":
-        _import_catalog(path, as_json=as_json)
-        return
-    from outlay.prices.exchange import history_file, import_history
-
-    imported = import_history(open_store(), history_file(path.expanduser()))
-    if as_json:
-        print_json(imported)
-        return
-    console.print(f"{imported.added:,} prices added, {imported.known:,} known before.")
-    print_some_findings(imported.findings)
-
-
-def _import_catalog(path: Path, *, as_json: bool) -> None:
-    from outlay.prices.sources.base import SourceFailed, fetch
-    from outlay.prices.sources.csv_catalogs import CsvSource
-
-    source = CsvSource(path.expanduser())
-    snapshot = fetch(source)
-    if snapshot.failed:
-        raise SourceFailed(source.name, snapshot.findings[0].message)
-    PriceBook(open_store()).record([snapshot])
-    if as_json:
-        print_json(_summary(snapshot))
-        return
-    console.print(f"{len(snapshot.offers):,} offers of {source.provider}.", markup=False)
-    print_some_findings(snapshot.findings)
-
-
-@app.command("export")
-def export_prices(
-    path: Annotated[Path, typer.Argument(help="Where to write price_history.json.")],
-    as_json: AsJson = False,
-) -> None:
-    """Write every price to a price_history.json, keeping what stands in it already.
-
-    Example: outlay prices export price_history.json
-    """
-    from outlay.prices.exchange import export_history, history_file
-
-    target = history_file(path.expanduser())
-    count = export_history(open_store(), target)
-    if as_json:
-        print_json({"prices": count, "path": target})
-    else:
-        console.print(f"{count:,} prices in {target}", markup=False, soft_wrap=True)
+app.command("import")(import_prices)
+app.command("export")(export_prices)
 
 
 def _show(
@@ -338,13 +294,3 @@ def _instant(text: str) -> int:
     except ValueError:
         expected = "an ISO date or time such as 2026-01-31T12:00"
         raise InvalidValue("--at", text, expected) from None
-
-
-def _summary(snapshot: Snapshot) -> dict[str, object]:
-    return {
-        "source": snapshot.source,
-        "fetched_ns": snapshot.fetched_ns,
-        "failed": snapshot.failed,
-        "offers": len(snapshot.offers),
-        "findings": snapshot.findings,
-    }

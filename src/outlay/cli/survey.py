@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.output import AsJson, console, print_json
-from outlay.cli.price_tables import offer_table, priced, print_some_findings
+from outlay.cli.price_tables import offer_table, priced, print_some_findings, writing_to
 from outlay.cli.prices import ask
 from outlay.clock import SYSTEM
 from outlay.errors import Finding
@@ -46,8 +46,9 @@ def show_survey(
     result = survey(snapshots, gpus=gpus, taken_ns=SYSTEM.wall_ns(), only=gpu or ())
     path = None if output is None else output / FILE_NAME
     if path is not None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(as_markdown(result), encoding="utf-8")
+        with writing_to("--output", path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(as_markdown(result), encoding="utf-8")
     if as_json:
         print_json(_as_json(result, path))
         return

@@ -66,8 +66,9 @@ class Offer:
     def __post_init__(self) -> None:
         if not 1 <= self.gpu_count <= MOST_GPUS:
             raise InvalidValue("gpu_count", self.gpu_count, f"1 to {MOST_GPUS} GPUs")
-        if not 0 <= self.price.micros <= HIGHEST_PRICE:
-            raise InvalidValue("price", str(self.price), "between 0 and a million per hour")
+        for name, amount in (("price", self.price), ("storage_price", self.storage_price)):
+            if amount is not None and not 0 <= amount.micros <= HIGHEST_PRICE:
+                raise InvalidValue(name, str(amount), "between 0 and a million")
 
     @property
     def price_per_gpu(self) -> Money:

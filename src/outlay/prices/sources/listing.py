@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from outlay.prices.gpus import resolve
 from outlay.prices.interconnect import nvlink_between
@@ -37,7 +36,7 @@ class Listing:
             provider=provider,
             gpu=gpu.name,
             gpu_count=self.gpu_count,
-            price=_money(self.price),
+            price=read_price(self.price),
             tier=self.tier,
             memory_gb=gpu.memory_gb,
             nvlink=nvlink,
@@ -49,7 +48,10 @@ class Listing:
         )
 
 
-@lru_cache(maxsize=65_536)
-def _money(price: str | float) -> Money:
-    """Catalogs repeat a price in every region, and reading an exact decimal is not free."""
+def read_price(price: str | float) -> Money:
+    """Return a price as Money; plain digits, which a catalog has by the ten thousand, at once."""
+    if isinstance(price, str) and price.isascii():
+        whole, _, fraction = price.partition(".")
+        if whole.isdigit() and len(fraction) <= 6 and (fraction.isdigit() or not fraction):
+            return Money(int(whole + fraction.ljust(6, "0")))
     return Money.parse(price, name="price")
