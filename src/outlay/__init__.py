@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from outlay.advise.optimizer import CostOptimizer
+    from outlay.advise.recommendation import OptimizationRecommendation
     from outlay.budget.measurable import BudgetRefused
     from outlay.budget.snapshots import BudgetChanged
     from outlay.budget.terms import (
@@ -47,6 +49,7 @@ _HOMES = {
     "BudgetRefused": "outlay.budget.measurable",
     "BudgetTracker": "outlay.budget.tracker",
     "CostAnalyzer": "outlay.cost.analyzer",
+    "CostOptimizer": "outlay.advise.optimizer",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "Finding": "outlay.errors",
@@ -56,6 +59,7 @@ _HOMES = {
     "GPUPriceTracker": "outlay.prices.tracker",
     "Guarding": "outlay.guard.gate",
     "Money": "outlay.units",
+    "OptimizationRecommendation": "outlay.advise.recommendation",
     "OutlayError": "outlay.errors",
     "PriceAlert": "outlay.prices.gpu_price",
     "PriceHistory": "outlay.prices.gpu_price",
@@ -83,6 +87,7 @@ __all__ = [
     "BudgetRefused",
     "BudgetTracker",
     "CostAnalyzer",
+    "CostOptimizer",
     "Duration",
     "Energy",
     "Finding",
@@ -92,6 +97,7 @@ __all__ = [
     "GPUPriceTracker",
     "Guarding",
     "Money",
+    "OptimizationRecommendation",
     "OutlayError",
     "PriceAlert",
     "PriceHistory",
