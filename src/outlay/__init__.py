@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from outlay.advise.optimizer import CostOptimizer
+    from outlay.advise.recommendation import OptimizationRecommendation
     from outlay.budget.measurable import BudgetRefused
     from outlay.budget.snapshots import BudgetChanged
     from outlay.budget.terms import (
@@ -53,6 +55,7 @@ _HOMES = {
     "BudgetTracker": "outlay.budget.tracker",
     "comm_cap": "outlay.budget.terms",
     "CostAnalyzer": "outlay.cost.analyzer",
+    "CostOptimizer": "outlay.advise.optimizer",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "energy_cap": "outlay.budget.terms",
@@ -71,6 +74,7 @@ _HOMES = {
     "iso_time": "outlay.budget.terms",
     "iso_tokens": "outlay.budget.terms",
     "Money": "outlay.units",
+    "OptimizationRecommendation": "outlay.advise.recommendation",
     "OutlayError": "outlay.errors",
     "PriceAlert": "outlay.prices.gpu_price",
     "PriceHistory": "outlay.prices.gpu_price",
@@ -92,6 +96,7 @@ __all__ = [
     "BudgetRefused",
     "BudgetTracker",
     "CostAnalyzer",
+    "CostOptimizer",
     "Duration",
     "Energy",
     "Finding",
@@ -105,6 +110,7 @@ __all__ = [
     "GoodputType",
     "Guarding",
     "Money",
+    "OptimizationRecommendation",
     "OutlayError",
     "PriceAlert",
     "PriceHistory",

@@ -1,0 +1,1 @@
+"""What to change: recommendations computed from measured facts, with their evidence."""

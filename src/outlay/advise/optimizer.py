@@ -1,0 +1,246 @@
+"""CostOptimizer: documented recommendations, kept in the store, each piece of advice once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from sqlalchemy import select
+
+from outlay.advise import batch_size, dataset, stopping, tiers
+from outlay.advise.memory import MemoryModel
+from outlay.advise.overhead import Checkpointing, recommend_checkpoint_interval
+from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
+from outlay.advise.run_advice import Circumstances, advise_run
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.cost.reading import read_whole_run
+from outlay.errors import InvalidValue
+from outlay.prices.gpu_price import NS_PER_HOUR, as_utc
+from outlay.store import open_store
+from outlay.store.engine import upsert, writing
+from outlay.store.schema import recommendations
+
+Found = OptimizationRecommendation | None
+_DAYS = 30
+_LEAST_MONTHLY_SAVING = 10.0
+
+
+class CostOptimizer:
+    """Recommends what to change, from what was measured.
+
+    The documented arguments are enough for cautious advice; keyword arguments take measurements
+    that sharpen it. Every method returns None where nothing worth saying is known.
+
+    Args:
+        data_dir: Where to keep recommendations; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        clock: When advice is given, and what "recent" ends at.
+    """
+
+    def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
+        self._store = open_store(data_dir)
+        self._clock = clock
+
+    def recommend_batch_size(
+        self,
+        current_batch_size: int,
+        gpu_vram_gb: float,
+        model_param_count: int,
+        current_throughput: float,
+        gpu_price_per_hour: float,
+        epoch_hours: float,
+        *,
+        throughputs: Mapping[int, float] | None = None,
+        noise_scale: float | None = None,
+        memory: MemoryModel | None = None,
+        subject: str = "",
+    ) -> Found:
+        """Return a batch size that fits and is expected to be cheaper.
+
+        Args:
+            current_batch_size: Samples a step.
+            gpu_vram_gb: Memory of the GPU.
+            model_param_count: Parameters, all on that GPU.
+            current_throughput: Samples per second.
+            gpu_price_per_hour: Of the GPU.
+            epoch_hours: What the saving is of.
+            throughputs: Samples per second measured at several batch sizes.
+            noise_scale: The gradient noise scale (``outlay.advise.noise_scale``).
+            memory: Measured memory (``outlay.advise.memory.measured_memory``).
+            subject: The run or model it is about.
+        """
+        now = batch_size.BatchSituation(
+            batch=current_batch_size,
+            gpu_gb=gpu_vram_gb,
+            parameters=model_param_count,
+            throughput=current_throughput,
+            price_per_hour=gpu_price_per_hour,
+            hours=epoch_hours,
+            throughputs=throughputs,
+            critical=noise_scale,
+            memory=memory,
+        )
+        return self._keep(batch_size.recommend_batch_size(now), subject)
+
+    def recommend_early_stopping(
+        self,
+        validation_loss_history: Sequence[float],
+        gpu_price_per_hour: float,
+        hours_per_epoch: float,
+        improvement_threshold: float = 0.001,
+        patience: int = 3,
+        *,
+        total_epochs: int | None = None,
+        probability: float = stopping.STATED_PROBABILITY,
+        subject: str = "",
+    ) -> Found:
+        """Return the advice to stop where beating the best loss by the end is improbable.
+
+        Only epochs that are still ahead count as saved.
+        """
+        found = stopping.recommend_early_stopping(
+            stopping.higher_is_better(validation_loss_history, "loss"),
+            stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour),
+            threshold=improvement_threshold,
+            patience=patience,
+            total_epochs=total_epochs,
+            probability=probability,
+        )
+        return self._keep(found, subject)
+
+    def recommend_epoch_count(
+        self,
+        validation_scores: Sequence[float],
+        gpu_price_per_hour: float,
+        hours_per_epoch: float,
+        score_type: str = "accuracy",
+        *,
+        subject: str = "",
+    ) -> Found:
+        """Return how many epochs the next training needs; None for a training that gets worse."""
+        epoch = stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour)
+        values = stopping.higher_is_better(validation_scores, score_type)
+        return self._keep(stopping.recommend_epoch_count(values, epoch), subject)
+
+    def recommend_dataset_size(
+        self,
+        dataset_size: int,
+        validation_accuracy_curve: Mapping[int, float],
+        gpu_price_per_hour: float,
+        hours_per_epoch: float,
+        num_epochs: int,
+        *,
+        subject: str = "",
+    ) -> Found:
+        """Return a smaller dataset that keeps nearly all of the accuracy."""
+        hours = hours_per_epoch * num_epochs
+        found = dataset.recommend_dataset_size(
+            dataset_size, validation_accuracy_curve, hours * gpu_price_per_hour, hours
+        )
+        return self._keep(found, subject)
+
+    def recommend_compute_tier(
+        self,
+        current_gpu: str,
+        current_price_per_hour: float,
+        current_throughput: float,
+        alternative_gpus: Mapping[str, tuple[float, float]],
+        daily_training_hours: float = 8.0,
+        *,
+        subject: str = "",
+    ) -> Found:
+        """Return the GPU on which a month's work costs least, speed counted both ways.
+
+        Args:
+            current_gpu: What is used now.
+            current_price_per_hour: Its price.
+            current_throughput: Its throughput, in any unit.
+            alternative_gpus: Price per hour and throughput of others, by name.
+            daily_training_hours: How long the present GPU trains a day.
+            subject: The run or model it is about.
+        """
+        if not 0 < daily_training_hours <= 24:
+            raise InvalidValue("daily_training_hours", daily_training_hours, "up to 24 hours")
+        current = tiers.Option(
+            name=current_gpu, price_per_hour=current_price_per_hour, speed=current_throughput
+        )
+        others = [
+            tiers.Option(name=name, price_per_hour=price, speed=speed)
+            for name, (price, speed) in alternative_gpus.items()
+        ]
+        work = current_throughput * daily_training_hours * _DAYS
+        found = tiers.recommend_compute_tier(
+            current,
+            others,
+            # A day has 24 hours: a slower GPU must still get a month's work done in a month.
+            tiers.Job(work=work, deadline_hours=24.0 * _DAYS),
+            least_saving=_LEAST_MONTHLY_SAVING,
+            per="a month",
+        )
+        return self._keep(found, subject)
+
+    def recommend_checkpoint_interval(self, measured: Checkpointing, *, subject: str = "") -> Found:
+        """Return a better interval between checkpoints (Young 1974, Daly 2006, exact)."""
+        return self._keep(recommend_checkpoint_interval(measured), subject)
+
+    def advise_run(
+        self, run_dir: Path | str, around: Circumstances | None = None
+    ) -> list[OptimizationRecommendation]:
+        """Return everything that a run's log says should be changed.
+
+        Raises:
+            NotARun: There is no run log.
+        """
+        reading = read_whole_run(run_dir, self._clock.wall_ns())
+        found = [self._stamped(each) for each in advise_run(reading, around)]
+        self._record(found, instead_of=reading.identity.run_id)
+        return found
+
+    def get_all_recommendations(self, hours: float = 24) -> list[OptimizationRecommendation]:
+        """Return the advice of the last hours, each piece once, the largest saving first."""
+        since_ns = self._clock.wall_ns() - round(hours * NS_PER_HOUR)
+        query = select(recommendations.c.body).where(recommendations.c.at_ns > since_ns)
+        with self._store.begin() as connection:
+            bodies = connection.scalars(query).all()
+        return merged(OptimizationRecommendation.from_dict(body) for body in bodies)
+
+    def get_high_confidence_recommendations(
+        self, confidence_threshold: float = 0.8
+    ) -> list[OptimizationRecommendation]:
+        """Return recent advice that is at least so sure."""
+        recent = self.get_all_recommendations()
+        return [each for each in recent if each.confidence >= confidence_threshold]
+
+    def get_total_potential_savings(self) -> float:
+        """Return what recent advice saves in all; what saves the same money counts once."""
+        return total_savings(self.get_all_recommendations())
+
+    def _keep(self, found: Found, subject: str) -> Found:
+        if found is None:
+            return None
+        stamped = self._stamped(replace(found, subject=subject))
+        self._record([stamped])
+        return stamped
+
+    def _stamped(self, found: OptimizationRecommendation) -> OptimizationRecommendation:
+        return replace(found, timestamp=utc_datetime(self._clock.wall_ns()))
+
+    def _record(
+        self, found: Sequence[OptimizationRecommendation], *, instead_of: str | None = None
+    ) -> None:
+        """Keep advice; where a subject is named, instead of all that was said about it before."""
+        rows = [
+            {
+                "key": each.key,
+                "category": each.category,
+                "subject": each.subject,
+                "body": each.to_dict(),
+                "at_ns": wall_ns_of(as_utc(each.timestamp)),
+            }
+            for each in found
+        ]
+        with writing(self._store) as connection:
+            if instead_of is not None:
+                mine = recommendations.c.subject == instead_of
+                connection.execute(recommendations.delete().where(mine))
+            upsert(connection, recommendations, rows, newer="at_ns")

@@ -1,0 +1,168 @@
+"""Advice on what a run spent beside training: how often it saves, and its dearest badput."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from outlay.advise.checkpoints import Reliability, exact, expected_ratio
+from outlay.advise.recommendation import OptimizationRecommendation, confidence_of
+from outlay.errors import InvalidValue
+from outlay.goodput import phases as ph
+from outlay.units.quantity import duration_text
+
+_LEAST_SAVING = 0.10
+_LEAST_SHARE = 0.01  # Below this the two intervals are the same for all practical purposes.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointing:
+    """How a run saves checkpoints and how often it is disrupted, measured; times in seconds.
+
+    Attributes:
+        interval: Work between two checkpoints.
+        save: How long one takes while training stands still.
+        restart: From a disruption until training goes on.
+        mttf: Mean time to failure; None where it was never disrupted.
+        mttf_low: The least that is consistent with what was seen; ``mttf_high`` the most.
+        cost: What the run cost, and what one like it will.
+    """
+
+    interval: float
+    save: float
+    restart: float
+    mttf: float | None
+    mttf_low: float
+    mttf_high: float | None
+    cost: float
+
+    def __post_init__(self) -> None:
+        if not self.interval > 0:
+            raise InvalidValue("interval", self.interval, "a time above zero")
+
+
+def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendation | None:
+    """Return a better interval between checkpoints; None where it would change next to nothing.
+
+    A run that was never disrupted is judged by the least mean time to failure that fits: even
+    then it may be saving too often. That it saves too seldom cannot be concluded.
+    """
+    if of.save <= 0 or of.cost <= 0:
+        return None
+    at = of.mttf_low if of.mttf is None else of.mttf
+    best = exact(Reliability(save=of.save, mttf=at, restart=of.restart))
+    if best <= 0 or (of.mttf is None and best < of.interval):
+        return None
+    mttfs = (of.mttf_low, at, of.mttf_high or 10 * at)
+    shares = sorted(_saved_share(of, best, mttf) for mttf in mttfs)
+    share = _saved_share(of, best, at)
+    saved = share * of.cost
+    if share < _LEAST_SHARE or saved < _LEAST_SAVING:
+        return None
+    reliability = Reliability(save=of.save, mttf=at, restart=of.restart)
+    before, after = (1 / expected_ratio(reliability, tau) for tau in (of.interval, best))
+    measured = of.mttf is not None
+    now_text, best_text = (duration_text(round(s * 1e9)) for s in (of.interval, best))
+    return OptimizationRecommendation(
+        category="checkpoint",
+        title=f"Save a checkpoint every {best_text} of training instead of every {now_text}",
+        description=(
+            f"Predicted goodput rises from {before:.1%} to {after:.1%}: in a run like this one "
+            f"${saved:.2f} (${shares[0] * of.cost:.2f} to ${shares[-1] * of.cost:.2f})."
+        ),
+        estimated_savings=saved,
+        confidence=confidence_of(
+            0.95 if shares[0] > 0 else 0.7, "measured" if measured else "estimated"
+        ),
+        action=f"Set the checkpoint interval to {best_text} of training",
+        risks=["more is lost at a failure"] if best > of.interval else [],
+        savings_low=shares[0] * of.cost,
+        savings_high=shares[-1] * of.cost,
+        grade="measured" if measured else "estimated",
+        evidence=[
+            f"a save takes {duration_text(round(of.save * 1e9))}",
+            f"a restart takes {duration_text(round(of.restart * 1e9))}",
+            f"mean time to failure {duration_text(round(at * 1e9))}"
+            + ("" if measured else " at least: it never failed"),
+        ],
+        assumptions=["failures come at random, independently of each other"],
+        needed=[] if measured else ["a disruption or two, to know how often they come"],
+    )
+
+
+def _saved_share(of: Checkpointing, best: float, mttf: float) -> float:
+    """Return the share of the run's cost that another interval would have saved."""
+    reliability = Reliability(save=of.save, mttf=mttf, restart=of.restart)
+    now, then = expected_ratio(reliability, of.interval), expected_ratio(reliability, best)
+    if now == float("inf"):
+        return 1.0
+    return 1 - then / now
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What helps against a phase, and the share of its cost that it usually wins back."""
+
+    low: float
+    usual: float
+    high: float
+    action: str
+
+
+REMEDIES: Mapping[str, Remedy] = {
+    ph.DATA_LOADING: Remedy(0.3, 0.7, 1.0, "load data in more workers, prefetch and cache it"),
+    "checkpoint_save": Remedy(0.3, 0.7, 0.95, "save asynchronously, beside training"),
+    "checkpoint_restore": Remedy(0.1, 0.4, 0.8, "restore from local disk or a peer's memory"),
+    "evaluation": Remedy(0.0, 0.5, 0.8, "evaluate less often, or on another machine"),
+    "accelerator_init": Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
+    "training_prep": Remedy(0.0, 0.3, 0.7, "prepare data and compile before renting"),
+    ph.PROGRAM_STARTUP: Remedy(0.2, 0.5, 0.9, "keep the compilation cache between starts"),
+    ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
+    ph.RECOVERY: Remedy(0.1, 0.5, 0.9, "restart automatically, and give back what is down"),
+    ph.STALL: Remedy(0.0, 0.3, 0.8, "look for the slow rank, disk or network in the stalled steps"),
+    ph.OTHER: Remedy(0.0, 0.1, 0.5, "put spans around what runs between steps, to see what it is"),
+}
+
+
+def recommend_badput(
+    costs: Mapping[str, float], hours: Mapping[str, float]
+) -> OptimizationRecommendation | None:
+    """Return what to do about the phase with the most recoverable money.
+
+    Args:
+        costs: What each phase cost, in currency units.
+        hours: How long each took.
+    """
+    remedies = {phase: REMEDIES.get(phase, _CUSTOM) for phase in costs if phase != ph.STEP}
+    recoverable = {phase: costs[phase] * remedy.usual for phase, remedy in remedies.items()}
+    if not recoverable:
+        return None
+    worst = max(recoverable, key=lambda phase: recoverable[phase])
+    saved, remedy = recoverable[worst], remedies[worst]
+    if saved < _LEAST_SAVING:
+        return None
+    total = sum(costs.values())
+    share = costs[worst] / total
+    return OptimizationRecommendation(
+        category="badput",
+        title=f"Win back {worst}: {share:.1%} of the cost",
+        description=(
+            f"{worst} cost ${costs[worst]:.2f}. To {remedy.action} usually wins back "
+            f"{remedy.usual:.0%} of that: ${saved:.2f} in a run like this one."
+        ),
+        estimated_savings=saved,
+        estimated_time_saved=hours.get(worst, 0.0) * remedy.usual,
+        confidence=confidence_of(0.9 if remedy.low > 0 else 0.8, "estimated"),
+        action=remedy.action[0].upper() + remedy.action[1:],
+        savings_low=remedy.low * costs[worst],
+        savings_high=remedy.high * costs[worst],
+        grade="estimated",
+        evidence=[
+            f"{p}: ${c:.2f}" for p, c in sorted(costs.items(), key=lambda item: -item[1])[:5]
+        ],
+        assumptions=["how much the remedy wins back is what is usual, not what was measured here"],
+        needed=["the same phase after the change: outlay goodput diff"],
+    )
+
+
+_CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")

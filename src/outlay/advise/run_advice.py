@@ -1,0 +1,150 @@
+"""Everything that a run's own log says should be changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from statistics import median
+
+from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
+from outlay.advise.recommendation import OptimizationRecommendation, merged
+from outlay.advise.stopping import EpochPrice, recommend_early_stopping, recommend_epoch_count
+from outlay.advise.tiers import Job, Option, options_of, recommend_compute_tier
+from outlay.cost.reading import ACCURACY, LOSS, MetricPoint, RunReading
+from outlay.cost.run_cost import RunCost, cost_of
+from outlay.goodput import phases as ph
+from outlay.goodput.reliability import disruptions, mean_time_to_failure
+from outlay.prices.gpus import resolve
+from outlay.prices.offer import Offer
+from outlay.rates import NS_PER_HOUR
+
+_LEAST_SAVING = 0.10
+SPOT_MTTF_HOURS = 6.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What a run's log does not say.
+
+    Attributes:
+        offers: What could be rented instead.
+        speeds: How fast this training would be on other GPUs, the present one being 1.0.
+        total_evaluations: How many times the run will evaluate in all.
+        spot_mttf_hours: Mean time until a spot machine is taken back.
+        deadline_hours: How long a run like this one may take.
+    """
+
+    offers: Sequence[Offer] = ()
+    speeds: Mapping[str, float] = field(default_factory=dict)
+    total_evaluations: int | None = None
+    spot_mttf_hours: float = SPOT_MTTF_HOURS
+    deadline_hours: float | None = None
+
+
+def advise_run(
+    reading: RunReading, around: Circumstances | None = None
+) -> list[OptimizationRecommendation]:
+    """Return what should be changed about a run, the largest saving first; none without a price."""
+    around = around or Circumstances()
+    cost = cost_of(reading)
+    if cost.cost is None or not cost.cost or not cost.wall_ns:
+        return []
+    found = [
+        _stopping(reading, cost, around),
+        _checkpoints(reading, cost),
+        _badput(reading, cost),
+        _compute(reading, cost, around),
+    ]
+    currency = cost.cost.currency
+    return merged(
+        replace(each, subject=cost.run_id, currency=currency) for each in found if each is not None
+    )
+
+
+def _stopping(
+    reading: RunReading, cost: RunCost, around: Circumstances
+) -> OptimizationRecommendation | None:
+    """A live run may stop now; of one that is over the next may be shorter."""
+    losses = reading.told.series(LOSS)
+    points = losses or reading.told.series(ACCURACY)
+    values = [-point.value if losses else point.value for point in points]
+    if len(points) < 2:
+        return None
+    epoch = EpochPrice(hours=_hours_between(points), price_per_hour=_per_hour(cost))
+    if cost.alive:
+        return recommend_early_stopping(values, epoch, total_epochs=around.total_evaluations)
+    return recommend_epoch_count(values, epoch)
+
+
+def _checkpoints(reading: RunReading, cost: RunCost) -> OptimizationRecommendation | None:
+    timeline = reading.view.timeline
+    saves = sum(len(s.timeline.checkpoints) for s in timeline.stretches if s.timeline is not None)
+    phases = reading.view.break_down().phases
+    saving_ns = phases.get("checkpoint_save", 0)
+    worked_ns = phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
+    if not saves or not saving_ns or not worked_ns:
+        return None
+    mttf = mean_time_to_failure(timeline)
+    return recommend_checkpoint_interval(
+        Checkpointing(
+            interval=worked_ns / saves / 1e9,
+            save=saving_ns / saves / 1e9,
+            restart=_restart_s(reading),
+            mttf=None if mttf.mean_ns is None else mttf.mean_ns / 1e9,
+            mttf_low=mttf.low_ns / 1e9,
+            mttf_high=None if mttf.high_ns is None else mttf.high_ns / 1e9,
+            cost=_dollars(cost),
+        )
+    )
+
+
+def _restart_s(reading: RunReading) -> float:
+    found = disruptions(reading.view.timeline)
+    ways_back = [d.down_ns + d.init_ns + d.restore_ns + d.startup_ns for d in found]
+    return sum(ways_back) / len(ways_back) / 1e9 if ways_back else 0.0
+
+
+def _badput(reading: RunReading, cost: RunCost) -> OptimizationRecommendation | None:
+    phases = reading.view.break_down().phases
+    costs = {name: float(money.amount) for name, money in cost.by_phase.items()}
+    return recommend_badput(costs, {name: ns / NS_PER_HOUR for name, ns in phases.items()})
+
+
+def _compute(
+    reading: RunReading, cost: RunCost, around: Circumstances
+) -> OptimizationRecommendation | None:
+    header = reading.view.timeline.attempts[-1].header
+    gpu = resolve(header.gpu) if header.gpu else None
+    if gpu is None or cost.cost is None or not around.offers:
+        return None
+    hours = cost.wall_ns / NS_PER_HOUR
+    current = Option(
+        name=f"{header.gpus}x {gpu.name} as now", price_per_hour=_per_hour(cost), speed=1.0
+    )
+    # The run's own speed is measured; it carries over to the same GPU elsewhere.
+    speeds = {gpu.name: 1.0} | dict(around.speeds)
+    options = options_of(
+        around.offers,
+        speeds,
+        gpus=header.gpus,
+        spot_mttf_hours=around.spot_mttf_hours,
+        currency=cost.cost.currency,
+    )
+    job = Job(work=hours, memory_gb=gpu.memory_gb, deadline_hours=around.deadline_hours)
+    return recommend_compute_tier(
+        current, options, job, least_saving=_LEAST_SAVING, per="for a run like this one"
+    )
+
+
+def _hours_between(points: Sequence[MetricPoint]) -> float:
+    return median(after.t_ns - before.t_ns for before, after in pairwise(points)) / NS_PER_HOUR
+
+
+def _dollars(cost: RunCost) -> float:
+    assert cost.cost is not None
+    return float(cost.cost.amount)
+
+
+def _per_hour(cost: RunCost) -> float:
+    return _dollars(cost) / (cost.wall_ns / NS_PER_HOUR)

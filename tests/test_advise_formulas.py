@@ -1,0 +1,218 @@
+"""The formulas behind advice, held against published figures and independent oracles."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import minimize_scalar
+from scipy.special import lambertw
+
+from outlay.advise.checkpoints import Reliability, daly, exact, expected_ratio, young
+from outlay.advise.curves import draw_curves, fit_power_law, probability_of_beating
+from outlay.advise.memory import GB, estimated_memory, measured_memory
+from outlay.advise.noise_scale import (
+    examples_factor,
+    fit_throughput,
+    noise_scale,
+    steps_factor,
+)
+from outlay.advise.scaling import ScalingLaw, effective_data
+from outlay.advise.scaling_fit import SmallRun, fit_scaling_law
+from outlay.errors import InvalidValue
+
+
+class TestCheckpointInterval:
+    @pytest.mark.parametrize(
+        ("mttf", "expected"),
+        [
+            (1440, (120.000, 116.690, 116.690)),
+            (60, (24.495, 21.275, 21.281)),
+            (10, (10.0, 6.944, 6.983)),
+        ],
+    )
+    def test_young_daly_and_exact(self, mttf: float, expected: tuple[float, ...]) -> None:
+        of = Reliability(save=5, mttf=mttf)
+        found = (young(of), daly(of), exact(of))
+        assert found == pytest.approx(expected, abs=6e-4)
+
+    def test_the_least_overhead_of_a_day_between_failures(self) -> None:
+        of = Reliability(save=5, mttf=1440)
+        assert expected_ratio(of, exact(of)) - 1 == pytest.approx(0.0882, abs=5e-5)
+
+    @given(st.floats(1e-3, 1e3), st.floats(1e-2, 1e5), st.floats(0, 100))
+    def test_the_exact_interval_is_the_lambert_function(
+        self, save: float, mttf: float, restart: float
+    ) -> None:
+        of = Reliability(save=save, mttf=mttf, restart=restart)
+        oracle = mttf * (1 + float(lambertw(-math.exp(-save / mttf - 1)).real))
+        assert exact(of) == pytest.approx(oracle, rel=1e-6, abs=1e-9 * mttf)
+
+    @pytest.mark.parametrize(("save", "mttf"), [(5, 1440), (5, 60), (5, 10), (0.1, 24)])
+    def test_no_other_interval_wastes_less(self, save: float, mttf: float) -> None:
+        of = Reliability(save=save, mttf=mttf, restart=3)
+        best = minimize_scalar(
+            lambda tau: expected_ratio(of, tau), bounds=(1e-6, 5 * mttf), method="bounded"
+        )
+        assert exact(of) == pytest.approx(best.x, rel=1e-3)
+
+    def test_an_interval_that_never_ends_is_infinite(self) -> None:
+        assert expected_ratio(Reliability(save=1, mttf=1), 1e6) == math.inf
+
+    @pytest.mark.parametrize("wrong", [{"mttf": 0.0}, {"save": -1.0}, {"restart": math.inf}])
+    def test_times_that_cannot_be_are_refused(self, wrong: dict[str, float]) -> None:
+        with pytest.raises(InvalidValue, match=next(iter(wrong))):
+            Reliability(**({"save": 1.0, "mttf": 1.0} | wrong))
+
+
+class TestNoiseScale:
+    @pytest.mark.parametrize(
+        ("share", "steps", "examples"), [(1, 2, 2), (0.25, 5, 1.25), (4, 1.25, 5)]
+    )
+    def test_steps_and_examples(self, share: float, steps: float, examples: float) -> None:
+        assert steps_factor(share * 1000, 1000) == steps
+        assert examples_factor(share * 1000, 1000) == examples
+
+    @given(st.floats(1, 1e6), st.floats(1, 1e6))
+    def test_the_excesses_multiply_to_one(self, batch: float, critical: float) -> None:
+        product = (steps_factor(batch, critical) - 1) * (examples_factor(batch, critical) - 1)
+        assert product == pytest.approx(1)
+
+    @given(st.floats(1e-3, 1e3), st.floats(1e-3, 1e6), st.integers(1, 100), st.integers(2, 50))
+    def test_two_batch_sizes_give_back_signal_and_noise(
+        self, signal: float, noise: float, small: int, ratio: int
+    ) -> None:
+        large = small * ratio
+        found = noise_scale((small, signal + noise / small), (large, signal + noise / large))
+        assert found == pytest.approx(noise / signal, rel=1e-3)
+
+    def test_norms_without_a_signal_are_refused(self) -> None:
+        with pytest.raises(InvalidValue, match="enough batches"):
+            noise_scale((1, 1.0), (10, 2.0))
+
+
+def test_throughput_is_recovered_from_measurements() -> None:
+    speed = fit_throughput({b: 1000 * b / (b + 50) for b in (8, 32, 128)})
+    assert (speed.peak, speed.half) == pytest.approx((1000, 50))
+    assert speed.at(64) == pytest.approx(1000 * 64 / 114)
+
+
+@pytest.mark.parametrize(
+    ("epochs", "worth"), [(1, 1.0), (2, 0.984), (4, 0.931), (8, 0.828), (16, 0.661), (40, 0.379)]
+)
+def test_repeated_data_loses_its_worth(epochs: int, worth: float) -> None:
+    assert effective_data(1e9, epochs) / (1e9 * epochs) == pytest.approx(worth, abs=5e-4)
+
+
+CHINCHILLA = ScalingLaw(e=1.8172, a=477.6, b=2142.7, alpha=0.3473, beta=0.3672)
+
+
+def test_compute_is_split_between_model_and_data() -> None:
+    parameters, tokens = CHINCHILLA.optimum(5.76e23)
+    assert parameters / 1e9 == pytest.approx(73.2, abs=0.5)
+    assert tokens / 1e12 == pytest.approx(1.31, abs=0.01)
+    assert tokens / parameters == pytest.approx(17.9, abs=0.2)
+
+
+@given(st.floats(1e18, 1e26), st.floats(0.3, 3))
+def test_no_other_split_of_the_compute_is_better(flops: float, off: float) -> None:
+    parameters, tokens = CHINCHILLA.optimum(flops)
+    best = CHINCHILLA.loss(parameters, tokens)
+    assert CHINCHILLA.loss(parameters * off, tokens / off) >= best * (1 - 1e-12)
+
+
+def test_a_scaling_law_is_recovered_from_small_runs() -> None:
+    sizes = [(n, d) for n in (1e7, 1e8, 1e9, 1e10) for d in (1e9, 1e10, 1e11)]
+    found = fit_scaling_law([SmallRun(n, d, CHINCHILLA.loss(n, d)) for n, d in sizes])
+    for n, d in sizes:
+        assert found.loss(n, d) == pytest.approx(CHINCHILLA.loss(n, d), rel=1e-3)
+    assert found.alpha == pytest.approx(CHINCHILLA.alpha, rel=0.01)
+    assert found.beta == pytest.approx(CHINCHILLA.beta, rel=0.01)
+
+
+@given(st.floats(0.2, 1), st.floats(0.05, 1), st.floats(0.1, 2.5))
+def test_a_power_law_is_recovered_without_noise(c: float, a: float, alpha: float) -> None:
+    t = [1.0, 2, 3, 5, 8, 13, 21, 34]
+    found = fit_power_law([c - a * x**-alpha for x in t], t)
+    assert (found.limit, found.scale, found.exponent) == pytest.approx((c, a, alpha), rel=1e-3)
+    assert found.at(100) == pytest.approx(c - a * 100**-alpha, rel=1e-3)
+
+
+def learning_curve(
+    g: np.random.Generator, kind: int, epochs: int
+) -> tuple[list[float], list[float]]:
+    """A noisy curve of one of five kinds, three of them of no fitted family; and the true one."""
+    t = np.arange(1, epochs + 1)
+    c, a = g.uniform(0.6, 0.95), g.uniform(0.1, 0.5)
+    kinds: list[Callable[[], Any]] = [
+        lambda: c - a * t ** -g.uniform(0.3, 1.5),
+        lambda: c - a * np.exp(-g.uniform(0.03, 0.5) * t),
+        lambda: c - a * np.exp(-g.uniform(0.1, 0.4) * t) - 0.1 * np.exp(-0.02 * t),
+        lambda: c - a * np.exp(-g.uniform(0.2, 0.6) * t) - g.uniform(0, 0.003) * t,
+        lambda: c - a / (1 + (t / g.uniform(3, 15)) ** g.uniform(1, 2)),
+    ]
+    true = kinds[kind]()
+    noisy = true + g.normal(0, g.uniform(0.001, 0.015), epochs)
+    return noisy.tolist(), true.tolist()
+
+
+EPOCHS, CURVES, STATED = 60, 200, 0.05
+
+
+def test_on_200_noisy_curves_false_stops_are_rarer_than_stated() -> None:
+    """Looked at every fifth epoch; false where the true curve's peak ahead measured better."""
+    g, stops, false = np.random.default_rng(11), 0, 0
+    for index in range(CURVES):
+        curve, true = learning_curve(g, index % 5, EPOCHS)
+        for seen in range(10, EPOCHS, 5):
+            chance = probability_of_beating(curve[:seen], EPOCHS - seen, margin=0.001, draws=500)
+            if chance < STATED:
+                stops += 1
+                peak = max(range(seen, EPOCHS), key=true.__getitem__)
+                false += curve[peak] > max(curve[:seen]) + 0.001
+                break
+    assert false / CURVES <= STATED
+    assert stops >= CURVES // 4  # It does stop: never to stop would be no rule.
+
+
+@pytest.mark.parametrize("kind", [0, 1, 4])
+def test_intervals_of_curves_hold_what_they_promise(kind: int) -> None:
+    """80 % intervals of a measurement 20 epochs ahead."""
+    g, held, count = np.random.default_rng(5 + kind), 0, 150
+    for _ in range(count):
+        curve, _ = learning_curve(g, kind, 40)
+        draws = draw_curves(curve[:20], [40.0], draws=500)
+        ahead = draws.curve[:, 0] + draws.noise * np.random.default_rng(1).standard_normal(500)
+        low, high = np.quantile(ahead, [0.1, 0.9])
+        held += bool(low <= curve[39] <= high)
+    assert 0.70 <= held / count <= 0.90
+
+
+def test_a_curve_of_too_few_values_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="at least 4"):
+        draw_curves([1.0, 2.0, 3.0], [4.0])
+
+
+class TestMemory:
+    def test_a_large_model_does_not_fit_a_small_gpu(self) -> None:
+        assert estimated_memory(70_000_000_000).largest_batch(8) == 0
+
+    def test_two_peaks_give_the_line(self) -> None:
+        memory = measured_memory((8, 10.0 * GB), (16, 14.0 * GB))
+        assert memory.largest_batch(24.0) == 32
+        assert memory.measured
+
+    @given(st.integers(1, 10**12), st.floats(1, 300))
+    def test_what_is_said_to_fit_fits(self, parameters: int, gpu_gb: float) -> None:
+        memory = estimated_memory(parameters)
+        batch = memory.largest_batch(gpu_gb)
+        assert batch == 0 or memory.fixed_bytes + batch * memory.bytes_per_sample <= gpu_gb * GB
+
+    def test_a_smaller_peak_with_a_larger_batch_is_refused(self) -> None:
+        with pytest.raises(InvalidValue, match="needs more memory"):
+            measured_memory((8, 2.0), (16, 1.0))
