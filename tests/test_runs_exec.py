@@ -8,13 +8,11 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from command_line import outlay
 from outlay.ledger import AttemptEnded, Heartbeat, read_run
-from outlay.runs.gpus import Nvml, Sample
 
 INNER = """
 import outlay
@@ -97,37 +95,6 @@ def test_a_bad_option_is_refused_before_anything_starts(
     assert not (tmp_path / "r").exists()
 
 
-class FakeNvml:
-    """Stands in for the NVML library: two GPUs, one fully busy, one without an energy counter."""
-
-    class NVMLError(Exception):
-        pass
-
-    def nvmlInit(self) -> None:
-        pass
-
-    def nvmlDeviceGetCount(self) -> int:
-        return 2
-
-    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
-        return index
-
-    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
-        class Rates:
-            gpu = 100 * (1 - handle)
-
-        return Rates
-
-    def nvmlDeviceGetTotalEnergyConsumption(self, handle: int) -> int:
-        if handle:
-            raise self.NVMLError
-        return 5_000
-
-
-def test_the_load_of_several_gpus_is_their_mean() -> None:
-    assert Nvml(FakeNvml()).sample() == Sample(busy=0.5, energy_mj=5_000)
-
-
 def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
     fake = tmp_path / "fakes" / "pynvml.py"
     fake.parent.mkdir()
@@ -138,6 +105,7 @@ def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
         "def nvmlInit(): pass\n"
         "def nvmlDeviceGetCount(): return 1\n"
         "def nvmlDeviceGetHandleByIndex(i): return i\n"
+        "def nvmlDeviceGetHandleByUUID(u): return u\n"
         "def nvmlDeviceGetUtilizationRates(h): return Busy\n"
         "def nvmlDeviceGetTotalEnergyConsumption(h):\n"
         "    global energy\n"

@@ -17,7 +17,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
 from outlay.ledger import SUPERVISOR, EndStatus
 from outlay.runs.figures import RunFigures, RunFollower
-from outlay.runs.gpus import Nvml, find_gpus
+from outlay.runs.gpus import GpuLoad, find_gpus
 from outlay.runs.live import Run
 from outlay.runs.options import Options
 
@@ -61,7 +61,7 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
         raise CommandNotStarted(command[0], error.strerror or str(error)) from None
     forwarder.forward_to(child)
     gpus = find_gpus()
-    returncode = _watch(child, run, gpus)
+    returncode = _watch(child, GpuLoad(run.recorder, gpus))
     forwarder.remove()
     status, reason = _outcome(returncode, forwarder.received)
     exit_code = returncode if returncode >= 0 else 128 - returncode
@@ -69,7 +69,7 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     return ExecResult(
         exit_code=exit_code,
         figures=_figures(options, clock.wall_ns()),
-        sampled_gpus=gpus is not None,
+        sampled_gpus=bool(gpus),
     )
 
 
@@ -91,9 +91,8 @@ def _child_environment(options: Options) -> dict[str, str]:
     return environment
 
 
-def _watch(child: subprocess.Popen[bytes], run: Run, gpus: Nvml | None) -> int:
+def _watch(child: subprocess.Popen[bytes], load: GpuLoad) -> int:
     """Wait for the child, recording signs of life and what its GPUs do."""
-    load = _GpuLoad(run, gpus)
     samples = 0
     while True:
         try:
@@ -106,33 +105,6 @@ def _watch(child: subprocess.Popen[bytes], run: Run, gpus: Nvml | None) -> int:
         finally:
             if child.returncode is not None:
                 load.record()
-
-
-class _GpuLoad:
-    """Adds up how long GPUs were busy and what they used since the last record."""
-
-    def __init__(self, run: Run, gpus: Nvml | None) -> None:
-        self._recorder = run.recorder
-        self._gpus = gpus
-        self._at_ns = self._recorder.now_ns()
-        self._busy_ns = 0
-        self._energy_mj = gpus.sample().energy_mj if gpus else 0
-        self._recorded_mj = self._energy_mj
-
-    def sample(self) -> None:
-        """Look once."""
-        now_ns = self._recorder.now_ns()
-        if self._gpus is not None:
-            seen = self._gpus.sample()
-            self._busy_ns += round(seen.busy * (now_ns - self._at_ns))
-            self._energy_mj = seen.energy_mj
-        self._at_ns = now_ns
-
-    def record(self) -> None:
-        """Write what was seen since the last record, as a sign of life."""
-        used_mj = self._energy_mj - self._recorded_mj
-        self._recorder.heartbeat(gpu_busy_ns=self._busy_ns, energy_mj=used_mj)
-        self._busy_ns, self._recorded_mj = 0, self._energy_mj
 
 
 class _Forwarder:

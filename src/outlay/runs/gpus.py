@@ -1,48 +1,45 @@
-"""How busy the host's NVIDIA GPUs are, sampled through NVML where it is installed."""
+"""What the GPUs of a wrapped command do, sampled from outside."""
 
 from __future__ import annotations
 
-import contextlib
-from dataclasses import dataclass
-from typing import Any
+import os
+from collections.abc import Sequence
+
+from outlay.record import Recorder
+from outlay.record.meters.nvml import NvmlSource
 
 
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """The present load: the mean share of busy GPUs (0 to 1) and their energy counter."""
-
-    busy: float
-    energy_mj: int
-
-
-class Nvml:
-    """Reads the GPUs of this host; made only where NVML works."""
-
-    def __init__(self, nvml: Any) -> None:
-        self._nvml = nvml
-        nvml.nvmlInit()
-        count = nvml.nvmlDeviceGetCount()
-        self._devices = [nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
-
-    def sample(self) -> Sample:
-        """Return the load now; a counter that a GPU does not have reads as 0."""
-        busy = [self._nvml.nvmlDeviceGetUtilizationRates(d).gpu / 100 for d in self._devices]
-        return Sample(sum(busy) / len(busy), sum(map(self._energy_mj, self._devices)))
-
-    def _energy_mj(self, device: object) -> int:
-        with contextlib.suppress(self._nvml.NVMLError):
-            return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(device))
-        return 0
-
-
-def find_gpus() -> Nvml | None:
-    """Return a reader of this host's GPUs, or None where there are none to read."""
+def find_gpus() -> list[NvmlSource]:
+    """Return the GPUs that the command may use; none where NVML cannot be read."""
     try:
-        import pynvml
-    except ImportError:
-        return None
-    try:
-        gpus = Nvml(pynvml)
-    except pynvml.NVMLError:
-        return None
-    return gpus if gpus._devices else None
+        return NvmlSource.detect(os.environ)
+    except OSError:
+        return []
+
+
+class GpuLoad:
+    """Adds up how long GPUs were busy and what they used since the last record."""
+
+    def __init__(self, recorder: Recorder, gpus: Sequence[NvmlSource]) -> None:
+        self._recorder = recorder
+        self._gpus = gpus
+        self._at_ns = recorder.now_ns()
+        self._busy_ns = 0
+        self._energy_uj = 0
+
+    def sample(self) -> None:
+        """Look once; a GPU that does not answer is not seen to do anything."""
+        now_ns = self._recorder.now_ns()
+        elapsed_ns, self._at_ns = now_ns - self._at_ns, now_ns
+        for gpu in self._gpus:
+            try:
+                self._busy_ns += round(gpu.busy() * elapsed_ns) // len(self._gpus)
+                self._energy_uj += gpu.take_uj()
+            except OSError:
+                continue
+
+    def record(self) -> None:
+        """Write what was seen since the last record, as a sign of life."""
+        used_mj, self._energy_uj = divmod(self._energy_uj, 1000)
+        self._recorder.heartbeat(gpu_busy_ns=self._busy_ns, energy_mj=used_mj)
+        self._busy_ns = 0

@@ -116,49 +116,55 @@ _THOUSANDS = {"": 1, "k": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12
 _THOUSANDS |= {"P": 10**15, "E": 10**18, "Z": 10**21}
 
 
-def _parse_count(value: object, *, suffix: str, name: str, expected: str) -> int:
-    if not isinstance(value, str):
-        number = exact_decimal(value, name=name, expected=expected)
-    else:
-        number, unit = split_unit(value, name=name, expected=expected)
-        unit = unit.removesuffix("s").removesuffix(suffix).strip()
-        if unit not in _THOUSANDS:
-            raise InvalidValue(name, value, expected)
-        number *= _THOUSANDS[unit]
-    if number < 0:
-        raise InvalidValue(name, value, f"{expected}, zero or more")
-    return whole(number, name=name, seen=value, expected=expected)
+class _Count(Quantity):
+    """A whole number of things, written with a thousands letter and the name of the thing."""
+
+    __slots__ = ()
+    EXPECTED: ClassVar[str]
+    THING: ClassVar[str]
+    NAME: ClassVar[str]
+
+    @classmethod
+    def parse(cls, value: object, *, name: str | None = None) -> Self:
+        """Return a whole number or such a text; ``name`` is what an error calls it."""
+        if isinstance(value, cls):
+            return value
+        return cls(cls._count_of(value, name or cls.NAME))
+
+    @classmethod
+    def _count_of(cls, value: object, name: str) -> int:
+        if not isinstance(value, str):
+            number = exact_decimal(value, name=name, expected=cls.EXPECTED)
+        else:
+            number, unit = split_unit(value, name=name, expected=cls.EXPECTED)
+            letter = unit.removesuffix("s").removesuffix(cls.THING).strip()
+            if letter not in _THOUSANDS:
+                raise InvalidValue(name, value, cls.EXPECTED)
+            number *= _THOUSANDS[letter]
+        if number < 0:
+            raise InvalidValue(name, value, f"{cls.EXPECTED}, zero or more")
+        return whole(number, name=name, seen=value, expected=cls.EXPECTED)
 
 
-class Tokens(Quantity):
+class Tokens(_Count):
     """A number of tokens (or of whatever a run counts its data in)."""
 
     __slots__ = ()
-    EXPECTED: ClassVar = 'a whole number of tokens, such as 50_000, "50k" or "1.2e12tok"'
-
-    @classmethod
-    def parse(cls, value: object, *, name: str = "tokens") -> Self:
-        """Return ``"50k"``, ``"1.2e12tok"`` or a whole number as Tokens."""
-        if isinstance(value, cls):
-            return value
-        return cls(_parse_count(value, suffix="tok", name=name, expected=cls.EXPECTED))
+    EXPECTED = 'a whole number of tokens, such as 50_000, "50k" or "1.2e12tok"'
+    THING = "tok"
+    NAME = "tokens"
 
     def __str__(self) -> str:
         return f"{self.value:,} tok"
 
 
-class Flops(Quantity):
+class Flops(_Count):
     """A number of floating-point operations."""
 
     __slots__ = ()
-    EXPECTED: ClassVar = 'a whole number of FLOPs, such as 10**18, "1e18" or "1.5 EFLOP"'
-
-    @classmethod
-    def parse(cls, value: object, *, name: str = "flops") -> Self:
-        """Return ``"1.5 EFLOP"``, ``"1e18"`` or a whole number as Flops."""
-        if isinstance(value, cls):
-            return value
-        return cls(_parse_count(value, suffix="FLOP", name=name, expected=cls.EXPECTED))
+    EXPECTED = 'a whole number of FLOPs, such as 10**18, "1e18" or "1.5 EFLOP"'
+    THING = "FLOP"
+    NAME = "flops"
 
     def __str__(self) -> str:
         return f"{self.value:.3e} FLOP"

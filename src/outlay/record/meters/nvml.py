@@ -1,4 +1,4 @@
-"""GPU energy from NVIDIA's management library: the energy counter, else sampled power."""
+"""A GPU as NVIDIA's management library sees it: its energy, counted or sampled, and its load."""
 
 from __future__ import annotations
 
@@ -64,6 +64,11 @@ class NvmlSource:
         twice_pj = (now_ns - self._sampled_ns) * (now_mw + self._last_mw)
         self._sampled_ns, self._last_mw = now_ns, now_mw
         return twice_pj // 2_000_000
+
+    def busy(self) -> float:
+        """Return the share of the recent past in which the GPU was at work, 0 to 1."""
+        query = self._nvml.nvmlDeviceGetUtilizationRates
+        return float(_call(self._nvml, query, self._handle).gpu) / 100
 
     def _counter_mj(self) -> int:
         query = self._nvml.nvmlDeviceGetTotalEnergyConsumption
