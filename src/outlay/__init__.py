@@ -68,6 +68,7 @@ _HOMES = {
     "GoodputType": "outlay.goodput.types",
     "GPUPrice": "outlay.prices.gpu_price",
     "GPUPriceTracker": "outlay.prices.tracker",
+    "Guarding": "outlay.guard.gate",
     "iso_cost": "outlay.budget.terms",
     "iso_epochs": "outlay.budget.terms",
     "iso_flops": "outlay.budget.terms",
