@@ -82,7 +82,7 @@ def order(vendor: StandIn, /, **changes: object) -> Order:
     wanted: dict[str, object] = {
         "label": "lab02-tp", "limit": Money.parse("20 USD"), "rate": Rate.parse("2 USD/h"),
         "vendor": vendor.vendor(), "create": vendor.create_command(),
-        "settle": Duration.parse("1s"), "create_timeout": Duration.parse("1s"),
+        "settle": Duration.parse("1s"),
     }  # fmt: skip
     return Order(**(wanted | changes))  # type: ignore[arg-type]
 
@@ -96,8 +96,10 @@ def rented(guard: BudgetGuard, vendor: StandIn, clock: ManualClock, **changes: o
     return rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
 
 
-def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock) -> Watch:
-    place = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock, timeout_s=1.0)
+def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock, *, mode: str = "ok") -> Watch:
+    """A watcher that waits briefly for a vendor who hangs, and long for one who is only slow."""
+    timeout_s = 2.0 if mode == "hang" else 60.0
+    place = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock, timeout_s=timeout_s)
     return Watch(place, Duration.parse("30s"))
 
 
@@ -164,7 +166,7 @@ class TestOrdering:
     ) -> None:
         vendor.behave("create", "hang")
         with pytest.raises(RentalUnknown, match="IT MAY BE RUNNING"):
-            rented(guard, vendor, clock)
+            rented(guard, vendor, clock, create_timeout=Duration.parse("1s"))
         assert guard.held == 20.0
         assert "id is unknown" in str(guard.findings()[0])
 
@@ -246,7 +248,7 @@ class TestTheDeadline:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
         vendor.behave("terminate", mode)
-        watch = watching(guard, rented(guard, vendor, clock), clock)
+        watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
         clock.advance(10 * HOUR)
         assert all(watch.round() for _ in range(3))
         assert vendor.calls("terminate") == 3
@@ -273,7 +275,7 @@ class TestTheDeadline:
     def test_a_list_that_says_nothing_proves_nothing_and_the_thing_is_still_ended(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, mode: str
     ) -> None:
-        watch = watching(guard, rented(guard, vendor, clock), clock)
+        watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
         clock.advance(10 * HOUR)
         vendor.behave("list", mode)
         assert all(watch.round() for _ in range(3))
