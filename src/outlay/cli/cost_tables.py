@@ -47,11 +47,11 @@ def open_books() -> Books:
     return Books(store, CostBook(store), [*registered.findings, *refreshed.findings])
 
 
-def amount(value: float | None, currency: str = "USD", *, digits: int = 2) -> str:
+def amount(value: float | None, currency: str = "USD") -> str:
     """Return an amount as people read it; small ones keep their leading digits."""
     if value is None:
         return "-"
-    shown = f"{value:,.{digits}f}" if abs(value) >= 0.01 or value == 0 else f"{value:.3g}"
+    shown = f"{value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
     return f"{shown} {currency}"
 
 
