@@ -12,7 +12,7 @@ import pytest
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.cost.allocation import IDLE, Allocation, Charge, Pool, Spread, allocate
 from outlay.cost.book import CostBook
-from outlay.cost.charges import Charges, charges_within, month_window, owner_of
+from outlay.cost.charges import Charges, charges_within, month_window, owner_by
 from outlay.cost.collect import refresh_reports
 from outlay.cost.focus import COLUMNS, MANDATORY, focus_rows, to_csv
 from outlay.errors import InvalidValue
@@ -200,13 +200,13 @@ def run_row(**changes: object) -> RunRow:
 )
 def test_a_run_belongs_to_its_user_model_or_tag(by: str, owner: str) -> None:
     run = run_row(user="ada", tags={"team": "nlp", "gpu pool": "x"})
-    assert owner_of(run, by) == owner
+    assert owner_by(by)(run) == owner
 
 
 @pytest.mark.parametrize("by", ["tag", "tag:", "colour"])
 def test_what_nothing_belongs_to_is_refused(by: str) -> None:
     with pytest.raises(InvalidValue, match="tag:NAME"):
-        owner_of(run_row(), by)
+        owner_by(by)
 
 
 class TestFocus:

@@ -15,18 +15,6 @@ Grade = Literal["measured", "estimated", "assumed"]
 # How far figures of each kind are believed: a saving computed from assumed figures can't be sure.
 TRUST: dict[Grade, float] = {"measured": 1.0, "estimated": 0.75, "assumed": 0.5}
 
-TRAINING, OVERHEAD = "training", "overhead"
-# Which money each kind of advice saves; the same money is saved once.
-PAYS_FROM = {
-    "batch_size": TRAINING,
-    "early_stopping": TRAINING,
-    "epochs": TRAINING,
-    "dataset": TRAINING,
-    "compute": TRAINING,
-    "checkpoint": OVERHEAD,
-    "badput": OVERHEAD,
-}
-
 
 @dataclass
 class OptimizationRecommendation:
@@ -72,9 +60,9 @@ class OptimizationRecommendation:
         )
 
     @property
-    def pays_from(self) -> tuple[str, str, str]:
-        """Which money is saved: two recommendations with the same cannot both save it."""
-        return self.subject, self.currency, PAYS_FROM.get(self.category, self.category)
+    def pays_from(self) -> tuple[str, str]:
+        """Which money is saved: that of one run or model is saved once, whatever is changed."""
+        return self.subject, self.currency
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, the timestamp in ISO 8601."""
@@ -104,8 +92,12 @@ def merged(found: Iterable[OptimizationRecommendation]) -> list[OptimizationReco
 
 
 def total_savings(found: Iterable[OptimizationRecommendation]) -> float:
-    """Return what can be saved in all: of advice about the same money only the largest counts."""
-    largest: dict[tuple[str, str, str], float] = {}
+    """Return what can be saved in all: of advice about the same money only the largest counts.
+
+    Half the epochs on a GPU at half the price save three quarters, not all of it; and a cheaper
+    GPU makes waiting for data cheaper too. Savings on the same run overlap, so they are not added.
+    """
+    largest: dict[tuple[str, str], float] = {}
     for each in merged(found):
         largest[each.pays_from] = max(each.estimated_savings, largest.get(each.pays_from, 0.0))
     return sum(largest.values())

@@ -14,6 +14,18 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from outlay import __version__
+from outlay.cli import (
+    advise,
+    books,
+    budget,
+    cost,
+    cost_report,
+    execute,
+    goodput,
+    guard,
+    prices,
+    survey,
+)
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -101,6 +113,20 @@ def overview(
         from outlay.cli import books
 
         books.overview(as_json)
+
+
+app.add_typer(guard.app, name="guard", rich_help_panel=MAY_I_LAUNCH)
+app.add_typer(goodput.app, name="goodput", rich_help_panel=HOW_MUCH_WAS_PRODUCTIVE)
+app.command("survey", rich_help_panel=MAY_I_LAUNCH)(survey.show_survey)
+app.add_typer(prices.app, name="prices", rich_help_panel=WHAT_DID_IT_COST)
+app.add_typer(cost.app, name="cost", rich_help_panel=WHAT_DID_IT_COST)
+app.command("advise", rich_help_panel=WHAT_DID_IT_COST)(advise.show_advice)
+app.command("cost-report", rich_help_panel=WHAT_DID_IT_COST)(cost_report.show_cost_report)
+app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
+app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
+app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)
+app.add_typer(books.ledger, name="ledger", rich_help_panel=THE_BOOKS)
+app.add_typer(budget.budget, name="budget", rich_help_panel=WHEN_MUST_IT_STOP)
 
 
 def main() -> None:

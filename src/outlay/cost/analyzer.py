@@ -13,8 +13,8 @@ from typing import Any
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.cost.book import CostBook, CostRow, ModelBudget
 from outlay.cost.compare import (
-    Candidate,
     by_model,
+    candidates_of,
     compare,
     pareto_front,
     return_on_investment,
@@ -163,8 +163,8 @@ class CostAnalyzer:
 
     def get_pareto_front(self, model_name: str | None = None) -> list[dict[str, Any]]:
         """Return the runs that no other run beats in accuracy, cost, hours and energy."""
-        rows = self._book.reports(model_name)
-        return [asdict(c) for c in pareto_front([_candidate(r) for r in rows if _comparable(r)])]
+        candidates = candidates_of(self._book.reports(model_name))
+        return [asdict(candidate) for candidate in pareto_front(candidates)]
 
     def calculate_cost_efficiency(self, metrics: TrainingMetrics) -> float:
         """Return accuracy per currency unit, else throughput per currency unit, else 0."""
@@ -222,18 +222,3 @@ def _estimate_figures(estimate: Estimate | None) -> dict[str, Any]:
         "history": estimate.samples,
         "note": estimate.note,
     }
-
-
-def _comparable(row: CostRow) -> bool:
-    return row.accuracy is not None
-
-
-def _candidate(row: CostRow) -> Candidate:
-    assert row.accuracy is not None
-    return Candidate(
-        name=row.run_id,
-        metric=row.accuracy,
-        cost=float(row.cost.amount),
-        hours=row.wall_us / 3.6e9,
-        energy_wh=None if row.energy_mj is None else row.energy_mj / 3_600_000,
-    )

@@ -6,7 +6,7 @@ Exact from their reports and logs; split by time, with a finding, only where a l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,22 +55,24 @@ def month_window(text: str) -> Window:
     return Window(wall_ns_of(datetime(year, month, 1, tzinfo=UTC)), wall_ns_of(following))
 
 
-def owner_of(run: RunRow, by: str) -> str:
-    """Return whose a run is: its user, its model, or the value of a tag; "" where it does not say.
+def owner_by(by: str) -> Callable[[RunRow], str]:
+    """Return what says whose a run is; "" where the run does not say.
 
     Args:
-        run: A registered run.
         by: ``user``, ``model``, ``team``, ``project`` (tags of that name), or ``tag:NAME``.
+
+    Raises:
+        InvalidValue: It is none of these.
     """
-    match by:
-        case "user":
-            return run.user
-        case "model":
-            return run.model
-        case "team" | "project":
-            return run.tags.get(by, "")
-        case _ if by.startswith("tag:") and len(by) > len("tag:"):
-            return run.tags.get(by.removeprefix("tag:"), "")
+    match by.split(":", 1):
+        case ["user"]:
+            return lambda run: run.user
+        case ["model"]:
+            return lambda run: run.model
+        case [("team" | "project") as tag]:
+            return lambda run: run.tags.get(tag, "")
+        case ["tag", tag] if tag:
+            return lambda run: run.tags.get(tag, "")
         case _:
             raise InvalidValue("--by", by, "user, model, team, project or tag:NAME")
 

@@ -179,6 +179,21 @@ class Candidate:
     energy_wh: float | None = None
 
 
+def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
+    """Return runs as points; those without an accuracy cannot be compared and are left out."""
+    return [
+        Candidate(
+            name=row.run_id,
+            metric=row.accuracy,
+            cost=float(row.cost.amount),
+            hours=row.wall_us / 3.6e9,
+            energy_wh=None if row.energy_mj is None else row.energy_mj / 3_600_000,
+        )
+        for row in rows
+        if row.accuracy is not None
+    ]
+
+
 def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return what nothing else beats, cheapest first.
 

@@ -1,0 +1,138 @@
+"""``outlay advise``: what to change about a run or a model, and what that saves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from outlay.advise.optimizer import CostOptimizer
+from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
+from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances
+from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.clock import SYSTEM
+from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.prices.book import PriceBook
+from outlay.runs.collect import refresh_registered
+from outlay.store import open_store
+from outlay.store.runs import list_runs
+from outlay.units import Duration
+
+_NEWEST = 10
+
+
+def show_advice(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="[RUN]", help="The run's directory.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Instead: the latest runs of a model.")] = None,
+    speed: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How fast another GPU is, the present one being 1: H100=2.2; repeatable."
+        ),
+    ] = None,
+    evaluations: Annotated[
+        int | None, typer.Option(min=1, help="How many times the run will evaluate in all.")
+    ] = None,
+    spot_mttf: Annotated[
+        str, typer.Option(help="Mean time until a spot machine is taken back.")
+    ] = f"{SPOT_MTTF_HOURS:g}h",
+    deadline: Annotated[
+        str | None, typer.Option(help='How long a run like this may take: "48h".')
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Say what to change about a run: what it saves, how sure that is, and on what evidence.
+
+    Compute is compared with the prices that were last fetched.
+
+    Example: outlay advise runs/001 --speed H100=2.2 --deadline 48h
+    """
+    around = Circumstances(
+        offers=PriceBook(open_store()).cheapest_rentable(),
+        speeds=_speeds(speed or []),
+        total_evaluations=evaluations,
+        spot_mttf_hours=Duration.parse(spot_mttf, name="--spot-mttf").seconds / 3600,
+        deadline_hours=None
+        if deadline is None
+        else Duration.parse(deadline, name="--deadline").seconds / 3600,
+    )
+    if (run is None) == (model is None):
+        raise InvalidValue("advise", None if run is None else str(run), "a RUN, or --model MODEL")
+    dirs = [run] if run is not None else _runs_of(model or "")
+    found, findings = _advise(dirs, around, strict=run is not None)
+    if as_json:
+        saves = total_savings(found)
+        print_json({"recommendations": found, "total_savings": saves, "findings": findings})
+        return
+    print_advice(found)
+    print_findings(findings)
+
+
+def print_advice(found: list[OptimizationRecommendation]) -> None:
+    """Show recommendations, the largest saving first."""
+    if not found:
+        console.print("Nothing worth changing was found.")
+        return
+    for each in found:
+        saved = f"{each.estimated_savings:,.2f} {each.currency}"
+        console.print(f"[bold]{escape(each.title)}[/bold]")
+        lines = [f"saves {saved}{_between(each)}, confidence {each.confidence:.0%} ({each.grade})"]
+        lines += [each.description]
+        lines += [f"evidence: {text}" for text in each.evidence]
+        lines += [f"assumed: {text}" for text in each.assumptions]
+        lines += [f"risk: {text}" for text in each.risks]
+        lines += [f"to know better: {text}" for text in each.needed]
+        for line in lines:
+            console.print(f"  {line}", markup=False)
+        console.print()
+    console.print(
+        f"In all up to {total_savings(found):,.2f}; what saves the same money counts once."
+    )
+
+
+def _between(each: OptimizationRecommendation) -> str:
+    if each.savings_low is None or each.savings_high is None:
+        return ""
+    return f" ({each.savings_low:,.2f} to {each.savings_high:,.2f})"
+
+
+def _speeds(texts: list[str]) -> dict[str, float]:
+    speeds: dict[str, float] = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        try:
+            speeds[name] = float(number)
+        except ValueError:
+            speeds[name] = 0.0
+        if not name or not 0 < speeds[name] < float("inf"):
+            raise InvalidValue("--speed", text, "a GPU and its speed, such as H100=2.2")
+    return speeds
+
+
+def _runs_of(model: str) -> list[Path]:
+    store = open_store()
+    refresh_registered(store, SYSTEM.wall_ns())
+    rows = list_runs(store, model=model, limit=_NEWEST)
+    if not rows:
+        raise InvalidValue("--model", model, "a model with registered runs: outlay collect DIR")
+    return [Path(row.dir) for row in rows]
+
+
+def _advise(
+    dirs: list[Path], around: Circumstances, *, strict: bool
+) -> tuple[list[OptimizationRecommendation], list[Finding]]:
+    """Advise on runs; of several, one that cannot be read does not stop the others."""
+    optimizer, findings = CostOptimizer(), []
+    found: list[OptimizationRecommendation] = []
+    for directory in dirs:
+        try:
+            found += optimizer.advise_run(directory, around)
+        except (OutlayError, OSError) as error:
+            if strict:
+                raise
+            findings.append(Finding(source=str(directory), message=str(error)))
+    return merged(found), findings

@@ -1,0 +1,128 @@
+"""``outlay cost allocate``: who pays for a month."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from outlay.cli.cost_tables import open_books
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.clock import SYSTEM
+from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
+from outlay.cost.charges import Charges, RunCharge, charges_within, month_window, owner_by
+from outlay.cost.focus import COLUMNS, focus_rows, to_csv
+from outlay.errors import Finding
+from outlay.store.runs import list_runs
+from outlay.units import Money
+
+_CSV_COLUMNS = ("owner", "runs", "gpu_hours", "direct", "shared", "idle", "total", "currency")
+
+
+def allocate_cost(
+    by: Annotated[str, typer.Option(help="user, model, team, project or tag:NAME.")],
+    month: Annotated[str, typer.Option(help="Which month, in UTC: 2026-10.")],
+    bill: Annotated[
+        str | None, typer.Option(help='The invoice; what no run used of it is idle: "900 USD".')
+    ] = None,
+    shared: Annotated[
+        list[str] | None, typer.Option(help="An owner whose cost the others share; repeatable.")
+    ] = None,
+    spread: Annotated[
+        Spread, typer.Option(help="How idle and shared cost are spread.")
+    ] = Spread.PROPORTIONAL,
+    csv: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
+    focus: Annotated[
+        Path | None, typer.Option(help="Also write FOCUS 1.2 rows, one per run, to this file.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Share out a month's cost by user, team, project or tag; the parts sum to the bill.
+
+    Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
+    """
+    period, owner_of = month_window(month), owner_by(by)
+    books = open_books()
+    found = charges_within(list_runs(books.store), books.book.reports(), period, SYSTEM.wall_ns())
+    owners = {c.run.run_id: owner_of(c.run) or UNTAGGED for c in found.charges}
+    currency, kept, doubts = _one_currency(found, bill)
+    idle, over = _idle(kept, bill, currency)
+    result = allocate(
+        [Charge(owner=owners[c.run.run_id], micros=c.cost.micros, gpu_us=c.gpu_us) for c in kept],
+        [Pool(name=IDLE, micros=idle.micros)] if idle else [],
+        shared=shared or [],
+        spread=spread,
+        currency=currency,
+    )
+    findings = [*books.findings, *doubts, *over]
+    if csv is not None:
+        csv.write_text(to_csv(_rows(result), _CSV_COLUMNS))
+    if focus is not None:
+        focus.write_text(to_csv(focus_rows(kept, idle, period, owners=owners), COLUMNS))
+    if as_json:
+        print_json({"rows": _rows(result), "total": result.total, "findings": findings})
+        return
+    _print(result, month)
+    print_findings(findings)
+
+
+def _one_currency(found: Charges, bill: str | None) -> tuple[str, list[RunCharge], list[Finding]]:
+    """Return the bill's currency (else the runs' first), what was paid in it, and findings."""
+    paid = [charge.cost.currency for charge in found.charges]
+    currency = Money.parse(bill, name="--bill").currency if bill else (paid or ["USD"])[0]
+    kept = [charge for charge in found.charges if charge.cost.currency == currency]
+    foreign = [
+        Finding(
+            source=charge.run.dir,
+            message=f"cost {charge.cost}, which is not counted among {currency}",
+        )
+        for charge in found.charges
+        if charge.cost.currency != currency
+    ]
+    return currency, kept, [*found.findings, *foreign]
+
+
+def _idle(charges: list[RunCharge], bill: str | None, currency: str) -> tuple[Money, list[Finding]]:
+    """Return what the bill holds beyond the runs; that runs cost more than it is a finding."""
+    used = Money(sum(charge.cost.micros for charge in charges), currency)
+    if bill is None:
+        return Money(0, currency), []
+    idle = Money.parse(bill, name="--bill") - used
+    if idle.micros >= 0:
+        return idle, []
+    message = f"recorded runs cost {used}, more than the bill: prices or the bill are wrong"
+    return Money(0, currency), [Finding(source="--bill", message=message)]
+
+
+def _rows(result: Allocation) -> list[dict[str, object]]:
+    return [
+        {
+            "owner": row.owner,
+            "runs": row.runs,
+            "gpu_hours": row.gpu_hours,
+            "direct": str(Money(row.direct, result.currency).amount),
+            "shared": str(Money(row.shared, result.currency).amount),
+            "idle": str(Money(row.idle, result.currency).amount),
+            "total": str(Money(row.total, result.currency).amount),
+            "currency": result.currency,
+        }
+        for row in result.rows
+    ]
+
+
+def _print(result: Allocation, month: str) -> None:
+    if not result.rows:
+        console.print(f"Nothing was spent in {month} that is known here.")
+        return
+    table = new_table("owner", ">runs", ">GPU-hours", ">direct", ">shared", ">idle", ">total")
+    for row in result.rows:
+        parts = [Money(each, result.currency) for each in (row.direct, row.shared, row.idle)]
+        table.add_row(
+            escape(row.owner), str(row.runs), f"{row.gpu_hours:,.2f}",
+            *(f"{part.amount:,.2f}" for part in parts), str(Money(row.total, result.currency)),
+        )  # fmt: skip
+    table.add_section()
+    table.add_row("total", "", "", "", "", "", str(result.total), style="bold")
+    console.print(table)

@@ -1,0 +1,155 @@
+"""``outlay cost-report``: one command with the flags of a cost report script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from outlay.advise.optimizer import CostOptimizer
+from outlay.cli.advise import print_advice
+from outlay.cli.cost import UnknownModel, forecast_lines
+from outlay.cli.cost_tables import budget_rows, budget_table, comparison_table, open_books
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.prices import ask
+from outlay.cost.analyzer import CostAnalyzer
+from outlay.cost.compare import by_model, compare
+from outlay.errors import InvalidValue
+from outlay.prices.book import PriceBook
+from outlay.prices.gpu_price import GPUPrice
+
+Section = tuple[Any, Callable[[], None]]
+"""A part of the report: its values for a program, and how to show them to a person."""
+
+
+def show_cost_report(
+    summary: Annotated[bool, typer.Option("--summary", help="Models, prices and budgets.")] = False,
+    fetch_prices: Annotated[
+        bool, typer.Option("--fetch-prices", help="Ask vendors for their prices first.")
+    ] = False,
+    prices: Annotated[bool, typer.Option("--prices", help="Show the cheapest prices.")] = False,
+    model: Annotated[str | None, typer.Option(help="Show what a model cost and bought.")] = None,
+    recommendations: Annotated[
+        bool, typer.Option("--recommendations", help="Show the advice of the last 24 hours.")
+    ] = False,
+    budget: Annotated[bool, typer.Option("--budget", help="Show how budgets stand.")] = False,
+    forecast: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="MODEL RUNS", help="Show what planned runs of a model will cost."),
+    ] = None,
+    set_budget: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="MODEL AMOUNT", help="Set a model's budget."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show costs, prices, budgets and advice; without a flag, the summary.
+
+    Example: outlay cost-report --forecast bert-base 5
+    """
+    asked = any((fetch_prices, prices, model, recommendations, budget, forecast, set_budget))
+    sections: dict[str, Section] = {}
+    if set_budget is not None:
+        CostAnalyzer().set_budget(*set_budget)
+    if fetch_prices:
+        sections["fetched"] = _fetched()
+    if summary or not asked:
+        sections["models"] = _models()
+    if prices or summary or not asked:
+        sections["prices"] = _prices()
+    if model is not None:
+        sections["model"] = _model(model)
+    if recommendations:
+        sections["recommendations"] = _recommendations()
+    if budget or set_budget is not None or summary or not asked:
+        sections["budgets"] = _budgets()
+    if forecast is not None:
+        sections["forecast"] = _forecast(*forecast)
+    if as_json:
+        print_json({name: values for name, (values, _) in sections.items()})
+        return
+    for _, show in sections.values():
+        show()
+        console.print()
+
+
+def _fetched() -> Section:
+    snapshots = ask(["runpod", "lambda", "vast"])
+    PriceBook(open_books().store).record(snapshots)
+    values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
+
+    def show() -> None:
+        for one in snapshots:
+            said = "not loaded" if one.failed else f"{len(one.offers):,} offers"
+            console.print(f"{one.source}: {said}", markup=False)
+            print_findings(one.findings[:3])
+
+    return values, show
+
+
+def _models() -> Section:
+    books = open_books()
+    models = {name: compare(rows) for name, rows in by_model(books.book.reports()).items()}
+
+    def show() -> None:
+        console.print(comparison_table(models) if models else "No costs are known.")
+        print_findings(books.findings)
+
+    return models, show
+
+
+def _prices() -> Section:
+    offers = PriceBook(open_books().store).cheapest_rentable()
+    cheapest = [GPUPrice.from_offer(offer) for offer in offers]
+
+    def show() -> None:
+        if not cheapest:
+            console.print("No prices are known: outlay cost-report --fetch-prices")
+            return
+        table = new_table("gpu", "provider", "terms", ">per GPU-hour")
+        for price in cheapest[:20]:
+            table.add_row(price.gpu_name, price.provider, price.tier, f"{price.price_per_hour:.4f}")
+        console.print(table)
+
+    return cheapest, show
+
+
+def _model(model: str) -> Section:
+    books = open_books()
+    rows = books.book.reports(model)
+    if not rows:
+        raise UnknownModel(model, [row.model for row in books.book.reports()])
+    models = {name: compare(found) for name, found in by_model(rows).items()}
+    roi = CostAnalyzer().get_roi_analysis(model)
+
+    def show() -> None:
+        console.print(comparison_table(models))
+        gained = roi["best_improvement"]
+        if gained is not None:
+            console.print(f"best accuracy {gained:+.4f} over the first run's")
+
+    return {"figures": models, "roi": roi}, show
+
+
+def _recommendations() -> Section:
+    found = CostOptimizer().get_all_recommendations()
+    return found, lambda: print_advice(found)
+
+
+def _budgets() -> Section:
+    rows = budget_rows(open_books().book)
+    return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
+
+
+def _forecast(model: str, runs: str) -> Section:
+    if not runs.isdecimal():
+        raise InvalidValue("--forecast", runs, "a model and a whole number of runs")
+    open_books()
+    found = CostAnalyzer().forecast_cost(model, int(runs))
+
+    def show() -> None:
+        for line in forecast_lines(found):
+            console.print(line, markup=False)
+
+    return found, show

@@ -1,0 +1,131 @@
+"""How costs look in a terminal, and where the commands about cost get their books from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+from sqlalchemy import Engine
+
+from outlay.cli.output import new_table
+from outlay.clock import SYSTEM
+from outlay.cost.book import CostBook
+from outlay.cost.collect import refresh_reports
+from outlay.cost.compare import ModelComparison
+from outlay.cost.run_cost import RunCost
+from outlay.cost.thresholds import percent_used, standing
+from outlay.errors import Finding
+from outlay.runs.collect import refresh_registered
+from outlay.store import open_store
+from outlay.units.quantity import duration_text
+
+_STANDING = {
+    None: "ok",
+    "warning_50": "50 %",
+    "warning_75": "75 %",
+    "warning_90": "90 %",
+    "exceeded": "EXCEEDED",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """The store with every registered run's report up to date, and what could not be read."""
+
+    store: Engine
+    book: CostBook
+    findings: list[Finding]
+
+
+def open_books() -> Books:
+    """Open the store, and derive the reports of runs that changed."""
+    store, now_ns = open_store(), SYSTEM.wall_ns()
+    registered = refresh_registered(store, now_ns)
+    refreshed = refresh_reports(store, now_ns)
+    return Books(store, CostBook(store), [*registered.findings, *refreshed.findings])
+
+
+def amount(value: float | None, currency: str = "USD") -> str:
+    """Return an amount as people read it; small ones keep their leading digits."""
+    if value is None:
+        return "-"
+    shown = f"{value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
+    return f"{shown} {currency}"
+
+
+def score(value: float | None) -> str:
+    """Return an accuracy as people read it."""
+    return "-" if value is None else f"{value:.4f}"
+
+
+def comparison_table(models: dict[str, ModelComparison]) -> Table:
+    """Return one row for each model."""
+    table = new_table("model", ">runs", ">total", ">per run", ">GPU-hours", ">accuracy", ">best")
+    for name, figures in models.items():
+        currency = figures.currency
+        table.add_row(
+            escape(name), str(figures.runs), amount(figures.total_cost, currency),
+            amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
+            score(figures.avg_accuracy), score(figures.best_accuracy),
+        )  # fmt: skip
+    return table
+
+
+def run_table(cost: RunCost) -> Table:
+    """Return where a run's money went, by phase."""
+    table = new_table("phase", ">cost", ">share")
+    for name, money in cost.by_phase.items():
+        share = money.micros / cost.cost.micros if cost.cost else 0.0
+        table.add_row(name, str(money), f"{share:.1%}")
+    table.add_section()
+    table.add_row("total", "no price" if cost.cost is None else str(cost.cost), "", style="bold")
+    return table
+
+
+def unit_lines(cost: RunCost) -> list[str]:
+    """Return what a run's units cost, one line each."""
+    currency = "" if cost.cost is None else cost.cost.currency
+    lines = [f"wall time {duration_text(cost.wall_ns)}, {cost.gpu_ns / 3.6e12:,.2f} GPU-hours"]
+    for unit, value in cost.unit_costs().items():
+        if value is not None:
+            lines.append(f"per {unit.replace('_', ' ')}: {amount(value, currency)}")
+    return [*lines, *(f"assumed: {text}" for text in cost.assumptions)]
+
+
+def budget_rows(book: CostBook) -> list[dict[str, Any]]:
+    """Return how every model's budget stands."""
+    rows = []
+    for model, budget in book.budgets().items():
+        spent = book.spent(model, budget.limit.currency)
+        rows.append(
+            {
+                "model": model,
+                "limit": budget.limit,
+                "spent": spent,
+                "left": budget.limit - spent,
+                "percent_used": percent_used(spent, budget.limit),
+                "status": _STANDING[standing(spent, budget.limit)],
+            }
+        )
+    return rows
+
+
+def budget_table(rows: list[dict[str, Any]]) -> Table:
+    """Return how every model's budget stands, for reading."""
+    table = new_table("model", ">spent", ">of", ">left", ">used", "status")
+    for row in rows:
+        percent = row["percent_used"]
+        table.add_row(
+            escape(row["model"]), str(row["spent"]), str(row["limit"]), str(row["left"]),
+            f"{percent:.1f} %" if percent != float("inf") else "all", row["status"],
+        )  # fmt: skip
+    return table
+
+
+def interval(low: float | None, high: float | None, currency: str) -> str:
+    """Return an interval as people read it; "" where there is none."""
+    if low is None or high is None:
+        return ""
+    return f" ({amount(low)[:-4]} to {amount(high, currency)})"

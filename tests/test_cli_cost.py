@@ -1,0 +1,291 @@
+"""``outlay cost``, ``outlay advise`` and ``outlay cost-report``.
+
+Most commands are called in this process; a few run as users run them, at two widths.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import command_line
+from command_line import Outcome
+from fake_vendor import as_json, serving
+from ledgers import START_NS, Segment, dollars, ns
+from outlay.cli.app import app
+from outlay.clock import ManualClock
+from outlay.cost.analyzer import CostAnalyzer
+from outlay.errors import OutlayError
+from outlay.ledger import Metric
+from test_cost_analyzer import costing
+from vendor_shapes import vast_answer
+
+MONTH = "2023-11"
+
+
+def a_run(run_dir: Path, *, team: str = "nlp", accuracy: float = 0.9, start: float = 0) -> Path:
+    """An hour at 3.60 dollars: ten minutes of it waiting for data."""
+    about = {"price": dollars(3.6), "user": "ada", "model": "bert-base", "name": run_dir.name}
+    about |= {"run_id": run_dir.name, "tags": {"team": team}, "gpu": "H100"}
+    run = Segment(start=start, about=about)
+    for _ in range(10):
+        run.step(300, wait=60, samples=32, tokens=1000)
+    run.add(Metric(t_ns=run.now_ns, name="accuracy", value=accuracy))
+    run.end().write(run_dir)
+    return run_dir
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two collected runs of one model."""
+    a_run(tmp_path / "runs" / "a")
+    a_run(tmp_path / "runs" / "b", team="cv", accuracy=0.95, start=7200)
+    assert outlay("collect", tmp_path / "runs").code == 0
+    return tmp_path / "runs"
+
+
+def outlay(*arguments: str | Path, **environment: str) -> Outcome:
+    """Call a command; an OutlayError becomes its line and its exit code, as in ``main``."""
+    result = CliRunner().invoke(app, [str(each) for each in arguments], env=environment)
+    if isinstance(result.exception, OutlayError):
+        return Outcome(result.exception.exit_code, result.stdout, f"error: {result.exception}")
+    return Outcome(result.exit_code, result.stdout, result.stderr)
+
+
+def both(*arguments: str | Path) -> tuple[Outcome, Outcome]:
+    """Call a command for people and for programs."""
+    return outlay(*arguments), outlay(*arguments, "--json")
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("cost", "a"), "data_loading"),
+        (("cost", "allocate", "--by", "team", "--month", "2023-11"), "GPU-hours"),
+        (("advise", "a"), "Win back data_loading"),
+        (("cost-report",), "bert-base"),
+    ],
+)
+def test_commands_read_well_at_any_width(runs: Path, command: tuple[str, ...], said: str) -> None:
+    words = [runs / word if word == "a" else word for word in command]
+    for columns in (80, 200):
+        found = command_line.outlay(*words, columns=columns)
+        assert (found.code, said in found.out) == (0, True)
+        assert max(map(len, found.out.splitlines())) <= columns
+
+
+def test_cost_of_a_run_is_shown_by_phase_and_unit(runs: Path) -> None:
+    shown, plain = both("cost", runs / "a")
+    assert "data_loading" in shown.out
+    assert "per step: 0.36 USD" in shown.out
+    assert plain.json["cost"]["cost"] == {"micros": 3_600_000, "currency": "USD"}
+    assert plain.json["per"]["million_tokens"] == 360.0
+
+
+@pytest.mark.usefixtures("runs")
+def test_summary_shows_every_model(tmp_path: Path) -> None:
+    picture = tmp_path / "cost.png"
+    assert outlay("cost", "summary", "--png", picture).code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    shown, plain = both("cost", "summary")
+    assert "7.20 USD" in shown.out
+    assert plain.json["models"]["bert-base"]["runs"] == 2
+    assert plain.json["totals"] == {"USD": 7.2}
+
+
+def test_summary_of_nothing_says_what_to_do() -> None:
+    assert "outlay collect" in outlay("cost", "summary").out
+
+
+@pytest.mark.usefixtures("runs")
+def test_model_lists_its_runs() -> None:
+    shown, plain = both("cost", "model", "bert-base")
+    assert "0.9500" in shown.out
+    assert [run["run_id"] for run in plain.json["runs"]] == ["a", "b"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_an_unknown_model_names_the_known() -> None:
+    found = outlay("cost", "model", "gpt")
+    assert (found.code, "bert-base" in found.err) == (2, True)
+
+
+@pytest.mark.usefixtures("runs")
+def test_compare_shows_what_nothing_beats(tmp_path: Path) -> None:
+    picture = tmp_path / "front.png"
+    shown, plain = both("cost", "compare", "--model", "bert-base")
+    assert "Nothing beats" in shown.out
+    assert [point["name"] for point in plain.json["front"]] == ["b"]
+    assert outlay("cost", "compare", "--png", picture).code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("runs")
+def test_forecast_of_planned_runs_has_an_interval(tmp_path: Path) -> None:
+    shown, plain = both("cost", "forecast", "bert-base", "5")
+    assert "18.00 USD" in shown.out
+    assert "thin history: 2 runs" in shown.out
+    assert plain.json["estimated_total"] == pytest.approx(18.0)
+    picture = tmp_path / "forecast.png"
+    assert outlay("cost", "forecast", "bert-base", "5", "--png", picture).code == 0
+    assert picture.exists()
+
+
+def test_forecast_of_the_rest_of_a_run(runs: Path) -> None:
+    shown, plain = both("cost", "forecast", "--run", runs / "a", "--steps", "20")
+    assert "10 steps to go: 1h00m" in shown.out
+    assert plain.json["rest"]["cost"]["point"] == pytest.approx(3.6)
+
+
+def test_forecast_of_a_run_without_a_budget_asks_how_far(runs: Path) -> None:
+    found = outlay("cost", "forecast", "--run", runs / "a")
+    assert found.code == 2
+
+
+def test_forecast_needs_a_model_or_a_run() -> None:
+    assert outlay("cost", "forecast").code == 2
+
+
+@pytest.mark.usefixtures("runs")
+def test_roi_shows_first_last_and_best() -> None:
+    shown, plain = both("cost", "roi", "bert-base")
+    assert "best 0.9500" in shown.out
+    assert plain.json["accuracy_improvement"] == pytest.approx(0.05)
+
+
+class TestAllocate:
+    @pytest.mark.usefixtures("runs")
+    def test_sums_to_the_bill_with_idle_spread(self) -> None:
+        asked = ("cost", "allocate", "--by", "team", "--month", MONTH, "--bill", "10 USD")
+        shown, plain = both(*asked)
+        assert "10.00 USD" in shown.out
+        assert plain.json["total"] == {"micros": 10_000_000, "currency": "USD"}
+        assert {row["owner"]: row["total"] for row in plain.json["rows"]} == {"cv": "5", "nlp": "5"}
+
+    @pytest.mark.usefixtures("runs")
+    def test_shows_idle_as_a_row_of_its_own(self) -> None:
+        asked = ("cost", "allocate", "--by", "user", "--month", MONTH, "--spread", "none")
+        rows = outlay(*asked, "--bill", "10", "--json").json["rows"]
+        assert {row["owner"]: row["total"] for row in rows} == {"ada": "7.2", "(idle)": "2.8"}
+
+    @pytest.mark.usefixtures("runs")
+    def test_a_bill_below_what_runs_cost_is_a_finding(self) -> None:
+        asked = ("cost", "allocate", "--by", "user", "--month", MONTH, "--bill", "1", "--json")
+        assert "more than the bill" in outlay(*asked).json["findings"][-1]["message"]
+
+    @pytest.mark.usefixtures("runs")
+    def test_writes_csv_and_focus(self, tmp_path: Path) -> None:
+        table, focus = tmp_path / "table.csv", tmp_path / "focus.csv"
+        asked = ("cost", "allocate", "--by", "tag:team", "--month", MONTH, "--bill", "10")
+        assert outlay(*asked, "--csv", table, "--focus", focus).code == 0
+        shared = csv.DictReader(io.StringIO(table.read_text()))
+        assert sum(float(row["total"]) for row in shared) == 10.0
+        rows = list(csv.DictReader(io.StringIO(focus.read_text())))
+        assert [row["BilledCost"] for row in rows] == ["3.6", "3.6", "2.8"]
+        assert rows[0]["BillingPeriodStart"] == "2023-11-01T00:00:00Z"
+
+    @pytest.mark.parametrize("wrong", [("colour", MONTH), ("user", "november")])
+    def test_refuses_what_it_does_not_understand(self, wrong: tuple[str, str]) -> None:
+        assert outlay("cost", "allocate", "--by", wrong[0], "--month", wrong[1]).code == 2
+
+    @pytest.mark.usefixtures("runs")
+    def test_of_a_month_without_runs_is_nothing(self) -> None:
+        found = outlay("cost", "allocate", "--by", "user", "--month", "2020-01")
+        assert "Nothing was spent" in found.out
+
+
+@pytest.mark.usefixtures("runs")
+def test_budgets_are_set_and_shown_and_thresholds_told_once() -> None:
+    first = outlay("cost", "budget", "set", "bert-base", "9 USD")
+    assert "alert The budget of bert-base is being used up" in first.out
+    shown, plain = both("cost", "budget", "status")
+    assert "75 %" in shown.out
+    assert plain.json["alerts"] == []
+    assert plain.json["budgets"][0]["percent_used"] == 80.0
+
+
+def test_a_budget_that_is_no_amount_is_refused() -> None:
+    assert outlay("cost", "budget", "set", "m", "lots").code == 2
+
+
+def test_advice_on_a_run_has_its_evidence(runs: Path) -> None:
+    outlay("prices", "set", "H100", "1.20 USD/h")
+    shown, plain = both("advise", runs / "a")
+    assert "Win back data_loading" in shown.out
+    assert "evidence:" in shown.out
+    found = {each["category"]: each for each in plain.json["recommendations"]}
+    assert found["compute"]["estimated_savings"] == pytest.approx(2.4)
+    assert found["badput"]["savings_low"] < found["badput"]["savings_high"]
+
+
+@pytest.mark.usefixtures("runs")
+def test_advice_on_a_model_looks_at_its_runs() -> None:
+    _, plain = both("advise", "--model", "bert-base")
+    assert {each["subject"] for each in plain.json["recommendations"]} == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    "wrong", [(), ("--model", "nobody"), ("nowhere",), ("x", "--speed", "H100=fast")]
+)
+def test_advice_needs_something_to_look_at(wrong: tuple[str, ...]) -> None:
+    assert outlay("advise", *wrong).code == 2
+
+
+class TestCostReport:
+    @pytest.mark.usefixtures("runs")
+    def test_without_flags_is_the_summary(self) -> None:
+        assert outlay("cost-report").out == outlay("cost-report", "--summary").out
+
+    @pytest.mark.usefixtures("runs")
+    def test_speaks_json_with_a_key_for_each_part(self) -> None:
+        found = outlay("cost-report", "--summary", "--json").json
+        assert set(found) == {"models", "prices", "budgets"}
+
+    def test_shows_prices_after_a_restart(self) -> None:
+        outlay("prices", "set", "A100-80GB", "1.10 USD/h")
+        assert "1.1000" in outlay("cost-report", "--prices").out
+
+    def test_fetches_prices(self) -> None:
+        with serving(as_json(vast_answer())) as vendor:
+            found = outlay(
+                "cost-report", "--fetch-prices", "--json", OUTLAY_VAST_URL=vendor.url,
+                OUTLAY_RUNPOD_URL=vendor.url, OUTLAY_LAMBDA_URL=vendor.url,
+            )  # fmt: skip
+        assert found.code == 0
+        assert found.json["fetched"]["vast"] == 2
+
+    def test_shows_a_model_even_without_accuracy(self) -> None:
+        CostAnalyzer(clock=ManualClock()).analyze_training_run(costing(5, test_accuracy=None))
+        found = outlay("cost-report", "--model", "bert-base")
+        assert (found.code, "5.00 USD" in found.out) == (0, True)
+
+    @pytest.mark.usefixtures("runs")
+    def test_sets_budgets_and_forecasts(self) -> None:
+        assert "1000.00 USD" in outlay("cost-report", "--set-budget", "bert-base", "1000.0").out
+        assert "EXCEEDED" not in outlay("cost-report", "--budget").out
+        assert "18.00 USD" in outlay("cost-report", "--forecast", "bert-base", "5").out
+
+    def test_shows_recent_recommendations_once(self, runs: Path) -> None:
+        for _ in range(2):
+            outlay("advise", runs / "a")
+        found = outlay("cost-report", "--recommendations", "--json").json["recommendations"]
+        assert len(found) == len({each["category"] for each in found}) > 0
+
+    @pytest.mark.parametrize(
+        "wrong", [("--set-budget", "m", "nan"), ("--forecast", "m", "many"), ("--model", "nobody")]
+    )
+    def test_a_bad_number_is_said_and_not_kept(self, wrong: tuple[str, ...]) -> None:
+        found = outlay("cost-report", *wrong)
+        assert (found.code, found.err.startswith("error:")) == (2, True)
+
+
+def test_ten_minutes_of_waiting_are_ten_minutes(runs: Path) -> None:
+    found = outlay("cost", runs / "a", "--json").json
+    assert found["cost"]["by_phase"]["data_loading"]["micros"] == 600_000
+    assert found["cost"]["window"]["end_ns"] - START_NS == ns(3600)
+    assert json.dumps(found)
