@@ -14,6 +14,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from outlay import __version__
+from outlay.cli import books, budget, execute, goodput, guard, prices, survey
+from outlay.cli import books, budget, execute, goodput, prices, survey, sweep
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -101,6 +103,18 @@ def overview(
         from outlay.cli import books
 
         books.overview(as_json)
+
+
+app.add_typer(guard.app, name="guard", rich_help_panel=MAY_I_LAUNCH)
+app.add_typer(goodput.app, name="goodput", rich_help_panel=HOW_MUCH_WAS_PRODUCTIVE)
+app.command("survey", rich_help_panel=MAY_I_LAUNCH)(survey.show_survey)
+app.add_typer(prices.app, name="prices", rich_help_panel=WHAT_DID_IT_COST)
+app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
+app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
+app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)
+app.add_typer(books.ledger, name="ledger", rich_help_panel=THE_BOOKS)
+app.add_typer(sweep.app, name="sweep", rich_help_panel=WHICH_IS_BEST)
+app.add_typer(budget.budget, name="budget", rich_help_panel=WHEN_MUST_IT_STOP)
 
 
 def main() -> None:
