@@ -14,8 +14,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from outlay import __version__
-from outlay.cli import books, budget, execute, goodput, guard, prices, survey
-from outlay.cli import books, budget, execute, goodput, prices, survey, sweep
+from outlay.cli import books, budget, execute, goodput, guard, prices, survey, sweep
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from outlay.budget.dimensions import COST, TIME
 from outlay.budget.usage import Usage
 from outlay.guard.lease import Terms
 from outlay.sweep.grid import Settings
 from outlay.units import Duration, Money, Rate
+
+NOTICE_NS: Final = 10 * 10**9
+"""How long a run that is told to end has before it is killed."""
+REACTION_NS: Final = 10**9
+"""How long the harness may take to see that a run must end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +63,12 @@ def _cost(rate: Rate | None, ns: int) -> Money | None:
     return None if rate is None else Terms(rate=rate).cost(ns)
 
 
-def terms_of(rate: Rate, prediction_ns: int) -> Terms:
+def terms_of(rate: Rate, predicted_ns: int) -> Terms:
     """Return on what terms money is held for a run: small slices after what was predicted.
 
-    The notice, during which a run that is stopped still costs, is part of what is held.
+    The notice, during which a run that is being ended still costs, is part of what is held, and so
+    is the time that noticing takes.
     """
-    notice = max(1, min(10 * 10**9, prediction_ns // 10))
-    further = max(1, min(300 * 10**9, prediction_ns // 4))
-    return Terms(rate=rate, slice=Duration(further), notice=Duration(notice))
+    notice_ns = min(NOTICE_NS, predicted_ns // 10) + REACTION_NS
+    slice_ns = max(REACTION_NS, min(300 * 10**9, predicted_ns // 4))
+    return Terms(rate=rate, slice=Duration(slice_ns), notice=Duration(notice_ns))
