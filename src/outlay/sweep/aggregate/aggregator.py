@@ -63,12 +63,13 @@ def _subject(static: dict[str, Any], state: RunState, directory: Path, now_ns: i
     problems: list[str] = []
     if facts is None:
         facts = read_artefacts(directory)
+    if facts is None or facts.source == "csv":
         problems = [f"{name} is missing" for name in missing_files(directory)]
         if facts is None:
             problems.append("there is no run log either (see `outlay.run`)")
     return Subject(
         static=static, state=state, facts=facts, totals=_totals(directory),
-        problems=tuple(problems),
+        problems=tuple(problems) if state.status == "completed" else (),
     )  # fmt: skip
 
 
