@@ -26,6 +26,7 @@ from outlay.cli import (
     prices,
     survey,
 )
+from outlay.cli import books, budget, execute, export, goodput, guard, prices, survey, sweep
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -126,6 +127,8 @@ app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
 app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
 app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)
 app.add_typer(books.ledger, name="ledger", rich_help_panel=THE_BOOKS)
+app.add_typer(export.app, name="export", rich_help_panel=THE_BOOKS)
+app.add_typer(sweep.app, name="sweep", rich_help_panel=WHICH_IS_BEST)
 app.add_typer(budget.budget, name="budget", rich_help_panel=WHEN_MUST_IT_STOP)
 
 

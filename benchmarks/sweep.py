@@ -1,0 +1,171 @@
+"""What a sweep costs beside doing the same by hand: planning, launching, books, summaries.
+
+Each claim is measured against its alternative in one run, best of several repeats:
+
+    python benchmarks/sweep.py
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from outlay.clock import SYSTEM
+from outlay.export.csv_files import export_csv
+from outlay.ledger import AttemptStarted, KnownRecord, Metric, Step, encode_line, ledger_dir
+from outlay.sweep.aggregate.aggregator import aggregate
+from outlay.sweep.aggregate.from_ledger import CACHE
+from outlay.sweep.files import plan_file
+from outlay.sweep.grid import read_grid
+from outlay.sweep.journal import Event, Journal
+from outlay.sweep.manifest import Manifest
+from outlay.sweep.plan import make_plan
+from outlay.sweep.states import RunState
+from outlay.sweep.sweeps import HowToRun, start
+
+PLANNED = 10_000
+LAUNCHED = 200
+AT_ONCE = 2
+SUMMARISED = 1_000
+STEPS = 500
+START_NS = 1_700_000_000_000_000_000
+
+
+def best_of(repeats: int, work: Callable[[], object]) -> float:
+    """Return the shortest time in seconds that some work took."""
+    times = []
+    for _ in range(repeats):
+        began_ns = SYSTEM.monotonic_ns()
+        work()
+        times.append((SYSTEM.monotonic_ns() - began_ns) / 1e9)
+    return min(times)
+
+
+def planning() -> None:
+    axis = ", ".join(map(str, range(100)))
+    budget = "budget: {mode: iso_time, limit: 2}"
+    text = f"grid:\n  - params: {{a: [{axis}], b: [{axis}]}}\n    {budget}\n"
+    seconds = best_of(3, lambda: make_plan(read_grid(text, source="g", default_name="g")))
+    print(f"plan {PLANNED} runs: {seconds:.2f} s (limit 2 s)")
+
+
+def launching(directory: Path) -> None:
+    command = [sys.executable, "-c", "pass"]
+
+    def bare() -> None:
+        live: list[subprocess.Popen[bytes]] = []
+        for _ in range(LAUNCHED):
+            if len(live) == AT_ONCE:
+                live.pop(0).wait()
+            live.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
+        for process in live:
+            process.wait()
+
+    grid = {
+        "engine": "process", "arguments": "none", "entrypoint": command,
+        "grid": [{"params": {"x": list(range(LAUNCHED))}}],
+    }  # fmt: skip
+    path = directory / "grid.json"
+    path.write_text(json.dumps(grid))
+
+    def ours() -> None:
+        root = directory / "launched"
+        shutil.rmtree(root, ignore_errors=True)
+        result = start(plan_file(path), root, HowToRun(jobs=AT_ONCE))
+        assert result.counts == {"completed": LAUNCHED}
+
+    pairs = [(best_of(1, bare), best_of(1, ours)) for _ in range(4)]
+    by_hand, outlay_s = (min(times) for times in zip(*pairs, strict=True))
+    print(
+        f"launch {LAUNCHED} jobs, {AT_ONCE} at once: Popen {by_hand:.2f} s, "
+        f"outlay {outlay_s:.2f} s, {outlay_s / by_hand:.2f}x (limit 1.3x)"
+    )
+
+
+def updating(directory: Path) -> None:
+    for runs in (100, 10_000):
+        root = directory / f"updated{runs}"
+        root.mkdir()
+        static = {
+            f"{n:05d}": {"id": f"{n:05d}", "run_dir": "", "params": {"x": n}} for n in range(runs)
+        }
+        manifest = Manifest(root, {"name": "x"}, static)
+        journal = Journal(root, SYSTEM)
+        names = list(static)
+
+        def update(
+            manifest: Manifest = manifest, journal: Journal = journal, names: list[str] = names
+        ) -> None:
+            for n in range(2_000):
+                event = Event(t_ns=n, run=names[n % len(names)], status="completed")
+                journal.append(event)
+                manifest.states.setdefault(event.run, RunState()).apply(event)
+                manifest.refresh()
+
+        seconds = best_of(3, update)
+        journal.close()
+        print(f"one update of a manifest of {runs} runs: {seconds / 2_000 * 1e6:.0f} us")
+
+
+def summarising(directory: Path) -> None:
+    root = directory / "summarised"
+    runs = [f"{n:04d}" for n in range(SUMMARISED)]
+    for run in runs:
+        _write_run(root / run)
+    about = {"target_metric": "acc", "target_value": 0.5}
+    statics = [{"id": run, "run_dir": run, "params": {}, "metadata": about} for run in runs]
+    (root / "sweep_manifest.json").write_text(json.dumps({"name": "x", "runs": statics}))
+    journal = Journal(root, SYSTEM)
+    for run in runs:
+        journal.append(Event(t_ns=1, run=run, status="completed"))
+    journal.close()
+
+    def ours() -> None:
+        assert len(aggregate(root, SYSTEM.wall_ns()).rows) == SUMMARISED
+
+    def by_hand() -> None:
+        for run in runs:
+            for name in ("timings.csv", "comms.csv", "eval.csv"):
+                with (root / run / name).open(newline="") as stream:
+                    for row in csv.DictReader(stream):
+                        sum(float(value) for value in row.values() if value)
+
+    csv_s = best_of(3, by_hand)
+    cold = best_of(1, ours)
+    warm = best_of(3, ours)
+    assert (root / runs[0] / CACHE).exists()
+    print(
+        f"summarise {SUMMARISED} finished runs of {STEPS} steps: csv module {csv_s:.2f} s, "
+        f"outlay {warm:.2f} s, {csv_s / warm:.1f}x faster (asked: 5x); "
+        f"the first time {cold:.2f} s, {csv_s / cold:.1f}x"
+    )
+
+
+def _write_run(run_dir: Path) -> None:
+    records: list[KnownRecord] = [AttemptStarted(t_ns=START_NS)]
+    for step in range(STEPS):
+        t_ns = START_NS + (step + 1) * 10**8
+        records.append(
+            Step(t_ns=t_ns, step=step, dur_ns=9 * 10**7, wait_ns=10**7, samples=32, comm_bytes=99)
+        )
+        if step % 50 == 49:
+            records.append(Metric(t_ns=t_ns, name="acc", value=step / STEPS, step=step))
+    ledger_dir(run_dir).mkdir(parents=True)
+    lines = [encode_line(record, seq) for seq, record in enumerate(records)]
+    (ledger_dir(run_dir) / "0-h-1-r0.jsonl").write_bytes(b"".join(lines))
+    export_csv(run_dir)
+    (run_dir / "budget.json").write_text("{}")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        planning()
+        launching(Path(scratch))
+        updating(Path(scratch))
+        summarising(Path(scratch))

@@ -1,0 +1,33 @@
+"""Results in the forms that other tools read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.output import AsJson, console, print_json
+from outlay.export.csv_files import export_csv
+
+app = typer.Typer(help="Write results in the forms that other tools read.", no_args_is_help=True)
+
+
+@app.command("csv")
+def show_csv(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")],
+    output: Annotated[
+        Path | None, typer.Option(help="Where the files go; default: the run's directory.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write timings.csv, comms.csv, energy.csv and eval.csv from a run's log.
+
+    Example: outlay export csv runs/001
+    """
+    exported = export_csv(run, output)
+    if as_json:
+        print_json({"files": exported.files})
+        return
+    for path in exported.files:
+        console.print(str(path), markup=False, soft_wrap=True)

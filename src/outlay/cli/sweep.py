@@ -1,0 +1,245 @@
+"""Sweeps: plan them, run them, go on with them, and look at how they stand."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.markup import escape
+
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.sweep_live import show_while, status_table
+from outlay.clock import SYSTEM
+from outlay.sweep.aggregate.aggregator import aggregate, write_reports
+from outlay.sweep.aggregate.comparison import verdict
+from outlay.sweep.devices import find_devices
+from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
+from outlay.sweep.files import plan_file
+from outlay.sweep.lock import holder_of
+from outlay.sweep.manifest import Manifest, counts, read_manifest
+from outlay.sweep.plan import Plan
+from outlay.sweep.plan_text import budget_text, plan_document
+from outlay.sweep.sweeps import HowToRun, Result, cancel, resume, spent, start
+from outlay.units.quantity import duration_text
+
+app = typer.Typer(
+    help="Many configurations under the same budget, and which is best.", no_args_is_help=True
+)
+
+GridFile = Annotated[Path, typer.Argument(metavar="GRID", help="A YAML or JSON grid.")]
+
+
+@app.command("plan")
+def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
+    """Show the runs of a grid, their budgets, hours and dollars; start nothing.
+
+    Example: outlay sweep plan configs/sweeps/example_iso_time.yaml
+    """
+    plan = plan_file(grid)
+    if as_json:
+        print_json(plan_document(plan))
+    else:
+        render_plan(plan)
+
+
+Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at the same time.")]
+Gpus = Annotated[
+    str | None,
+    typer.Option(help="GPUs to share out, such as 0,1,2,3. Default: those visible here."),
+]
+SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
+
+
+@app.command("run")
+def show_run(
+    grid: GridFile,
+    enable_sweeps: Annotated[
+        bool, typer.Option("--enable-sweeps", help="Say yes to starting many runs.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="The same.")] = False,
+    jobs: Jobs = 1,
+    gpus: Gpus = None,
+    output_dir: Annotated[
+        Path | None, typer.Option(help="Where the sweep goes; default: what the grid says.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run every run of a grid, after a yes; exits 1 when one failed, 3 when one did not fit.
+
+    Example: outlay sweep run grid.yaml --enable-sweeps --jobs 4
+    """
+    plan = plan_file(grid)
+    if not (enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"):
+        _ask(plan)
+    with show_while(quiet=as_json) as watch:
+        how = HowToRun(jobs=jobs, devices=find_devices(gpus, os.environ), watch=watch)
+        result = start(plan, output_dir, how)
+    _conclude(result, as_json=as_json)
+
+
+@app.command("resume")
+def show_resume(
+    directory: SweepDir,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also run again what failed.")
+    ] = False,
+    grid: Annotated[
+        Path | None, typer.Option(help="The grid, where it was moved; default: where it was.")
+    ] = None,
+    jobs: Jobs = 1,
+    gpus: Gpus = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a sweep: run what is not done, never what is.
+
+    Example: outlay sweep resume runs/demo --retry-failed
+    """
+    with show_while(quiet=as_json) as watch:
+        how = HowToRun(jobs=jobs, devices=find_devices(gpus, os.environ), watch=watch)
+        result = resume(directory, how, grid=grid, retry_failed=retry_failed)
+    _conclude(result, as_json=as_json)
+
+
+@app.command("status")
+def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
+    """Show how the runs of a sweep stand, running or not.
+
+    Example: outlay sweep status runs/demo
+    """
+    manifest = read_manifest(directory)
+    holder = holder_of(directory)
+    if as_json:
+        runs = [
+            {"id": run, "status": state.status, "reason": state.reason, "attempts": state.attempts}
+            for run in manifest.runs
+            for state in [manifest.state(run)]
+        ]
+        print_json(
+            {"counts": counts(manifest), "harness": holder, "spent": spent(manifest), "runs": runs}
+        )
+        return
+    console.print(status_table(manifest, SYSTEM.wall_ns()))
+    running = f"run by process {holder}" if holder else "nobody runs it"
+    console.print(f"\n{_tally(counts(manifest))}; {running}; {_money(manifest)}")
+
+
+@app.command("cancel")
+def show_cancel(directory: SweepDir, as_json: AsJson = False) -> None:
+    """End a sweep that runs: its runs are told to end, and its books are closed.
+
+    Example: outlay sweep cancel runs/demo
+    """
+    holder = cancel(directory)
+    if as_json:
+        print_json({"told": holder})
+    elif holder is None:
+        console.print("Nobody runs this sweep; nothing was left running.")
+    else:
+        console.print(f"Told process {holder} to end the sweep; once more forces it.")
+
+
+@app.command("aggregate")
+def show_aggregate(
+    directory: Annotated[
+        Path | None, typer.Argument(metavar="[DIR]", help="The sweep's directory.")
+    ] = None,
+    root: Annotated[Path | None, typer.Option(help="The same, by name.")] = None,
+    manifest: Annotated[
+        Path | None, typer.Option(help="Its manifest, instead of its directory.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where the reports go; default: DIR/reports.")
+    ] = None,
+    enable_aggregator: Annotated[
+        bool, typer.Option("--enable-aggregator", help="Accepted; aggregating only reads runs.")
+    ] = False,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Go on when a completed run misses files.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Summarise a sweep: a CSV with a row per run, and a page that says which was best.
+
+    Example: outlay sweep aggregate runs/demo
+    """
+    del enable_aggregator
+    chosen = directory or root or (manifest.parent if manifest else Path())
+    now_ns = SYSTEM.wall_ns()
+    summary = aggregate(chosen, now_ns, allow_missing=allow_missing)
+    reports = write_reports(chosen, summary, now_ns, output)
+    if as_json:
+        print_json({"csv": reports.csv, "markdown": reports.markdown, "runs": summary.rows})
+        return
+    console.print(verdict(summary.subjects, summary.rows), soft_wrap=True, markup=False)
+    console.print(f"{reports.markdown}\n{reports.csv}", soft_wrap=True, markup=False)
+
+
+def _ask(plan: Plan) -> None:
+    """Show the plan on a terminal and ask; without one, refuse."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise NotAcknowledged
+    render_plan(plan)
+    if not typer.confirm("Start these runs?"):
+        raise NotAcknowledged
+
+
+def _conclude(result: Result, *, as_json: bool) -> None:
+    """Say how the sweep went, and exit with what that means."""
+    failed = result.of_status("error", "cancelled", "preempted")
+    skipped = result.of_status("skipped")
+    if as_json:
+        print_json(
+            {
+                "root": result.root, "counts": result.counts, "failed": failed,
+                "skipped": skipped, "spent": spent(result.manifest), "findings": result.findings,
+            }
+        )  # fmt: skip
+    else:
+        print_findings(result.findings)
+        console.print(f"{_tally(result.counts)}; {_money(result.manifest)}", soft_wrap=True)
+        console.print(f"Summarise it with: outlay sweep aggregate {result.root}", soft_wrap=True)
+    if result.cancelled:
+        raise typer.Exit(130)
+    if failed:
+        raise RunsFailed(failed)
+    if skipped:
+        raise RunsSkipped(skipped)
+
+
+def _tally(found: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
+
+
+def _money(manifest: Manifest) -> str:
+    total = ", ".join(map(str, spent(manifest)))
+    return f"{total} spent (measured)" if total else "no price"
+
+
+def render_plan(plan: Plan) -> None:
+    """Print a plan as people read it."""
+    table = new_table("run", "parameters", "budget", ">GPUs", ">hours", ">cost")
+    for run in plan.runs:
+        ns, cost = run.prediction.ns, run.prediction.cost
+        params = " ".join(f"{k}={v}" for k, v in run.params.items() if k != "world_size")
+        table.add_row(
+            escape(run.id), escape(params), budget_text(run),
+            str(run.gpus) if run.gpus is not None else f"≤{run.most_gpus}",
+            "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost),
+        )  # fmt: skip
+    console.print(table)
+    console.print(f"\n{_total(plan)}", soft_wrap=True, markup=False)
+    print_findings(plan.warnings)
+
+
+def _total(plan: Plan) -> str:
+    noun = "run" if len(plan.runs) == 1 else "runs"
+    ns, cost, ceiling = plan.predicted_ns, plan.predicted_cost, plan.grid.ceiling
+    time = "an unknown time" if ns is None else f"{duration_text(ns)} of training"
+    money = "unknown cost" if cost is None else f"{cost} (estimated)"
+    room = "" if ceiling is None else f", ceiling {ceiling}"
+    if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
+        room += ": all of them fit" if cost <= ceiling else ": not all of them will fit"
+    return f"{len(plan.runs)} {noun}: {time}, {money}{room}"

@@ -1,0 +1,1 @@
+"""Results pushed out in the forms that other tools read."""

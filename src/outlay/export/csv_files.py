@@ -1,0 +1,159 @@
+"""A run's log as the CSV files that comparison scripts read: timings, collectives, evaluation.
+
+What a log does not know (forward and backward passes apart) stays empty; nothing is made up.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from outlay.ledger import Metric, Record, RunLog, SegmentId, Step, read_run
+
+TIMINGS: Final = (
+    "step", "epoch", "t_data_ms", "t_fwd_ms", "t_bwd_ms", "t_opt_ms", "t_comm_ms", "t_assign_ms",
+    "t_topr_ms", "t_beta_ctrl_ms", "t_misc_ms", "t_step_ms", "ips_step",
+)  # fmt: skip
+COMMS: Final = ("step", "bytes_total")
+ENERGY: Final = ("timestamp", "step", "gpu_id", "energy_Wh_cum", "energy_J_cum")
+_MS: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """The files that were written."""
+
+    files: tuple[Path, ...]
+
+
+def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
+    """Write a run's CSV files, into its own directory unless another is named.
+
+    Raises:
+        NotARun: There is no run log.
+    """
+    log = read_run(run_dir)
+    directory = output or run_dir
+    directory.mkdir(parents=True, exist_ok=True)
+    steps = _steps(log)
+    files = [
+        _write(directory / "timings.csv", TIMINGS, map(_timing, steps)),
+        _write(directory / "comms.csv", COMMS, map(_collective, steps)),
+    ]
+    if any(one.energy_mj for one in steps):
+        files.append(_write(directory / "energy.csv", ENERGY, _energies(steps)))
+    if metrics := _metrics(log):
+        names = list(dict.fromkeys(name for row in metrics for name in row))
+        files.append(_write(directory / "eval.csv", names, metrics))
+    return Exported(tuple(files))
+
+
+@dataclass(slots=True)
+class _WholeStep:
+    """One execution of a step over all ranks: rank 0's time, everybody's work."""
+
+    step: int
+    count: int
+    t_ns: int
+    wait_ns: int
+    dur_ns: int
+    items: int = 0
+    comm_bytes: int = 0
+    energy_mj: int = 0
+
+
+def _steps(log: RunLog) -> list[_WholeStep]:
+    """Return the steps of rank 0 in time, each with the work that all ranks did in it."""
+    leading = [s for s in sorted(log.segments) if s.rank <= 0]
+    wholes: list[_WholeStep] = []
+    latest: dict[int, _WholeStep] = {}
+    for segment in leading:
+        for record in _of_kind_step(log.segments[segment]):
+            whole = _WholeStep(
+                record.step, record.count, record.t_ns, record.wait_ns, record.dur_ns
+            )
+            wholes.append(whole)
+            latest[record.step] = whole
+            _add(whole, record)
+    for segment in sorted(log.segments):
+        if segment not in leading:
+            _add_rank(log, segment, latest)
+    return wholes
+
+
+def _of_kind_step(records: Iterable[Record]) -> Iterable[Step]:
+    return (record for record in records if isinstance(record, Step))
+
+
+def _add_rank(log: RunLog, segment: SegmentId, latest: Mapping[int, _WholeStep]) -> None:
+    """Add another rank's work; of a repeated step, to its last execution."""
+    for record in _of_kind_step(log.segments[segment]):
+        if record.step in latest:
+            _add(latest[record.step], record)
+
+
+def _add(whole: _WholeStep, record: Step) -> None:
+    whole.items += record.samples or record.tokens
+    whole.comm_bytes += record.comm_bytes
+    whole.energy_mj += record.energy_mj
+
+
+def _timing(one: _WholeStep) -> dict[str, Any]:
+    step_ns = one.wait_ns + one.dur_ns
+    return {
+        "step": one.step,
+        "t_data_ms": one.wait_ns / _MS,
+        "t_step_ms": step_ns / _MS,
+        "ips_step": one.items / step_ns * 1e9 if step_ns and one.items else "",
+    }
+
+
+def _collective(one: _WholeStep) -> dict[str, Any]:
+    return {"step": one.step, "bytes_total": one.comm_bytes}
+
+
+def _energies(steps: Iterable[_WholeStep]) -> Iterable[dict[str, Any]]:
+    total_mj = 0
+    for one in steps:
+        total_mj += one.energy_mj
+        yield {
+            "timestamp": one.t_ns / 1e9,
+            "step": one.step,
+            "gpu_id": "all",
+            "energy_Wh_cum": total_mj / 3_600_000,
+            "energy_J_cum": total_mj / 1000,
+        }
+
+
+def _metrics(log: RunLog) -> list[dict[str, Any]]:
+    """Return a row per step (or instant) at which rank 0 reported metrics."""
+    segments = [s for s in sorted(log.segments) if s.rank <= 0]
+    if not segments:
+        return []
+    start_ns = log.segments[segments[0]][0].t_ns if log.segments[segments[0]] else 0
+    rows: dict[tuple[object, ...], dict[str, Any]] = {}
+    for segment in segments:
+        for record in log.segments[segment]:
+            if isinstance(record, Metric):
+                place = (segment, record.t_ns if record.step is None else record.step)
+                row = rows.setdefault(place, _place(record, start_ns))
+                row[record.name] = record.value
+    return list(rows.values())
+
+
+def _place(record: Metric, start_ns: int) -> dict[str, Any]:
+    step = "" if record.step is None else record.step
+    return {"step": step, "time_minutes": (record.t_ns - start_ns) / 60e9}
+
+
+def _write(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Path:
+    draft = path.with_name(f".{path.name}.draft")
+    with draft.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(columns), restval="", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+    draft.replace(path)
+    return path

@@ -1,0 +1,21 @@
+"""``python -m outlay.sweep.aggregate --enable-aggregator --root DIR``, as it is documented.
+
+The same as ``outlay sweep aggregate DIR``, which needs no flag: it only reads runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from outlay.cli.app import main
+
+REFUSAL = "error: acknowledge the aggregator with --enable-aggregator or MFCL_SWEEP_AGGREGATOR=1\n"
+
+if __name__ == "__main__":
+    acknowledged = os.environ.get("MFCL_SWEEP_AGGREGATOR") == "1"
+    if not acknowledged and not {"--enable-aggregator", "--help"} & set(sys.argv):
+        sys.stderr.write(REFUSAL)
+        sys.exit(3)
+    sys.argv[1:1] = ["sweep", "aggregate"]
+    main()

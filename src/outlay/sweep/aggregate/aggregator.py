@@ -1,0 +1,111 @@
+"""A sweep's summary: reads every run once, checks that nothing is missing, writes the reports."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from outlay.budget.document import read_document
+from outlay.clock import utc_datetime
+from outlay.errors import Finding
+from outlay.sweep.aggregate.from_csv import missing_files, read_artefacts
+from outlay.sweep.aggregate.from_ledger import read_ledger
+from outlay.sweep.aggregate.markdown import page
+from outlay.sweep.aggregate.rows import Row, Subject, columns_of, row_of
+from outlay.sweep.errors import IncompleteRuns
+from outlay.sweep.manifest import read_manifest
+from outlay.sweep.states import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aggregate:
+    """A sweep's summary in memory."""
+
+    name: str
+    subjects: tuple[Subject, ...]
+    rows: tuple[Row, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reports:
+    """Where the reports were written."""
+
+    csv: Path
+    markdown: Path
+
+
+def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggregate:
+    """Return the summary of a sweep.
+
+    Raises:
+        NotASweep: There is none.
+        IncompleteRuns: Completed runs miss what is required; names all of it.
+    """
+    manifest = read_manifest(root)
+    subjects, missing = [], []
+    for run, static in manifest.runs.items():
+        directory = root / static["run_dir"]
+        subject = _subject(static, manifest.state(run), directory, now_ns)
+        subjects.append(subject)
+        if subject.completed:
+            missing += [Finding(source=run, message=text) for text in subject.problems]
+    if missing and not allow_missing:
+        raise IncompleteRuns(missing)
+    rows = tuple(row_of(subject) for subject in subjects)
+    return Aggregate(name=manifest.about["name"], subjects=tuple(subjects), rows=rows)
+
+
+def _subject(static: dict[str, Any], state: RunState, directory: Path, now_ns: int) -> Subject:
+    facts = read_ledger(directory, now_ns)
+    problems: list[str] = []
+    if facts is None:
+        facts = read_artefacts(directory)
+    if facts is None or facts.source == "csv":
+        problems = [f"{name} is missing" for name in missing_files(directory)]
+        if facts is None:
+            problems.append("there is no run log either (see `outlay.run`)")
+    return Subject(
+        static=static, state=state, facts=facts, totals=_totals(directory),
+        problems=tuple(problems) if state.status == "completed" else (),
+    )  # fmt: skip
+
+
+def _totals(directory: Path) -> dict[str, Any]:
+    """Return what the run itself says it used of its budget."""
+    document = read_document(directory)
+    if document is None:
+        return {}
+    totals = document.get("totals")
+    stated = dict(totals) if isinstance(totals, dict) else {}
+    return stated | {"steps_per_epoch": document.get("steps_per_epoch")}
+
+
+def write_reports(root: Path, summary: Aggregate, now_ns: int, output: Path | None) -> Reports:
+    """Write the CSV and the Markdown page; an earlier CSV is never overwritten."""
+    directory = output or root / "reports"
+    directory.mkdir(parents=True, exist_ok=True)
+    table = _free_name(directory, f"summary_{utc_datetime(now_ns):%Y%m%d_%H%M%S}")
+    table.write_text(_csv(summary.rows))
+    markdown = directory / "summary.md"
+    draft = directory / ".summary.md.draft"
+    draft.write_text(page(summary.name, summary.subjects, summary.rows))
+    draft.replace(markdown)
+    return Reports(table, markdown)
+
+
+def _free_name(directory: Path, stem: str) -> Path:
+    path, number = directory / f"{stem}.csv", 1
+    while path.exists():
+        path, number = directory / f"{stem}_{number}.csv", number + 1
+    return path
+
+
+def _csv(rows: tuple[Row, ...]) -> str:
+    stream = io.StringIO()
+    writer = csv.DictWriter(stream, columns_of(rows), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return stream.getvalue()

@@ -1,0 +1,146 @@
+"""Runs side by side: over seeds, how equal their budgets were, and the best of them. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Final
+
+from outlay.sweep.aggregate.rows import Row, Subject
+
+# Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond them it is close to normal.
+_T: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+_T_BEYOND: Final = 1.96
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replicates:
+    """One configuration over its seeds: the mean of the metric, and half its 95 % interval.
+
+    ``half_width`` is None for a single run, of which nobody knows how it varies.
+    """
+
+    label: str
+    runs: tuple[str, ...]
+    mean: float
+    half_width: float | None
+    cost: float | None
+    currency: str | None
+
+    def __str__(self) -> str:
+        spread = "" if self.half_width is None else f" ± {self.half_width:.3g}"
+        return f"{self.mean:.4g}{spread}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fairness:
+    """How equal one limit made the runs: the least and the most that was used of it, 0 to 1."""
+
+    limit: str
+    runs: int
+    least: float
+    most: float
+
+    @property
+    def spread(self) -> float:
+        """How far apart the runs are, as a share of the limit."""
+        return self.most - self.least
+
+
+def half_width(values: Sequence[float]) -> float | None:
+    """Return half the 95 % interval of a mean; None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    freedom = len(values) - 1
+    factor = _T[freedom - 1] if freedom <= len(_T) else _T_BEYOND
+    return factor * stdev(values) / math.sqrt(len(values))
+
+
+def replicates(rows: Sequence[Row]) -> list[Replicates]:
+    """Return completed runs that differ in their seed alone, together."""
+    groups: dict[str, list[Row]] = {}
+    for row in rows:
+        if row["status"] == "completed" and row.get("accuracy_value") is not None:
+            groups.setdefault(label_of(row), []).append(row)
+    return [_replicates(label, members) for label, members in groups.items()]
+
+
+def _replicates(label: str, rows: list[Row]) -> Replicates:
+    values = [row["accuracy_value"] for row in rows]
+    costs = [row["cost"] for row in rows if row.get("cost") is not None]
+    return Replicates(
+        label=label,
+        runs=tuple(row["run_id"] for row in rows),
+        mean=mean(values),
+        half_width=half_width(values),
+        cost=mean(costs) if len(costs) == len(rows) else None,
+        currency=rows[0].get("currency"),
+    )
+
+
+def label_of(row: Row) -> str:
+    """Return a configuration's parameters, without the seed, as one line."""
+    params = {
+        name.removeprefix("param_"): value
+        for name, value in row.items()
+        if name.startswith("param_") and name not in ("param_seed", "param_world_size")
+    }
+    return ", ".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in params.items())
+
+
+_USED: Final = {
+    "max_minutes": "time_minutes", "max_tokens": "tokens", "max_comm_bytes": "comm_bytes",
+    "max_cost_usd": "cost", "max_energy_Wh": "energy_Wh",
+}  # fmt: skip
+
+
+def fairness(rows: Sequence[Row]) -> list[Fairness]:
+    """Return, for each limit, how much of it the completed runs really used."""
+    shares: dict[str, list[float]] = {}
+    for row in rows:
+        if row["status"] != "completed":
+            continue
+        for key, column in _USED.items():
+            limit, used = row.get(f"limit_{key}"), row.get(column)
+            if limit and used is not None:
+                shares.setdefault(f"{key} = {limit:g}", []).append(used / limit)
+    return [
+        Fairness(limit=limit, runs=len(used), least=min(used), most=max(used))
+        for limit, used in shares.items()
+    ]
+
+
+def best_of(found: Sequence[Replicates], *, direction: str) -> Replicates | None:
+    """Return the configuration with the best mean."""
+    if not found:
+        return None
+    choose = max if direction == "max" else min
+    return choose(found, key=lambda one: one.mean)
+
+
+def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
+    """Return in a sentence which configuration was best, and how sure that is."""
+    judged = [s for s in subjects if s.target.metric]
+    found = replicates(rows)
+    if not judged or not found:
+        return "No configuration can be called best: no completed run recorded a target metric."
+    target = judged[0].target
+    best = best_of(found, direction=target.direction)
+    assert best is not None
+    money = "" if best.cost is None else f" for {best.cost:.4g} {best.currency} a run"
+    sentence = f"Best: {best.label or best.runs[0]} with {target.metric} {best}{money}"
+    others = [one for one in found if one is not best]
+    if not others:
+        return f"{sentence}; it is the only configuration."
+    second = best_of(others, direction=target.direction)
+    assert second is not None
+    if best.half_width is None or second.half_width is None:
+        doubt = "with one run each nobody knows whether that is luck"
+    elif abs(best.mean - second.mean) <= best.half_width + second.half_width:
+        doubt = "their intervals overlap, so the order may be luck"
+    else:
+        doubt = "their intervals do not overlap"
+    return f"{sentence}; next: {second.label or second.runs[0]} with {second} ({doubt})."

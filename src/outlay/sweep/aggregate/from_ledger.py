@@ -1,0 +1,147 @@
+"""A run's figures from its own log; of a log that has not changed, from a file beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlay.goodput.follower import RunView, view_of
+from outlay.goodput.timeline import TimelineBuilder
+from outlay.ledger import (
+    BudgetEvent,
+    Heartbeat,
+    LedgerReader,
+    Metric,
+    Record,
+    SegmentId,
+    Step,
+    segment_paths,
+)
+from outlay.sweep.aggregate.facts import RunFacts, Seen
+
+CACHE: Final = "outlay_facts.json"
+_VERSION: Final = 1
+
+
+class _Cached(msgspec.Struct, frozen=True):
+    """Figures, and of which files they are: name, size and time of the last change."""
+
+    version: int
+    files: list[tuple[str, int, int]]
+    facts: RunFacts
+
+
+_decoder = msgspec.json.Decoder(_Cached)
+
+
+def read_ledger(run_dir: Path, now_ns: int) -> RunFacts | None:
+    """Return a run's figures, or None where it has no log."""
+    paths = segment_paths(run_dir)
+    if not paths:
+        return None
+    files = [(p.name, (s := p.stat()).st_size, s.st_mtime_ns) for p in paths]
+    cached = _read_cache(run_dir)
+    if cached is not None and cached.version == _VERSION and cached.files == files:
+        return cached.facts
+    facts = _fold(run_dir, now_ns)
+    if facts is not None:
+        _write_cache(run_dir, _Cached(_VERSION, files, facts))
+    return facts
+
+
+def _read_cache(run_dir: Path) -> _Cached | None:
+    try:
+        return _decoder.decode((run_dir / CACHE).read_bytes())
+    except (OSError, msgspec.MsgspecError):
+        return None
+
+
+def _write_cache(run_dir: Path, cached: _Cached) -> None:
+    draft = run_dir / f".{CACHE}.draft"
+    with contextlib.suppress(OSError):  # A directory that cannot be written to is read each time.
+        draft.write_bytes(msgspec.json.encode(cached))
+        draft.replace(run_dir / CACHE)
+
+
+class _Tally:
+    """What the records of a run add up to, besides its timeline."""
+
+    def __init__(self) -> None:
+        self.steps = self.step_ns = self.samples = self.tokens = 0
+        self.comm_bytes = self.energy_mj = 0
+        self.metrics: list[Metric] = []
+        self.stop_reason = ""
+
+    def fold(self, segment: SegmentId, record: Record) -> None:
+        """Take in one record."""
+        match record:
+            case Step():
+                self._step(record, timed=segment.rank <= 0)
+            case Heartbeat():
+                self.energy_mj += record.energy_mj
+            case Metric() if segment.rank <= 0:
+                self.metrics.append(record)
+            case BudgetEvent(event="stopped"):
+                self.stop_reason = str(record.data.get("text", ""))
+            case _:
+                pass
+
+    def _step(self, step: Step, *, timed: bool) -> None:
+        self.samples += step.samples
+        self.tokens += step.tokens
+        self.comm_bytes += step.comm_bytes
+        self.energy_mj += step.energy_mj
+        if timed:
+            self.steps += step.count
+            self.step_ns += step.dur_ns + step.wait_ns
+
+
+def _fold(run_dir: Path, now_ns: int) -> RunFacts | None:
+    reader, builder, tally = LedgerReader(run_dir), TimelineBuilder(), _Tally()
+    for chunk in reader.poll():
+        builder.fold.fold(chunk.segment, chunk.records)
+        for record in chunk.records:
+            tally.fold(chunk.segment, record)
+    timeline = builder.build(now_ns, alive=False)
+    if timeline is None:
+        return None
+    return _facts(view_of(timeline, builder.fold, tuple(reader.findings())), tally)
+
+
+def _facts(view: RunView, tally: _Tally) -> RunFacts:
+    parts, start_ns = view.break_down(), view.timeline.start_ns
+    return RunFacts(
+        source="ledger",
+        steps=tally.steps,
+        step_ns=tally.step_ns,
+        items=tally.samples or tally.tokens,
+        tokens=tally.tokens or None,
+        comm_bytes=tally.comm_bytes,
+        energy_mj=tally.energy_mj or None,
+        cost_micros=None if parts.cost is None else parts.cost.micros,
+        currency="" if parts.cost is None else parts.cost.currency,
+        goodput=parts.goodput,
+        wall_ns=parts.wall_ns,
+        started_ns=start_ns,
+        attempts=len(view.timeline.attempts),
+        stop_reason=tally.stop_reason,
+        metrics=_by_name(tally.metrics, start_ns),
+        phases=dict(parts.phases),
+        phase_micros={name: money.micros for name, money in parts.cost_by_phase.items()},
+        assumptions=list(parts.assumptions),
+        findings=[str(finding) for finding in view.findings],
+    )
+
+
+def _by_name(metrics: list[Metric], start_ns: int) -> dict[str, list[Seen]]:
+    """Return each metric's values in time; what is no number takes no part in a comparison."""
+    found: dict[str, list[Seen]] = {}
+    for metric in sorted(metrics, key=lambda metric: metric.t_ns):
+        if math.isfinite(metric.number):
+            seen = Seen(metric.number, metric.t_ns - start_ns, metric.step)
+            found.setdefault(metric.name, []).append(seen)
+    return found

@@ -1,0 +1,1 @@
+"""What starts and ends runs: one protocol, and engines that keep it."""

@@ -1,0 +1,94 @@
+"""What an engine must do, wherever it starts its tasks.
+
+The contract suite in ``tests/contracts`` runs on every implementation. A cluster's engine keeps the
+same promises: its ticket is a job number, its ``wait`` a poll with back-off, and its tasks outlive
+the process that submitted them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+How = Literal["exited", "lost", "not_started", "preempted"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """One attempt of a run, ready to be started.
+
+    Attributes:
+        name: The run's id.
+        ticket: What this attempt is found again by; never used twice.
+        command: The program and its arguments.
+        env: Its whole environment.
+        directory: The run's directory, which exists.
+        log: Where its output goes, appended.
+        gpus: GPUs over all nodes, for engines that have to ask for them.
+        nodes: Nodes, likewise.
+        most_ns: How long it may take, for engines that enforce that themselves.
+    """
+
+    name: str
+    ticket: str
+    command: tuple[str, ...]
+    env: Mapping[str, str]
+    cwd: Path
+    directory: Path
+    log: Path
+    gpus: int = 1
+    nodes: int = 1
+    most_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """How an attempt ended.
+
+    Attributes:
+        how: ``exited``; ``lost`` (nobody knows how it ended), ``not_started``, ``preempted``.
+        returncode: As the system gives it, negative for a signal; None unless it exited.
+        asked: Whether it was told to end before it did.
+        elapsed_ns: How long it ran; 0 where that is not known.
+        reason: Anything else worth telling.
+    """
+
+    how: How
+    returncode: int | None = None
+    asked: bool = False
+    elapsed_ns: int = 0
+    reason: str = ""
+
+
+class Engine(Protocol):
+    """Starts tasks, says how they ended, and ends them."""
+
+    def new_ticket(self, name: str) -> str:
+        """Return what an attempt will be found again by."""
+
+    def submit(self, task: Task) -> None:
+        """Start a task; returns once it is certain that it can be found again by its ticket.
+
+        Raises:
+            EngineBroken: The engine cannot start anything any more.
+        """
+
+    def wait(self, timeout_s: float) -> None:
+        """Return when a task may have ended, or after the time."""
+
+    def poll(self, ticket: str) -> Ended | None:
+        """Return how a task ended, or None while it goes on."""
+
+    def cancel(self, ticket: str, *, force: bool = False) -> None:
+        """Tell a task and all its processes to end; with ``force``, end them at once."""
+
+    def logs(self, task: Task) -> str:
+        """Return what the task has printed so far."""
+
+    def reattach(self, task: Task) -> Ended | None:
+        """Take up a task that another process submitted; None when it still goes on."""
+
+    def close(self) -> None:
+        """Let go; whatever would not outlive this process is ended."""

@@ -1,0 +1,75 @@
+"""Free ports that no two runs of this machine get at the same time.
+
+A port is reserved by locking a file named after it for as long as the run lasts; the lock goes with
+the process that holds it. They lie below the range from which systems hand out ports themselves.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import socket
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from outlay.errors import OutlayError
+
+RANGE: Final = range(20_000, 32_000)
+
+
+class NoPortFree(OutlayError):
+    """Every port of the range is taken."""
+
+    def __init__(self) -> None:
+        super().__init__(f"no free port between {RANGE.start} and {RANGE.stop} on this machine")
+
+
+class Ports:
+    """The ports that this process has reserved."""
+
+    def __init__(self) -> None:
+        self._directory = Path(tempfile.gettempdir()) / f"outlay-ports-{os.getuid()}"
+        self._held: dict[int, int] = {}
+
+    def reserve(self) -> int:
+        """Return a port that is free now and that no other outlay gives away.
+
+        Raises:
+            NoPortFree: There is none.
+        """
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for port in random.sample(RANGE, len(RANGE)):
+            if self._lock(port):
+                if _is_free(port):
+                    return port
+                self.release(port)
+        raise NoPortFree
+
+    def release(self, port: int) -> None:
+        """Give a port back."""
+        descriptor = self._held.pop(port, None)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _lock(self, port: int) -> bool:
+        if port in self._held:
+            return False
+        descriptor = os.open(self._directory / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return False
+        self._held[port] = descriptor
+        return True
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+        return True

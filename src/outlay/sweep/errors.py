@@ -1,0 +1,111 @@
+"""Every way a sweep says no.
+
+OutlayError
+├── InvalidGrid         the grid file has problems; names all of them, each with its line
+├── NotASweep           a directory without a manifest
+├── SweepInUse          another harness runs this sweep
+├── SweepNotRecorded    the journal cannot be written, so nothing more is started
+├── EngineBroken        what starts and ends the runs died
+├── RunsFailed          the sweep went through, and some runs did not
+└── IncompleteRuns      completed runs miss what the summary needs; names all of it
+Refused
+├── NotAcknowledged     a sweep costs money and nobody said yes
+└── RunsSkipped         some runs no longer fitted under the ceiling
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from outlay.errors import Finding, OutlayError, Refused
+
+
+class InvalidGrid(OutlayError):
+    """A grid that cannot be planned; carries everything that is wrong with it."""
+
+    exit_code = 2
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        noun = "problem" if len(findings) == 1 else "problems"
+        lines = "\n".join(f"  {finding}" for finding in findings)
+        super().__init__(f"{len(findings)} {noun} in the grid; nothing was started\n{lines}")
+        self.findings = tuple(findings)
+
+
+class NotASweep(OutlayError):
+    """A directory was named that holds no sweep."""
+
+    exit_code = 2
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(
+            f"{path}: {problem}. Name the directory that `outlay sweep run` wrote to "
+            "(it holds sweep_manifest.json)."
+        )
+
+
+class SweepInUse(OutlayError):
+    """Another process runs this sweep."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"{path}: this sweep is being run by {holder}. Wait for it, or end it with "
+            f"`outlay sweep cancel {path}`."
+        )
+
+
+class SweepNotRecorded(OutlayError):
+    """The journal could not be written; nothing is started that could not be accounted for."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(
+            f"{path}: cannot be written: {problem}. No further run was started; make room and "
+            "go on with `outlay sweep resume`."
+        )
+
+
+class EngineBroken(OutlayError):
+    """The process that starts and ends the runs is gone, and they were ended with it."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; what ran was ended. Go on with `outlay sweep resume`.")
+
+
+class RunsFailed(OutlayError):
+    """The sweep went to its end, and some runs did not complete."""
+
+    def __init__(self, failed: Iterable[str]) -> None:
+        names = list(failed)
+        super().__init__(f"{len(names)} of the runs did not complete: {', '.join(names)}")
+
+
+class RunsSkipped(Refused):
+    """The sweep went to its end, and some runs no longer fitted under the ceiling."""
+
+    def __init__(self, skipped: Iterable[str]) -> None:
+        names = list(skipped)
+        super().__init__(
+            f"{len(names)} of the runs no longer fitted under the ceiling: {', '.join(names)}"
+        )
+
+
+class NotAcknowledged(Refused):
+    """A sweep costs money; somebody has to say yes to the plan."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "a sweep starts many runs: acknowledge it with --enable-sweeps or --yes "
+            "(or MFCL_SWEEPS_ENABLED=1), after a look at `outlay sweep plan`"
+        )
+
+
+class IncompleteRuns(OutlayError):
+    """Completed runs miss what the summary needs."""
+
+    def __init__(self, missing: Sequence[Finding]) -> None:
+        lines = "\n".join(f"  {finding}" for finding in missing)
+        super().__init__(
+            f"{len(missing)} things are missing in completed runs "
+            f"(--allow-missing goes on without them)\n{lines}"
+        )
+        self.missing = tuple(missing)

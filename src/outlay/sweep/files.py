@@ -1,0 +1,24 @@
+"""Reading a grid file into a plan: the only place where a grid's path is opened."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outlay.errors import InvalidValue
+from outlay.sweep.grid import read_grid
+from outlay.sweep.plan import Plan, make_plan
+
+
+def plan_file(path: Path) -> Plan:
+    """Return the plan of a grid file.
+
+    Raises:
+        InvalidValue: The file cannot be read.
+        InvalidGrid: Something in it is wrong; names everything that is.
+    """
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "no UTF-8 text"
+        raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
+    return make_plan(read_grid(text, source=str(path), default_name=path.stem))

@@ -1,0 +1,371 @@
+"""The harness: starts what is to be run, as much at once as there is room for, to the last run.
+
+One thread, one loop. Everything it knows is in the journal before it acts on it, so that it may be
+killed at any instruction and the next one goes on from there.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+
+import msgspec
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import NotARun
+from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.lease import Terms
+from outlay.runs.figures import RunFollower
+from outlay.sweep.engines.base import Ended, Engine, Task
+from outlay.sweep.engines.ports import Ports
+from outlay.sweep.errors import SweepNotRecorded
+from outlay.sweep.journal import Event, Journal, Status
+from outlay.sweep.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
+from outlay.sweep.manifest import Manifest
+from outlay.sweep.money import Funds, Treasury, rate_of
+from outlay.sweep.outcomes import Verdict, judge
+from outlay.sweep.plan import Plan, PlannedRun
+from outlay.sweep.prediction import NOTICE_NS, Prediction, measured
+from outlay.sweep.redaction import Redactor
+from outlay.units import Money
+
+TICK_S = 0.2
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+CANCELLED = Verdict("cancelled", "the sweep was cancelled")
+NO_MONEY = Verdict("cancelled", "the ceiling left no more money for it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How a sweep is run.
+
+    Attributes:
+        jobs: How many runs at once.
+        devices: The GPUs to share out; None leaves CUDA_VISIBLE_DEVICES alone.
+        cwd: Where programs are started.
+        environ: What runs inherit.
+    """
+
+    jobs: int = 1
+    devices: tuple[str, ...] | None = None
+    cwd: Path
+    environ: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Active:
+    """One attempt that goes on."""
+
+    run: PlannedRun
+    ticket: str
+    engine: Engine
+    started_ns: int
+    port: int
+    devices: tuple[str, ...]
+    funds: Funds | None = None
+    stopped: Verdict | None = None
+    kill_ns: int | None = None
+
+
+@dataclass(slots=True)
+class Harness:
+    """Runs the runs of one sweep.
+
+    Attributes:
+        plan: What there is to run, under the ids of the manifest.
+        engines: An engine by each name that the plan uses.
+        treasury: The guard, where the sweep has a ceiling.
+        watch: Called at every look, for showing how things stand.
+    """
+
+    plan: Plan
+    manifest: Manifest
+    journal: Journal
+    engines: Mapping[str, Engine]
+    options: Options
+    treasury: Treasury | None = None
+    clock: Clock = SYSTEM
+    watch: Callable[[Harness], None] = lambda _: None
+    active: dict[str, Active] = field(default_factory=dict)
+    _queue: deque[PlannedRun] = field(default_factory=deque)
+    _deferred: list[tuple[PlannedRun, str]] = field(default_factory=list)
+    _tried: dict[str, int] = field(default_factory=dict)
+    _free: list[str] = field(default_factory=list)
+    _ports: Ports = field(default_factory=Ports)
+    _asked: int = 0
+    _unwritten: SweepNotRecorded | None = None
+
+    def run(self, runs: list[PlannedRun]) -> None:
+        """Run these to their ends.
+
+        Raises:
+            SweepNotRecorded: The journal cannot be written; nothing more was started.
+            EngineBroken, SpendLogUnusable: Nothing can be started any more.
+        """
+        self._queue.extend(runs)
+        self._free = list(self.options.devices or ())
+        with self._signals():
+            while self._queue or self.active or self._deferred:
+                self._launch_what_fits()
+                self._look()
+                if self._is_stopping() and not self.active:
+                    break
+        if self._unwritten is not None:
+            raise self._unwritten
+        self.manifest.write()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self._asked > 0
+
+    def _is_stopping(self) -> bool:
+        return self.cancelled or self._unwritten is not None
+
+    # -- starting ---------------------------------------------------------------------------
+
+    def _launch_what_fits(self) -> None:
+        while self._queue and len(self.active) < self.options.jobs and not self._is_stopping():
+            needed = self._devices_of(self._queue[0])
+            if needed is None:
+                return
+            run = self._queue.popleft()
+            try:
+                self._launch(run, needed)
+            except BudgetGuardExceeded as refusal:
+                self._deferred.append((run, str(refusal)))
+            except SweepNotRecorded as error:
+                self._unwritten = error
+        if not self.active and not self._queue and not self._is_stopping():
+            for left_out, why in self._deferred:
+                self._record(left_out, "skipped", reason=why)
+            self._deferred.clear()
+
+    def _devices_of(self, run: PlannedRun) -> tuple[str, ...] | None:
+        """Return the GPUs for a run; None when it has to wait for them."""
+        if self.options.devices is None or "CUDA_VISIBLE_DEVICES" in run.env:
+            return ()
+        if len(self._free) < run.world_size:
+            return None
+        return tuple(self._free[: run.world_size])
+
+    def _launch(self, run: PlannedRun, devices: tuple[str, ...]) -> None:
+        engine = self.engines[run.settings.engine]
+        ticket = engine.new_ticket(run.id)
+        funds = self._fund(run, ticket)
+        port = self._ports.reserve()
+        task = self._task(run, ticket, port, devices, funds)
+        try:
+            self._begin(run, task, funds)
+        except SweepNotRecorded:
+            self._ports.release(port)
+            if funds is not None:
+                funds.void("its start could not be written down")
+            raise
+        self._free = [device for device in self._free if device not in devices]
+        self._tried[run.id] = self._tried.get(run.id, 0) + 1
+        started_ns = self.clock.monotonic_ns()
+        self.active[ticket] = Active(run, ticket, engine, started_ns, port, devices, funds)
+        engine.submit(task)
+
+    def _fund(self, run: PlannedRun, ticket: str) -> Funds | None:
+        if self.treasury is None:
+            return None
+        return self.treasury.open(run, self.prediction_of(run), ticket)
+
+    def prediction_of(self, run: PlannedRun) -> Prediction:
+        """Return what a run should take: what limits it, else what finished runs took."""
+        if run.prediction.cost is not None:
+            return run.prediction
+        finished = [
+            state.elapsed_ns
+            for state in self.manifest.states.values()
+            if state.status == "completed"
+        ]
+        return measured(rate_of(run), finished)
+
+    def _task(
+        self,
+        run: PlannedRun,
+        ticket: str,
+        port: int,
+        devices: tuple[str, ...],
+        funds: Funds | None,
+    ) -> Task:
+        place = self._place(run, port, devices)
+        directory = Path(place.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        set_by_us = environment_of(run, place, self.options.environ)
+        set_by_us |= {} if funds is None else funds.environ()
+        timeout = run.settings.timeout
+        return Task(
+            name=run.id, ticket=ticket, command=tuple(command_of(self.plan, run, place)),
+            env={**self.options.environ, **set_by_us}, cwd=self.options.cwd, directory=directory,
+            log=directory / LOG_NAME, gpus=run.most_gpus,
+            nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
+        )  # fmt: skip
+
+    def _place(self, run: PlannedRun, port: int, devices: tuple[str, ...]) -> Place:
+        shared = self.options.devices is not None and "CUDA_VISIBLE_DEVICES" not in run.env
+        return Place(
+            root=str(self.manifest.root), run_dir=run.id, python=sys.executable, port=port,
+            devices=devices if shared else None,
+        )  # fmt: skip
+
+    def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
+        """Write the start down, without secrets and without where the sweep lies."""
+        redact = Redactor([self.options.environ, run.env])
+        ours = {name: value for name, value in task.env.items() if self._is_ours(name, value)}
+        root = str(self.manifest.root)
+        self._record(
+            run,
+            "running",
+            ticket=task.ticket,
+            command=[redact.text(word).replace(root, SWEEP_MARK) for word in task.command],
+            env={
+                name: value.replace(root, SWEEP_MARK)
+                for name, value in redact.environment(ours).items()
+            },
+            hold="" if funds is None else funds.hold.id,
+        )
+
+    def _is_ours(self, name: str, value: str) -> bool:
+        return self.options.environ.get(name) != value
+
+    # -- looking ----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        engines = {active.run.settings.engine for active in self.active.values()}
+        for name in engines:
+            self.engines[name].wait(TICK_S / len(engines))
+        for active in list(self.active.values()):
+            ended = active.engine.poll(active.ticket)
+            if ended is None:
+                self._mind(active)
+            else:
+                self._finish(active, ended)
+        self.watch(self)
+
+    def _mind(self, active: Active) -> None:
+        """End what must end: cancelled, out of time, out of money."""
+        elapsed_ns = self.clock.monotonic_ns() - active.started_ns
+        if active.stopped is None:
+            reason = self._reason_to_stop(active, elapsed_ns)
+            if reason is not None:
+                active.stopped = reason
+                active.kill_ns = elapsed_ns + self._notice_ns(active)
+                active.engine.cancel(active.ticket)
+        due = active.kill_ns is not None and elapsed_ns >= active.kill_ns
+        if active.stopped is not None and (due or self._asked > 1):
+            active.engine.cancel(active.ticket, force=True)
+
+    def _reason_to_stop(self, active: Active, elapsed_ns: int) -> Verdict | None:
+        if self.cancelled:
+            return CANCELLED
+        timeout = active.run.settings.timeout
+        if timeout is not None and elapsed_ns >= timeout.ns:
+            return Verdict("error", f"timeout: not done after {timeout}")
+        if active.funds is not None:
+            active.funds.keep_up(elapsed_ns)
+            stop_ns = active.funds.stop_ns()
+            if stop_ns is not None and elapsed_ns >= stop_ns:
+                return NO_MONEY
+        return None
+
+    @staticmethod
+    def _notice_ns(active: Active) -> int:
+        if active.funds is None:
+            return NOTICE_NS
+        return active.funds.terms.notice.ns // 2
+
+    # -- ending -----------------------------------------------------------------------------
+
+    def _finish(self, active: Active, ended: Ended) -> None:
+        run = active.run
+        del self.active[active.ticket]
+        self._ports.release(active.port)
+        self._free += active.devices
+        verdict = judge(ended, active.stopped, self._logged_end(run))
+        cost = self._cost(run, ended)
+        if active.funds is not None:
+            if ended.how == "not_started":
+                active.funds.void("it could not be started")
+            elif cost is not None:
+                active.funds.settle(cost)
+        self._record_end(run, verdict, ended, cost)
+        if verdict.status == "error" and self._tried[run.id] <= run.settings.retries:
+            self._queue.appendleft(run)
+        if not self._is_stopping():
+            self._queue.extendleft(run for run, _ in reversed(self._deferred))
+            self._deferred.clear()
+
+    def settle_earlier(self, run: PlannedRun, ended: Ended, hold: str) -> None:
+        """Write down how an attempt of an earlier harness ended."""
+        cost = self._cost(run, ended) if ended.how == "exited" else None
+        if self.treasury is not None and hold:
+            self.treasury.settle_lost(hold, run.id, cost)
+        self._record_end(run, judge(ended, None, self._logged_end(run)), ended, cost)
+
+    def _record_end(
+        self, run: PlannedRun, verdict: Verdict, ended: Ended, cost: Money | None
+    ) -> None:
+        try:
+            self._record(
+                run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
+                elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
+                currency="" if cost is None else cost.currency,
+            )  # fmt: skip
+        except SweepNotRecorded as error:
+            self._unwritten = error
+
+    def _cost(self, run: PlannedRun, ended: Ended) -> Money | None:
+        rate = rate_of(run)
+        return None if rate is None else Terms(rate=rate).cost(ended.elapsed_ns)
+
+    def _logged_end(self, run: PlannedRun) -> str | None:
+        directory = self.manifest.root / run.id
+        if not (directory / "ledger").is_dir():
+            return None
+        try:
+            return RunFollower(directory).refresh(self.clock.wall_ns()).status
+        except NotARun:
+            return None
+
+    def _record(self, run: PlannedRun, status: Status, **facts: object) -> None:
+        about = {"t_ns": self.journal.now_ns(), "run": run.id, "status": status, **facts}
+        event = msgspec.convert(about, Event)
+        # A start that cannot be written down does not happen; an end has happened all the same.
+        self.journal.append(event, keep=status != "running")
+        self.manifest.state(run.id).apply(event)
+        with suppress(SweepNotRecorded):  # The journal has it; the manifest follows when it can.
+            self.manifest.refresh()
+
+    # -- being told to end ------------------------------------------------------------------
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Take Ctrl-C as a wish: once to cancel, twice to force."""
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            del number, frame
+            self._asked += 1
+
+        before = {number: signal.signal(number, remember) for number in _SIGNALS}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return what runs inherit: ours, but for what belongs to this process alone."""
+    own = ("OUTLAY_HOLD", "OUTLAY_RUN_DIR", "OUTLAY_SUPERVISED")
+    return {name: value for name, value in os.environ.items() if name not in own}

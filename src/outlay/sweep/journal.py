@@ -1,0 +1,119 @@
+"""The journal of a sweep: what happened to its runs, one line each, appended and never rewritten.
+
+A line is one write, so that a killed harness leaves whole lines and at most one torn one, which
+readers skip and the next writer closes. What a run is stands in the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+from outlay.clock import Clock
+from outlay.sweep.errors import SweepNotRecorded
+
+NAME: Final = "sweep_journal.jsonl"
+Status = Literal["pending", "running", "completed", "error", "cancelled", "preempted", "skipped"]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Something that happened to one run.
+
+    Attributes:
+        t_ns: When, in UTC nanoseconds.
+        run: The run's id.
+        status: What the run is from now on.
+        ticket: Of the attempt that began; what the engine finds it again by.
+        returncode: How its process ended.
+        reason: Why, in words.
+        elapsed_ns: How long the attempt ran.
+        command: What was started.
+        env: What the sweep added to its environment.
+        cost_micros: What the attempt cost, in millionths of ``currency``.
+        hold: The hold that pays for it.
+    """
+
+    t_ns: int
+    run: str
+    status: Status
+    ticket: str = ""
+    returncode: int | None = None
+    reason: str = ""
+    elapsed_ns: int = 0
+    command: list[str] = []
+    env: dict[str, str] = {}
+    cost_micros: int | None = None
+    currency: str = ""
+    hold: str = ""
+
+
+_decoder = msgspec.json.Decoder(Event)
+
+
+class Journal:
+    """The writing end of a journal.
+
+    Args:
+        root: The sweep's directory.
+        clock: Where the time comes from.
+    """
+
+    def __init__(self, root: Path, clock: Clock) -> None:
+        self.path = root / NAME
+        self._clock = clock
+        self._unwritten = b""
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        if _is_torn(self.path):
+            self._unwritten = b"\n"
+
+    def now_ns(self) -> int:
+        """Return the time for an event."""
+        return self._clock.wall_ns()
+
+    def append(self, event: Event, *, keep: bool = True) -> None:
+        """Write an event down; what was kept from before is tried again first.
+
+        Args:
+            event: What happened.
+            keep: Whether to try again later when the disk refuses.
+
+        Raises:
+            SweepNotRecorded: The disk refuses.
+        """
+        before = self._unwritten
+        self._unwritten += msgspec.json.encode(event) + b"\n"
+        try:
+            while self._unwritten:
+                written = os.write(self._descriptor, self._unwritten)
+                self._unwritten = self._unwritten[written:]
+        except OSError as error:
+            if not keep:
+                self._unwritten = before or b"\n"  # The newline closes what may be half a line.
+            raise SweepNotRecorded(str(self.path), error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        """Let go of the file."""
+        os.close(self._descriptor)
+
+
+def read_events(root: Path) -> list[Event]:
+    """Return every whole event, in order; a torn or damaged line is passed over."""
+    try:
+        lines = (root / NAME).read_bytes().split(b"\n")
+    except FileNotFoundError:
+        return []
+    events = []
+    for line in filter(None, lines):
+        try:
+            events.append(_decoder.decode(line))
+        except msgspec.MsgspecError:
+            continue
+    return events
+
+
+def _is_torn(path: Path) -> bool:
+    content = path.read_bytes()
+    return bool(content) and not content.endswith(b"\n")

@@ -1,0 +1,132 @@
+"""A planned run as a command and an environment: flags, overrides, documented variables. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Final
+
+from outlay.budget.config import as_text
+from outlay.sweep.arguments import budget_overrides, filled, flags, literal, placeholders
+from outlay.sweep.plan import Plan, PlannedRun
+
+LOG_NAME: Final = "sweep.log"
+SWEEP_MARK: Final = "{sweep}"
+"""Stands for the sweep's directory in what is written, so that the sweep can be moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where and with what one run is started.
+
+    Attributes:
+        root: The sweep's directory.
+        run_dir: The run's, as a name below it.
+        python: The interpreter that starts scripts and torchrun.
+        port: A free port for the processes of the run to meet on.
+        devices: The GPUs that it may use; None leaves that to the environment.
+    """
+
+    root: str
+    run_dir: str
+    python: str
+    port: int
+    devices: tuple[str, ...] | None = None
+
+    @property
+    def directory(self) -> str:
+        """The run's directory, whole."""
+        return str(PurePath(self.root) / self.run_dir)
+
+
+def program_of(plan: Plan, run: PlannedRun, place: Place) -> list[str]:
+    """Return the program and its arguments, without a launcher before it."""
+    settings = run.settings
+    values = {**run.params, "run_dir": place.directory, "run_id": run.id}
+    words = filled(settings.entrypoint, values)
+    if settings.arguments == "overrides":
+        words += _overrides(run, place)
+    elif settings.arguments == "flags":
+        shown = placeholders(settings.entrypoint) | {"world_size"}
+        rest = {name: value for name, value in run.params.items() if name not in shown}
+        words += flags(rest, plan.grid.aliases)
+    return words
+
+
+def _overrides(run: PlannedRun, place: Place) -> list[str]:
+    added = len(run.settings.overrides)
+    return [
+        *run.overrides[:added],
+        *budget_overrides(run.settings.budget),
+        *run.overrides[added:],
+        f"train.save_dir={literal(place.directory)}",
+        f"hydra.run.dir={literal(place.directory)}",
+        "hydra.output_subdir=null",
+        "hydra.job.chdir=false",
+    ]
+
+
+def command_of(plan: Plan, run: PlannedRun, place: Place) -> list[str]:
+    """Return the whole command of a run."""
+    program = program_of(plan, run, place)
+    if run.settings.engine == "torchrun":
+        return [*torchrun(run, place), *program]
+    return [place.python, *program] if program[0].endswith(".py") else program
+
+
+def torchrun(run: PlannedRun, place: Place) -> list[str]:
+    """Return torchrun and its flags.
+
+    ``--standalone`` finds a free port by itself and cannot collide; it is right only for one node
+    that nobody else has to find.
+    """
+    settings = run.settings
+    met = {f"rdzv_{key}": value for key, value in settings.rendezvous.items()}
+    node = {"nnodes": settings.nnodes, "node_rank": settings.node_rank, **met}
+    stated = [f"--{name}={value}" for name, value in node.items() if value is not None]
+    if not stated:
+        stated = ["--standalone"]
+    elif not met:
+        address = run.env.get("MASTER_ADDR", "127.0.0.1")
+        port = run.env.get("MASTER_PORT", str(place.port))
+        stated += [f"--master_addr={address}", f"--master_port={port}"]
+    launcher = [place.python, "-m", "torch.distributed.run"]
+    return [*launcher, *stated, f"--nproc_per_node={run.world_size}"]
+
+
+def environment_of(
+    run: PlannedRun, place: Place, inherited: Mapping[str, str] | None = None
+) -> dict[str, str]:
+    """Return what the sweep sets in a run's environment, on top of what it inherits."""
+    settings = run.settings
+    master = inherited or {}
+    variables = {
+        "MASTER_ADDR": master.get("MASTER_ADDR", "127.0.0.1"),
+        "MASTER_PORT": master.get("MASTER_PORT", str(place.port)),
+        "LOCAL_WORLD_SIZE": str(run.world_size),
+        "NPROC_PER_NODE": str(run.world_size),
+        "NNODES": str(settings.nnodes or 1),
+        "NODE_RANK": str(settings.node_rank or 0),
+        "MFCL_SWEEP_RUN_ID": run.id,
+        "MFCL_SWEEP_RUN_DIR": place.directory,
+        "MFCL_SWEEP_PARAMS": _json(run.params),
+        "MFCL_SWEEP_METADATA": _json(run.metadata),
+        "HYDRA_FULL_ERROR": "1",
+        "OUTLAY_RUN_DIR": place.directory,
+    }
+    if run.gpus is not None:
+        # For a range of nodes no number would be true; torchrun tells its workers the real one.
+        variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.gpus)}
+    if settings.budget is not None:
+        variables["OUTLAY_BUDGET"] = as_text(settings.budget)
+    if settings.price is not None:
+        variables["OUTLAY_PRICE"] = str(settings.price)
+    if place.devices is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+    return {**variables, **run.env}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)

@@ -1,0 +1,150 @@
+"""``sweep_manifest.json``: what a sweep is and, brought up to date by the journal, how it stands.
+
+The static part is written whole before anything starts. How runs stand is the journal's to say;
+the manifest repeats it for people and other programs, at a cost that does not grow with each update
+(see ``Manifest.refresh``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from outlay.clock import SYSTEM, Clock, utc_datetime
+from outlay.sweep.errors import NotASweep, SweepNotRecorded
+from outlay.sweep.journal import read_events
+from outlay.sweep.states import RunState, fold
+
+NAME: Final = "sweep_manifest.json"
+_REST: Final = 20
+"""A manifest is rewritten at most once in so many times of what rewriting took."""
+
+
+@dataclass(slots=True)
+class Manifest:
+    """The manifest of one sweep, in memory.
+
+    Attributes:
+        about: Everything but the runs.
+        runs: The static part of each run, by id, in order.
+        states: How each run stands.
+    """
+
+    root: Path
+    about: dict[str, Any]
+    runs: dict[str, dict[str, Any]]
+    states: dict[str, RunState] = field(default_factory=dict)
+    clock: Clock = SYSTEM
+    _next_ns: int = 0
+
+    def state(self, run: str) -> RunState:
+        """Return how a run stands."""
+        return self.states.setdefault(run, RunState())
+
+    def write(self) -> None:
+        """Put the file in place, whole and synced.
+
+        Raises:
+            SweepNotRecorded: The disk refuses; the file that was there still is.
+        """
+        began_ns = self.clock.monotonic_ns()
+        path = self.root / NAME
+        draft = self.root / f".{NAME}.{os.getpid()}"
+        try:
+            with draft.open("wb") as stream:
+                stream.write(self.document())
+                stream.flush()
+                os.fsync(stream.fileno())
+            draft.replace(path)
+        except OSError as error:
+            raise SweepNotRecorded(str(path), error.strerror or str(error)) from error
+        now_ns = self.clock.monotonic_ns()
+        self._next_ns = now_ns + _REST * (now_ns - began_ns)
+
+    def refresh(self) -> None:
+        """Rewrite the file unless that was just done.
+
+        Rewriting takes longer the more runs there are, and is done the more seldom: its share of
+        the harness's time is bounded, whatever the number of runs. The journal is never behind.
+        """
+        if self.clock.monotonic_ns() >= self._next_ns:
+            self.write()
+
+    def document(self) -> bytes:
+        """Return the file's content: indented JSON with sorted keys."""
+        runs = [static | _shown(self.state(run)) for run, static in self.runs.items()]
+        encoded = msgspec.json.encode(self.about | {"runs": runs}, enc_hook=str, order="sorted")
+        return msgspec.json.format(encoded, indent=2) + b"\n"
+
+
+def read_manifest(root: Path, clock: Clock = SYSTEM) -> Manifest:
+    """Return a sweep as it stands: its manifest, and the journal's last word on each run.
+
+    Raises:
+        NotASweep: There is no manifest, or it cannot be read.
+    """
+    try:
+        document = msgspec.json.decode((root / NAME).read_bytes(), type=dict[str, Any])
+        runs = {run["id"]: run for run in document.pop("runs")}
+    except FileNotFoundError:
+        raise NotASweep(str(root), f"no {NAME} here") from None
+    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+        raise NotASweep(str(root), f"{NAME} cannot be read ({error})") from None
+    static = {run: _static(fields) for run, fields in runs.items()}
+    return Manifest(root, document, static, fold(read_events(root)), clock)
+
+
+def bring_up_to_date(root: Path) -> None:
+    """Rewrite the manifest from the journal, for a harness that cannot any more."""
+    read_manifest(root).write()
+
+
+_SHOWN: Final = (
+    "status", "returncode", "reason", "attempts", "started_at", "finished_at", "elapsed_s",
+    "cost", "currency", "command", "env", "hold",
+)  # fmt: skip
+
+
+def _static(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value
+        for name, value in fields.items()
+        if name not in _SHOWN or (name in ("command", "env") and value)
+    }
+
+
+def _shown(state: RunState) -> dict[str, Any]:
+    """Return how a run stands under the documented names."""
+    shown: dict[str, Any] = {
+        "status": state.status,
+        "returncode": state.returncode,
+        "reason": state.reason,
+        "attempts": state.attempts,
+        "started_at": _instant(state.started_ns),
+        "finished_at": _instant(state.finished_ns),
+        "elapsed_s": state.elapsed_ns / 1e9,
+        "cost": None if state.cost_micros is None else state.cost_micros / 1e6,
+        "currency": state.currency,
+        "hold": state.hold,
+    }
+    if state.command:
+        shown |= {"command": state.command, "env": state.env}
+    return shown
+
+
+def _instant(ns: int | None) -> str | None:
+    return None if ns is None else f"{utc_datetime(ns):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def counts(manifest: Manifest, runs: Iterable[str] | None = None) -> dict[str, int]:
+    """Return how many runs stand how."""
+    found: dict[str, int] = {}
+    for run in manifest.runs if runs is None else runs:
+        status = manifest.state(run).status
+        found[status] = found.get(status, 0) + 1
+    return found

@@ -1,0 +1,109 @@
+"""A sweep's money: every launch holds what it should cost, and captures what it did.
+
+A run that needs longer than predicted extends its hold in small slices while there is room under
+the ceiling, and is ended when there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from outlay.clock import SYSTEM, Clock
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
+from outlay.guard.lease import Terms
+from outlay.guard.leasing import HOLD_VARIABLE
+from outlay.guard.policy import Hold
+from outlay.sweep.plan import PlannedRun
+from outlay.sweep.prediction import Prediction, terms_of
+from outlay.units import Money, Rate
+
+SPEND_LOG: Final = "spend.jsonl"
+
+
+def rate_of(run: PlannedRun) -> Rate | None:
+    """Return what a run costs per hour, all its GPUs."""
+    return None if run.settings.price is None else run.settings.price * run.most_gpus
+
+
+@dataclass(slots=True)
+class Funds:
+    """What one attempt was given: its hold and the terms on which that is extended."""
+
+    guard: BudgetGuard
+    hold: Hold
+    terms: Terms
+
+    def environ(self) -> dict[str, str]:
+        """Return what tells the processes below about the hold."""
+        return {HOLD_VARIABLE: f"{self.hold.id}@{self.guard.log_path.absolute()}"}
+
+    def keep_up(self, elapsed_ns: int) -> None:
+        """Extend the hold where the next slice is due and there is room."""
+        ask_ns = self.terms.ask_ns(self.hold.amount)
+        if ask_ns is None or elapsed_ns < ask_ns:
+            return
+        more = self.terms.extension(self.hold.amount, elapsed_ns)
+        if more:
+            with suppress(BudgetGuardExceeded):  # There may be room later; what is held decides.
+                self.hold = self.guard.extend(self.hold, more)
+
+    def stop_ns(self) -> int | None:
+        """Return after how long the run must be told to end, so that the notice is paid for."""
+        return self.terms.stop_ns(self.hold.amount)
+
+    def settle(self, actual: Money) -> None:
+        """Record what the attempt cost."""
+        self.guard.record_actual(self.hold.op_label, actual, hold=self.hold)
+
+    def void(self, reason: str) -> None:
+        """Give the hold back: nothing was started."""
+        self.guard.void(self.hold, reason)
+
+
+class Treasury:
+    """The guard of one sweep.
+
+    Args:
+        root: The sweep's directory; the spend log lies in it.
+        ceiling: What the sweep may spend.
+    """
+
+    def __init__(self, root: Path, ceiling: Money, clock: Clock = SYSTEM) -> None:
+        self.guard = BudgetGuard(
+            ceiling.amount, root / SPEND_LOG, currency=ceiling.currency, clock=clock
+        )
+
+    def open(self, run: PlannedRun, prediction: Prediction, ticket: str) -> Funds:
+        """Hold what a run should cost.
+
+        Raises:
+            BudgetGuardExceeded: It does not fit under the ceiling.
+            SpendLogUnusable: The log cannot be read, locked or written.
+        """
+        rate, cost = rate_of(run), prediction.cost
+        assert rate is not None
+        assert cost is not None
+        terms = terms_of(rate, prediction.ns or 0)
+        opening = max(cost, terms.cost(terms.notice.ns))
+        return Funds(self.guard, self.guard.authorize(run.id, opening, key=ticket), terms)
+
+    def settle_lost(self, hold: str, run: str, actual: Money | None) -> None:
+        """Record an attempt whose harness died: what it cost, or all it held where nobody knows."""
+        try:
+            held = self.guard.log.books().hold(hold)
+            basis = "measured" if actual is not None else "assumed"
+            amount = held.amount if actual is None else actual
+            self.guard.record_actual(run, amount, hold=hold, basis=basis)
+        except (HoldResolved, UnknownHold):
+            return
+
+    def void_unused(self, used: Collection[str]) -> None:
+        """Give back holds whose runs were never started."""
+        for hold in self.guard.holds():
+            if hold.id not in used:
+                self.guard.void(hold, "its run was never started")

@@ -1,0 +1,74 @@
+"""What a run should take and cost, from its budget, its timeout and its price. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from outlay.budget.dimensions import COST, TIME
+from outlay.budget.usage import Usage
+from outlay.guard.lease import Terms
+from outlay.sweep.grid import Settings
+from outlay.units import Duration, Money, Rate
+
+NOTICE_NS: Final = 10 * 10**9
+"""How long a run that is told to end has before it is killed."""
+REACTION_NS: Final = 10**9
+"""How long the harness may take to see that a run must end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """An estimate; None where nothing says.
+
+    Attributes:
+        ns: How long the run should take.
+        cost: What it should cost.
+        basis: What the estimate rests on, in words.
+    """
+
+    ns: int | None = None
+    cost: Money | None = None
+    basis: str = ""
+
+
+def predict(settings: Settings, gpus: int) -> Prediction:
+    """Return what a run on so many GPUs should take: the tightest of what limits it."""
+    budget = settings.budget
+    bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
+    times = {"its time budget": bounds.get(TIME)}
+    times["its timeout"] = None if settings.timeout is None else settings.timeout.ns
+    rate = None if settings.price is None else settings.price * gpus
+    stated = Money(Usage(cost_units=bounds[COST]).cost_micros) if COST in bounds else None
+    if stated is not None and rate is not None and rate.micros_per_hour:
+        times["its cost budget"] = Terms(rate=rate).paid_ns(stated)
+    known = {basis: ns for basis, ns in times.items() if ns is not None}
+    if not known:
+        return Prediction(cost=stated, basis="its cost budget" if stated is not None else "")
+    basis = min(known, key=lambda name: known[name])
+    cost = stated if basis == "its cost budget" else _cost(rate, known[basis])
+    return Prediction(ns=known[basis], cost=cost, basis=basis)
+
+
+def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:
+    """Return what a run should take, judged by the longest of those that have finished."""
+    if not finished_ns:
+        return Prediction()
+    longest = max(finished_ns)
+    return Prediction(ns=longest, cost=_cost(rate, longest), basis="finished runs")
+
+
+def _cost(rate: Rate | None, ns: int) -> Money | None:
+    return None if rate is None else Terms(rate=rate).cost(ns)
+
+
+def terms_of(rate: Rate, predicted_ns: int) -> Terms:
+    """Return on what terms money is held for a run: small slices after what was predicted.
+
+    The notice, during which a run that is being ended still costs, is part of what is held, and so
+    is the time that noticing takes.
+    """
+    notice_ns = min(NOTICE_NS, predicted_ns // 10) + REACTION_NS
+    slice_ns = max(REACTION_NS, min(300 * 10**9, predicted_ns // 4))
+    return Terms(rate=rate, slice=Duration(slice_ns), notice=Duration(notice_ns))

@@ -1,0 +1,172 @@
+"""A sweep's directory: made for a new plan, or matched with an edited one to go on with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import outlay
+from outlay.clock import Clock, utc_datetime
+from outlay.errors import Finding, InvalidValue
+from outlay.record import facts
+from outlay.sweep.errors import InvalidGrid
+from outlay.sweep.launch import LOG_NAME
+from outlay.sweep.manifest import NAME, Manifest
+from outlay.sweep.money import rate_of
+from outlay.sweep.plan import Plan, PlannedRun
+from outlay.sweep.redaction import Redactor
+
+SCHEMA: Final = 1
+AGAIN: Final = ("pending", "cancelled", "preempted", "skipped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """A plan under the ids of a manifest, and what no longer agrees."""
+
+    plan: Plan
+    findings: tuple[Finding, ...]
+
+
+def root_for(plan: Plan, stated: Path | None, now_ns: int) -> Path:
+    """Return where a new sweep goes, as an absolute path.
+
+    Raises:
+        InvalidValue: A sweep lies there already.
+    """
+    default = f"runs/{plan.grid.name}_{utc_datetime(now_ns):%Y%m%d_%H%M%S}"
+    root = (stated or Path(plan.grid.output_dir or default)).expanduser().absolute()
+    if (root / NAME).exists():
+        expected = f"a directory without a sweep; go on with this one: outlay sweep resume {root}"
+        raise InvalidValue("output_dir", str(root), expected)
+    return root
+
+
+def create(
+    plan: Plan, root: Path, environ: Mapping[str, str], clock: Clock, *, cwd: Path
+) -> Manifest:
+    """Write the manifest of a new sweep, before anything is started."""
+    root.mkdir(parents=True, exist_ok=True)
+    about = _about(plan, environ, clock.wall_ns(), cwd)
+    manifest = Manifest(root, about, _statics(plan, environ), clock=clock)
+    manifest.write()
+    return manifest
+
+
+def take_up(plan: Plan, manifest: Manifest, environ: Mapping[str, str]) -> Matched:
+    """Match a plan with a manifest by what runs compute, and write down what is new.
+
+    A run keeps the id and the directory that it had; a new one gets an id that is free.
+    """
+    ids = {static["fingerprint"]: run for run, static in manifest.runs.items()}
+    taken = set(manifest.runs)
+    runs = []
+    for run in plan.runs:
+        name = ids.pop(run.fingerprint, None) or _free_id(run, taken)
+        taken.add(name)
+        runs.append(replace(run, id=name))
+    matched = replace(plan, runs=tuple(runs))
+    statics = _statics(matched, environ)
+    manifest.runs = {**manifest.runs, **statics}
+    manifest.write()
+    findings = tuple(
+        Finding(
+            source=plan.grid.source,
+            message=f"{run} is no longer in the grid; it is kept and not run again",
+            severity="warning",
+        )
+        for run in ids.values()
+    )
+    return Matched(plan=matched, findings=findings)
+
+
+def _free_id(run: PlannedRun, taken: set[str]) -> str:
+    return run.id if run.id not in taken else f"{run.id}-{run.fingerprint[:6]}"
+
+
+def to_do(plan: Plan, manifest: Manifest, *, retry_failed: bool) -> list[PlannedRun]:
+    """Return the runs that are not done: all but completed ones, and failed ones if not asked."""
+    again = (*AGAIN, "error") if retry_failed else AGAIN
+    return [run for run in plan.runs if manifest.state(run.id).status in again]
+
+
+def check_predictable(plan: Plan, *, finished: bool) -> None:
+    """Refuse a ceiling where a launch's cost could not be foreseen.
+
+    Raises:
+        InvalidGrid: Names each such run, and what to add.
+    """
+    ceiling = plan.grid.ceiling
+    if ceiling is None:
+        return
+    findings = []
+    for run in plan.runs:
+        rate = rate_of(run)
+        if rate is None:
+            problem = 'no price to predict its cost from; add `price: "1.50 USD/h"`'
+        elif rate.currency != ceiling.currency:
+            problem = f"priced in {rate.currency}, and the ceiling is in {ceiling.currency}"
+        elif run.prediction.cost is None and not finished:
+            problem = (
+                "nothing says how long it takes; add `timeout`, or a budget with `max_minutes` or "
+                "`max_cost_usd`"
+            )
+        else:
+            continue
+        findings.append(Finding(source=plan.grid.source, message=f"{run.id}: {problem}"))
+    if findings:
+        raise InvalidGrid(findings)
+
+
+def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
+    here = facts.gather(environ, outlay_version=outlay.__version__)
+    ceiling = plan.grid.ceiling
+    return {
+        "schema": SCHEMA,
+        "name": plan.grid.name,
+        "created_at": f"{utc_datetime(now_ns):%Y-%m-%dT%H:%M:%SZ}",
+        "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links
+        "output_dir": ".",
+        "work_dir": str(cwd),
+        "ceiling": None if ceiling is None else str(ceiling),
+        "host": here.host,
+        "git_commit": here.git_commit,
+        "versions": here.versions,
+        "environment": Redactor([environ]).environment(environ),
+    }
+
+
+def _statics(plan: Plan, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    secrets = Redactor([environ, *({id(r.env): r.env for r in plan.runs}.values())])
+    return {run.id: _static(run, secrets) for run in plan.runs}
+
+
+def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
+    settings, budget = run.settings, run.settings.budget
+    return {
+        "id": run.id,
+        "fingerprint": run.fingerprint,
+        "group": run.group,
+        "run_dir": run.id,
+        "launcher_log": f"{run.id}/{LOG_NAME}",
+        "world_size": run.world_size,
+        "nnodes": settings.nnodes,
+        "node_rank": settings.node_rank,
+        "rendezvous": redact.data(settings.rendezvous),
+        "engine": settings.engine,
+        "params": redact.data(run.params),
+        "overrides": redact.data(run.overrides),
+        "metadata": redact.data(run.metadata),
+        "env": redact.environment(run.env),
+        "command": [],
+        "budget": None if budget is None else {"mode": budget.mode, "limits": dict(budget.limits)},
+        "price": None if settings.price is None else str(settings.price),
+        "gpu": settings.gpu,
+        "gpus": run.gpus,
+        "timeout_s": None if settings.timeout is None else settings.timeout.seconds,
+        "retries": settings.retries,
+        "predicted_cost": None if run.prediction.cost is None else str(run.prediction.cost),
+    }

@@ -1,0 +1,205 @@
+"""Running a sweep from its grid, going on with one, and ending one: what the commands call."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import Finding
+from outlay.sweep.devices import check_fit
+from outlay.sweep.engines.base import Engine, Task
+from outlay.sweep.engines.leftovers import kill_marked
+from outlay.sweep.engines.process import ProcessEngine
+from outlay.sweep.engines.torchrun import TorchrunEngine
+from outlay.sweep.files import plan_file
+from outlay.sweep.harness import Harness, Options, inherited_environment
+from outlay.sweep.journal import Journal
+from outlay.sweep.launch import LOG_NAME
+from outlay.sweep.lock import SweepLock, holder_of
+from outlay.sweep.manifest import Manifest, counts, read_manifest
+from outlay.sweep.money import Treasury
+from outlay.sweep.plan import Plan, PlannedRun
+from outlay.sweep.setup import check_predictable, create, root_for, take_up, to_do
+from outlay.units import Money
+
+ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
+    "process": ProcessEngine,
+    "torchrun": TorchrunEngine,
+}
+Watch = Callable[[Harness], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a sweep stands after it was run.
+
+    Attributes:
+        counts: How many runs stand how.
+        cancelled: Whether somebody ended it early.
+        findings: What the user should know beside that.
+    """
+
+    root: Path
+    manifest: Manifest
+    counts: dict[str, int]
+    cancelled: bool
+    findings: tuple[Finding, ...] = ()
+
+    def of_status(self, *statuses: str) -> list[str]:
+        """Return the runs that stand so."""
+        return [run for run in self.manifest.runs if self.manifest.state(run).status in statuses]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToRun:
+    """What a user may say about running a sweep, apart from the grid."""
+
+    jobs: int = 1
+    devices: tuple[str, ...] | None = None
+    watch: Watch = lambda _: None
+    clock: Clock = SYSTEM
+
+
+def start(plan: Plan, output_dir: Path | None, how: HowToRun) -> Result:
+    """Run a new sweep to its end.
+
+    Raises:
+        InvalidValue, InvalidGrid: It cannot be started as it is; nothing was written.
+        SweepNotRecorded, EngineBroken, Refused: It could not go on.
+    """
+    check_predictable(plan, finished=False)
+    check_fit(plan, how.devices)
+    root = root_for(plan, output_dir, how.clock.wall_ns())
+    engines = _engines(plan, root)
+    environ = inherited_environment()
+    cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root):
+        manifest = create(plan, root, environ, how.clock, cwd=cwd)
+        options = Options(jobs=how.jobs, devices=how.devices, cwd=cwd, environ=environ)
+        with _harness(plan, manifest, engines, options, how) as harness:
+            harness.run(list(plan.runs))
+    return _result(manifest, harness)
+
+
+def resume(root: Path, how: HowToRun, *, grid: Path | None, retry_failed: bool) -> Result:
+    """Go on with a sweep: run what is not done, as the grid now states it.
+
+    Raises:
+        NotASweep: There is none.
+        SweepInUse: It is being run.
+    """
+    root = root.absolute()
+    read_manifest(root)
+    with _locked(root):
+        manifest = read_manifest(root, how.clock)
+        environ = inherited_environment()
+        matched = take_up(plan_file(grid or Path(manifest.about["grid_path"])), manifest, environ)
+        plan, cwd = matched.plan, Path(manifest.about["work_dir"])
+        finished = any(state.status == "completed" for state in manifest.states.values())
+        check_predictable(plan, finished=finished)
+        check_fit(plan, how.devices)
+        options = Options(jobs=how.jobs, devices=how.devices, cwd=cwd, environ=environ)
+        engines = _engines(plan, root)
+        with _harness(plan, manifest, engines, options, how) as harness:
+            _settle_earlier(harness, plan)
+            harness.run(to_do(plan, manifest, retry_failed=retry_failed))
+    return _result(manifest, harness, matched.findings)
+
+
+def cancel(root: Path) -> int | None:
+    """Tell the process that runs a sweep to end it; return which, or None when none does.
+
+    Whatever an earlier harness left running is ended.
+
+    Raises:
+        NotASweep: There is no sweep.
+    """
+    manifest = read_manifest(root)
+    pid = holder_of(root)
+    if pid is not None:
+        os.kill(pid, signal.SIGINT)
+        return pid
+    for state in manifest.states.values():
+        if state.status == "running":
+            kill_marked(state.ticket)
+    return None
+
+
+def _settle_earlier(harness: Harness, plan: Plan) -> None:
+    """Learn how attempts ended whose harness died, and give back what they held for nothing."""
+    states = harness.manifest.states
+    for run in plan.runs:
+        state = harness.manifest.state(run.id)
+        if state.status == "running":
+            engine = harness.engines[run.settings.engine]
+            ended = engine.reattach(_earlier_task(harness, run, state.ticket))
+            if ended is not None:
+                harness.settle_earlier(run, ended, state.hold)
+    if harness.treasury is not None:
+        harness.treasury.void_unused({state.hold for state in states.values() if state.hold})
+
+
+def _earlier_task(harness: Harness, run: PlannedRun, ticket: str) -> Task:
+    directory = harness.manifest.root / run.id
+    return Task(
+        name=run.id, ticket=ticket, command=(), env={}, cwd=harness.options.cwd,
+        directory=directory, log=directory / LOG_NAME,
+    )  # fmt: skip
+
+
+def _engines(plan: Plan, root: Path) -> dict[str, Engine]:
+    used = {run.settings.engine for run in plan.runs}
+    return {name: ENGINES[name](root) for name in sorted(used)}
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    lock = SweepLock(root)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _harness(
+    plan: Plan, manifest: Manifest, engines: dict[str, Engine], options: Options, how: HowToRun
+) -> Iterator[Harness]:
+    journal = Journal(manifest.root, how.clock)
+    ceiling = plan.grid.ceiling
+    try:
+        yield Harness(
+            plan=plan, manifest=manifest, journal=journal, engines=engines, options=options,
+            treasury=None if ceiling is None else Treasury(manifest.root, ceiling, how.clock),
+            clock=how.clock, watch=how.watch,
+        )  # fmt: skip
+    finally:
+        for engine in engines.values():
+            engine.close()
+        journal.close()
+
+
+def _result(manifest: Manifest, harness: Harness, findings: tuple[Finding, ...] = ()) -> Result:
+    return Result(
+        root=manifest.root,
+        manifest=manifest,
+        counts=counts(manifest),
+        cancelled=harness.cancelled,
+        findings=findings,
+    )
+
+
+def spent(manifest: Manifest) -> list[Money]:
+    """Return what the runs of a sweep cost so far, by currency."""
+    micros: dict[str, int] = {}
+    for state in manifest.states.values():
+        if state.cost_micros is not None:
+            micros[state.currency] = micros.get(state.currency, 0) + state.cost_micros
+    return [Money(amount, currency) for currency, amount in sorted(micros.items())]

@@ -1,0 +1,274 @@
+"""What every engine promises: it starts, reports, ends and finds again what it started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from outlay.clock import SYSTEM
+from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.exits import read_exit
+from outlay.sweep.engines.leftovers import carrying
+from outlay.sweep.engines.ports import Ports
+from outlay.sweep.engines.process import ProcessEngine
+from outlay.sweep.engines.torchrun import TorchrunEngine
+from outlay.sweep.errors import EngineBroken
+
+PATIENCE_NS = 120 * 10**9
+RANKS = Path(__file__).parent.parent / "programs" / "sweep_ranks.py"
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[ProcessEngine]:
+    engine = ProcessEngine(tmp_path)
+    yield engine
+    with contextlib.suppress(EngineBroken):
+        engine.close()
+
+
+@pytest.fixture
+def torchrun(tmp_path: Path) -> Iterator[TorchrunEngine]:
+    engine = TorchrunEngine(tmp_path)
+    yield engine
+    engine.close()
+
+
+def task(
+    engine: ProcessEngine, tmp_path: Path, *command: str, name: str = "run", **env: str
+) -> Task:
+    directory = tmp_path / name
+    directory.mkdir(exist_ok=True)
+    return Task(
+        name=name,
+        ticket=engine.new_ticket(name),
+        command=command,
+        env={**os.environ, **env},
+        cwd=tmp_path,
+        directory=directory,
+        log=directory / "sweep.log",
+    )
+
+
+def shell(engine: ProcessEngine, tmp_path: Path, script: str, **options: str) -> Task:
+    return task(engine, tmp_path, "/bin/sh", "-c", script, **options)
+
+
+def ended(engine: ProcessEngine, ticket: str) -> Ended:
+    until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
+    while SYSTEM.monotonic_ns() < until_ns:
+        if (outcome := engine.poll(ticket)) is not None:
+            return outcome
+        engine.wait(0.5)
+    raise AssertionError("the task did not end")
+
+
+def until(condition: object, what: str) -> None:
+    assert callable(condition)
+    until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
+    while not condition():
+        assert SYSTEM.monotonic_ns() < until_ns, what
+        SYSTEM.sleep(0.02)
+
+
+def run(engine: ProcessEngine, one: Task) -> Ended:
+    engine.submit(one)
+    return ended(engine, one.ticket)
+
+
+def test_a_task_runs_where_and_with_what_it_was_told(engine: ProcessEngine, tmp_path: Path) -> None:
+    one = shell(engine, tmp_path, 'echo "$WORD"; pwd >&2', WORD="hello")
+    outcome = run(engine, one)
+    assert (outcome.how, outcome.returncode, outcome.asked) == ("exited", 0, False)
+    assert engine.logs(one) == f"hello\n{tmp_path}\n"
+
+
+def test_an_exit_code_and_a_signal_are_told_apart(engine: ProcessEngine, tmp_path: Path) -> None:
+    assert run(engine, shell(engine, tmp_path, "exit 3")).returncode == 3
+    assert run(engine, shell(engine, tmp_path, "kill -9 $$")).returncode == -9
+
+
+def test_a_program_that_does_not_exist_says_so(engine: ProcessEngine, tmp_path: Path) -> None:
+    outcome = run(engine, task(engine, tmp_path, "./no-such-program"))
+    assert outcome.how == "not_started"
+    assert "No such file" in outcome.reason
+
+
+def test_output_is_appended_across_attempts(engine: ProcessEngine, tmp_path: Path) -> None:
+    one, two = shell(engine, tmp_path, "echo 1"), shell(engine, tmp_path, "echo 2")
+    run(engine, one)
+    run(engine, two)
+    assert engine.logs(two) == "1\n2\n"
+
+
+def test_cancelling_ends_the_task_and_its_children(engine: ProcessEngine, tmp_path: Path) -> None:
+    one = shell(engine, tmp_path, "sleep 600 & echo up; wait")
+    engine.submit(one)
+    until(lambda: engine.logs(one) == "up\n", "it did not start")
+    engine.cancel(one.ticket)
+    outcome = ended(engine, one.ticket)
+    assert (outcome.returncode, outcome.asked) == (-signal.SIGTERM, True)
+    until(lambda: not carrying(one.ticket), "a child is left")
+
+
+def test_one_that_ignores_being_told_is_ended_by_force(
+    engine: ProcessEngine, tmp_path: Path
+) -> None:
+    one = shell(engine, tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
+    engine.submit(one)
+    until(lambda: engine.logs(one) == "up\n", "it did not start")
+    engine.cancel(one.ticket)
+    engine.wait(0.3)
+    assert engine.poll(one.ticket) is None
+    engine.cancel(one.ticket, force=True)
+    assert ended(engine, one.ticket).returncode == -signal.SIGKILL
+    until(lambda: not carrying(one.ticket), "a child is left")
+
+
+def test_what_a_task_leaves_behind_dies_with_it(engine: ProcessEngine, tmp_path: Path) -> None:
+    one = shell(engine, tmp_path, "sleep 600 & exit 0")
+    assert run(engine, one).returncode == 0
+    until(lambda: not carrying(one.ticket), "a child is left")
+
+
+def test_cancelling_what_has_ended_does_nothing(engine: ProcessEngine, tmp_path: Path) -> None:
+    one = shell(engine, tmp_path, "exit 0")
+    run(engine, one)
+    engine.cancel(one.ticket)
+    engine.cancel("never/was/")
+    assert run(engine, shell(engine, tmp_path, "exit 4")).returncode == 4
+
+
+def test_closing_ends_what_still_runs_even_outside_its_group(
+    engine: ProcessEngine, tmp_path: Path
+) -> None:
+    one = shell(engine, tmp_path, "setsid sleep 600 & echo up; wait")
+    engine.submit(one)
+    until(lambda: engine.logs(one) == "up\n", "it did not start")
+    engine.close()
+    assert carrying(one.ticket) == []
+
+
+def test_a_later_engine_learns_how_a_task_ended(engine: ProcessEngine, tmp_path: Path) -> None:
+    one = shell(engine, tmp_path, "exit 5")
+    run(engine, one)
+    outcome = ProcessEngine(tmp_path).reattach(one)
+    assert outcome is not None
+    assert (outcome.how, outcome.returncode) == ("exited", 5)
+
+
+def test_a_task_of_which_nothing_is_known_is_lost(engine: ProcessEngine, tmp_path: Path) -> None:
+    outcome = engine.reattach(shell(engine, tmp_path, "exit 0"))
+    assert outcome is not None
+    assert outcome.how == "lost"
+
+
+def test_no_task_outlives_a_harness_that_is_killed(tmp_path: Path) -> None:
+    program = f"""
+import os, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from pathlib import Path
+from test_engine import shell
+from outlay.sweep.engines.process import ProcessEngine
+root = Path({str(tmp_path)!r})
+engine = ProcessEngine(root)
+one = shell(engine, root, "setsid sleep 600 & echo up; wait")
+engine.submit(one)
+engine.wait(5)
+print(one.ticket, flush=True)
+engine.wait(60)
+"""
+    harness = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert harness.stdout is not None
+    ticket = harness.stdout.readline().strip()
+    log = tmp_path / "run" / "sweep.log"
+    until(lambda: log.exists() and log.read_text() == "up\n", "it did not start")
+    harness.kill()
+    harness.wait()
+    harness.stdout.close()
+    until(lambda: not carrying(ticket), "the task outlived its harness")
+    until(lambda: read_exit(tmp_path / "run", ticket) is not None, "its end was not written down")
+
+
+def test_a_killed_keeper_takes_its_tasks_along_and_is_reported(
+    engine: ProcessEngine, tmp_path: Path
+) -> None:
+    one = shell(engine, tmp_path, "echo up; sleep 600")
+    engine.submit(one)
+    until(lambda: engine.logs(one) == "up\n", "it did not start")
+    assert engine._keeper is not None
+    engine._keeper.kill()
+    with pytest.raises(EngineBroken, match="was killed"):
+        ended(engine, one.ticket)
+    until(lambda: not carrying(one.ticket), "a task outlived the keeper")
+
+
+# -- torchrun: slow to start, so few launches that show much ----------------------------------
+
+
+def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
+    torchrun: TorchrunEngine, tmp_path: Path
+) -> None:
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    flags = ("--standalone", "--nproc_per_node=2")
+    one = task(
+        torchrun, tmp_path, *TORCHRUN, *flags, str(RANKS), "--linger",
+        MARKS=str(marks), OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    torchrun.submit(one)
+    until(lambda: len(list(marks.iterdir())) == 2, "the ranks did not meet")
+    assert {"rank 0 of 2: 3.0", "rank 1 of 2: 3.0"} <= set(torchrun.logs(one).splitlines())
+    workers = [int(mark.name) for mark in marks.iterdir()]
+    launcher = next(pid for pid in carrying(one.ticket) if pid not in workers)
+    os.kill(launcher, signal.SIGKILL)  # Leaves its workers running, unless somebody looks.
+    assert ended(torchrun, one.ticket).returncode == -signal.SIGKILL
+    until(lambda: not carrying(one.ticket), "a worker is left")
+
+
+def test_two_nodes_meet_over_c10d_on_loopback(torchrun: TorchrunEngine, tmp_path: Path) -> None:
+    ports = Ports()
+    endpoint = f"127.0.0.1:{ports.reserve()}"
+    flags = ("--nnodes=2", "--rdzv_backend=c10d", f"--rdzv_endpoint={endpoint}", "--rdzv_id=7")
+    nodes = [
+        task(
+            torchrun, tmp_path, *TORCHRUN, *flags, "--nproc_per_node=1", str(RANKS),
+            name=f"node{rank}", OMP_NUM_THREADS="1",
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for node in nodes:
+        torchrun.submit(node)
+    assert [ended(torchrun, node.ticket).returncode for node in nodes] == [0, 0]
+    printed = "".join(torchrun.logs(node) for node in nodes)
+    assert "rank 0 of 2: 3.0" in printed
+    assert "rank 1 of 2: 3.0" in printed
+
+
+# -- ports ----------------------------------------------------------------------------------
+
+
+def test_reserved_ports_differ_within_and_between_processes() -> None:
+    ours, theirs = Ports(), Ports()
+    reserved = [ours.reserve() for _ in range(20)] + [theirs.reserve() for _ in range(20)]
+    assert len(set(reserved)) == 40
+
+
+def test_a_taken_port_is_not_given_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        free = Ports().reserve()
+        monkeypatch.setattr(
+            "outlay.sweep.engines.ports.random.sample", lambda *_: [port, free + 1, free + 2]
+        )
+        assert Ports().reserve() in (free + 1, free + 2)

@@ -1,0 +1,147 @@
+"""A harness that is killed again and again: every run completes once, none is lost, no orphan."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+from outlay.clock import SYSTEM
+from outlay.sweep.engines.leftovers import carrying
+from outlay.sweep.journal import Event, read_events
+from outlay.sweep.lock import holder_of
+from outlay.sweep.manifest import NAME, read_manifest
+
+RUNS = 30
+NS = 10**9
+
+
+def write_grid(tmp_path: Path) -> Path:
+    script = 'cd "$MFCL_SWEEP_RUN_DIR"; echo >> started; sleep 0.1; echo >> done'
+    grid = {
+        "engine": "process",
+        "arguments": "none",
+        "entrypoint": ["sh", "-c", script],
+        "output_dir": str(tmp_path / "sweep"),
+        "price": "1 USD/h",
+        "timeout": "60s",
+        "ceiling": "5 USD",
+        "grid": [{"params": {"x": list(range(RUNS))}}],
+    }
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(grid))
+    return path
+
+
+def command(grid: Path, root: Path) -> list[str]:
+    begun = (root / NAME).exists()
+    what = ["resume", str(root)] if begun else ["run", "--yes", str(grid)]
+    return [sys.executable, "-m", "outlay", "sweep", *what, "--jobs", "3"]
+
+
+def wait_until(condition: object, what: str) -> None:
+    assert callable(condition)
+    until_ns = SYSTEM.monotonic_ns() + 60 * NS
+    while not condition():
+        assert SYSTEM.monotonic_ns() < until_ns, what
+        SYSTEM.sleep(0.02)
+
+
+def kill_after(process: subprocess.Popen[bytes], root: Path, events: int) -> None:
+    """Kill the harness once it has written so many more events, or let it end."""
+    target = len(read_events(root)) + events
+    while process.poll() is None and len(read_events(root)) < target:
+        SYSTEM.sleep(0.005)
+    process.kill()
+    process.wait()
+
+
+def test_a_harness_killed_at_random_points_loses_and_repeats_nothing(tmp_path: Path) -> None:
+    grid, root = write_grid(tmp_path), tmp_path / "sweep"
+    chance = random.Random(7)
+    for _ in range(5):
+        process = subprocess.Popen(command(grid, root), stdout=subprocess.DEVNULL)
+        kill_after(process, root, chance.randint(1, 12))
+        tickets = [e.ticket for e in read_events(root) if e.ticket]
+        session = tickets[-1].split("/")[0] + "/" if tickets else "none/"
+        wait_until(lambda mark=session: not carrying(mark), "a run outlived its harness")
+        wait_until(lambda: holder_of(root) is None, "the lock outlived its harness")
+    done = subprocess.run(command(grid, root), stdout=subprocess.DEVNULL, check=False)
+    assert done.returncode == 0
+    manifest = read_manifest(root)
+    assert len(manifest.runs) == RUNS
+    assert {state.status for state in manifest.states.values()} == {"completed"}
+    _each_completed_once(read_events(root))
+    for run in manifest.runs:
+        assert (root / run / "done").exists()
+    _books_are_closed(root)
+
+
+def _each_completed_once(events: list[Event]) -> None:
+    """A completed run is never touched again, and every attempt began after the last had ended."""
+    completed: set[str] = set()
+    for event in events:
+        assert event.run not in completed
+        if event.status == "completed":
+            completed.add(event.run)
+    assert len(completed) == RUNS
+
+
+def _books_are_closed(root: Path) -> None:
+    entries = [json.loads(line) for line in (root / "spend.jsonl").read_text().splitlines()]
+    held = {entry["hold"] for entry in entries if entry.get("kind") == "hold"}
+    closed = [e["hold"] for e in entries if e.get("kind") in ("capture", "void")]
+    assert held == set(closed)
+    assert len(closed) == len(set(closed))
+
+
+def test_the_manifest_is_true_after_the_harness_was_killed(tmp_path: Path) -> None:
+    grid, root = write_grid(tmp_path), tmp_path / "sweep"
+    process = subprocess.Popen(command(grid, root), stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(read_events(root)) >= 12, "nothing happened")
+    process.kill()
+    process.wait()
+
+    def agrees() -> bool:
+        written = json.loads((root / NAME).read_text())["runs"]
+        known = read_manifest(root)
+        return all(run["status"] == known.state(run["id"]).status for run in written)
+
+    wait_until(agrees, "the manifest stayed behind the journal")
+
+
+def test_a_run_that_is_killed_is_an_error_and_the_rest_goes_on(tmp_path: Path) -> None:
+    grid = json.loads(write_grid(tmp_path).read_text())
+    grid["entrypoint"] = ["sh", "-c", "test {x} != 1 || kill -9 $$"]
+    grid["grid"] = [{"params": {"x": [0, 1, 2]}}]
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    done = subprocess.run(
+        command(tmp_path / "grid.json", tmp_path / "sweep"), capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    states = read_manifest(tmp_path / "sweep").states
+    assert [s.status for _, s in sorted(states.items())] == ["completed", "error", "completed"]
+    assert states["002_group01_02"].reason == "killed by SIGKILL"
+
+
+def test_a_disk_that_fills_up_stops_the_sweep_and_loses_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for the disk: the journal meets it, half a line in."""
+    limit = "import resource, os, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (9000, 9000)); "
+    ignore = "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "
+    run = "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+    grid, root = write_grid(tmp_path), tmp_path / "sweep"
+    stated = json.loads(grid.read_text())
+    stated["grid"][0]["params"]["x"] = [0, 1, 2, 3, 4, 5, 6, 7]
+    del stated["ceiling"]
+    grid.write_text(json.dumps(stated))
+    small = [sys.executable, "-c", limit + ignore + run, *command(grid, root)[1:]]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(small, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 1
+    assert "cannot be written" in done.stderr
+    again = subprocess.run(command(grid, root), capture_output=True, text=True, check=False)
+    assert again.returncode == 0, again.stderr
+    assert {state.status for state in read_manifest(root).states.values()} == {"completed"}

@@ -1,0 +1,176 @@
+"""A guarded sweep never spends past its ceiling, whatever its runs do and however often it dies."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest import mock
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from outlay.clock import ManualClock
+from outlay.guard.spendlog import MemorySpendLog
+from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.grid import read_grid
+from outlay.sweep.harness import Harness, Options
+from outlay.sweep.journal import Journal
+from outlay.sweep.manifest import read_manifest
+from outlay.sweep.money import Treasury
+from outlay.sweep.plan import Plan, make_plan
+from outlay.sweep.setup import create, take_up, to_do
+from outlay.sweep.sweeps import _settle_earlier
+from outlay.units import Money
+
+SECOND = 10**9
+
+
+class Crash(Exception):
+    """The harness died here."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What a run does, each time it is started."""
+
+    seconds: int
+    code: int
+    deaf: bool
+
+
+@dataclass
+class Machine:
+    """An engine of which every attempt's cost is known: a dollar for every second."""
+
+    clock: ManualClock
+    behaviour: dict[str, Behaviour]
+    begun: dict[str, tuple[str, int]] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)
+    killed: set[str] = field(default_factory=set)
+    over: dict[str, Ended] = field(default_factory=dict)
+    spent_ns: int = 0
+    tickets: int = 0
+
+    def new_ticket(self, name: str) -> str:
+        self.tickets += 1
+        return f"{name}#{self.tickets}"
+
+    def submit(self, task: Task) -> None:
+        self.begun[task.ticket] = (task.name, self.clock.monotonic_ns())
+
+    def wait(self, timeout_s: float) -> None:
+        self.clock.sleep(timeout_s)
+        for ticket in list(self.begun):
+            self._look(ticket)
+
+    def _look(self, ticket: str) -> None:
+        name, start_ns = self.begun[ticket]
+        does, elapsed_ns = self.behaviour[name], self.clock.monotonic_ns() - start_ns
+        if ticket in self.killed or (ticket in self.told and not does.deaf):
+            self._end(ticket, elapsed_ns, -9, asked=True)
+        elif elapsed_ns >= does.seconds * SECOND:
+            self._end(ticket, elapsed_ns, does.code, asked=ticket in self.told)
+
+    def _end(self, ticket: str, elapsed_ns: int, code: int, *, asked: bool) -> None:
+        del self.begun[ticket]
+        self.spent_ns += elapsed_ns
+        self.over[ticket] = Ended(how="exited", returncode=code, asked=asked, elapsed_ns=elapsed_ns)
+
+    def poll(self, ticket: str) -> Ended | None:
+        return self.over.get(ticket)
+
+    def cancel(self, ticket: str, *, force: bool = False) -> None:
+        self.told[ticket] = 1
+        if force:
+            self.killed.add(ticket)
+
+    def logs(self, task: Task) -> str:
+        return task.name
+
+    def reattach(self, task: Task) -> Ended | None:
+        return self.over.get(task.ticket) or Ended(how="lost")
+
+    def close(self) -> None:
+        """What runs does not outlive its harness."""
+        for ticket, (_, start_ns) in list(self.begun.items()):
+            self._end(ticket, self.clock.monotonic_ns() - start_ns, -15, asked=True)
+
+
+behaviours = st.builds(
+    Behaviour, seconds=st.integers(1, 60), code=st.sampled_from([0, 0, 1]), deaf=st.booleans()
+)
+
+
+def plan_of(count: int, predicted_s: int, retries: int, ceiling: int) -> Plan:
+    grid = {
+        "engine": "process", "price": "3600 USD/h", "timeout": f"{predicted_s}s",
+        "retries": retries, "ceiling": f"{ceiling} USD",
+        "grid": [{"params": {"x": list(range(count))}}],
+    }  # fmt: skip
+    return make_plan(read_grid(json.dumps(grid), source="g", default_name="g"))
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    does=st.lists(behaviours, min_size=1, max_size=5),
+    predicted_s=st.integers(2, 40),
+    retries=st.integers(0, 2),
+    ceiling=st.integers(1, 150),
+    jobs=st.integers(1, 3),
+    crashes=st.lists(st.integers(1, 120), max_size=3),
+)
+def test_a_guarded_sweep_never_spends_past_its_ceiling(
+    does: list[Behaviour], predicted_s: int, retries: int, ceiling: int, jobs: int,
+    crashes: list[int],
+) -> None:  # fmt: skip
+    plan, clock = plan_of(len(does), predicted_s, retries, ceiling), ManualClock()
+    machine = Machine(clock, {run.id: one for run, one in zip(plan.runs, does, strict=True)})
+    log = MemorySpendLog()
+    with tempfile.TemporaryDirectory() as directory, mock.patch.dict(os.environ, clear=False):
+        root = Path(directory)
+        create(plan, root, {}, clock, cwd=root)
+        for looks in [*crashes, None]:
+            _one_harness(plan, root, clock, machine, log, jobs, looks)
+            spent = Money(log.books().captured())
+            assert spent <= Money(ceiling * 10**6)
+            assert machine.spent_ns <= ceiling * SECOND
+        assert log.books().held() == 0
+        assert log.books().captured() >= machine.spent_ns // 1000
+        ended = {state.status for state in read_manifest(root).states.values()}
+        assert ended <= {"completed", "error", "cancelled", "skipped"}
+
+
+def _one_harness(
+    plan: Plan, root: Path, clock: ManualClock, machine: Machine, log: MemorySpendLog, jobs: int,
+    looks: int | None,
+) -> None:  # fmt: skip
+    """Run a harness to its end, or let it die after so many looks."""
+    manifest = read_manifest(root, clock)
+    plan = take_up(plan, manifest, {}).plan
+    treasury = Treasury(root, plan.grid.ceiling or Money(0), clock)
+    treasury.guard.log = log
+    left = [looks]
+
+    def die(_: Harness) -> None:
+        if left[0] is not None:
+            left[0] -= 1
+            if left[0] <= 0:
+                raise Crash
+
+    journal = Journal(root, clock)
+    harness = Harness(
+        plan=plan, manifest=manifest, journal=journal, engines={"process": machine},
+        options=Options(jobs=jobs, cwd=root, environ={}), treasury=treasury, clock=clock,
+        watch=die,
+    )  # fmt: skip
+    try:
+        _settle_earlier(harness, plan)
+        harness.run(to_do(plan, manifest, retry_failed=False))
+    except Crash:
+        pass
+    finally:
+        machine.close()
+        journal.close()

@@ -1,0 +1,305 @@
+"""Summaries of sweeps: columns, what is missing, and where the arithmetic is easy to get wrong."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import outlay
+from ledgers import START_NS, Segment, dollars
+from outlay.errors import Finding
+from outlay.export.csv_files import export_csv
+from outlay.ledger import BudgetEvent, Metric
+from outlay.sweep.aggregate.aggregator import Aggregate, aggregate, write_reports
+from outlay.sweep.aggregate.comparison import fairness, half_width, replicates
+from outlay.sweep.aggregate.facts import RunFacts, Seen
+from outlay.sweep.aggregate.from_ledger import CACHE
+from outlay.sweep.aggregate.rows import minutes_of
+from outlay.sweep.errors import IncompleteRuns
+from outlay.sweep.journal import NAME as JOURNAL
+
+NOW_NS = START_NS + 10**15
+
+
+class Sweep:
+    """A sweep on disk, written down without running it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.runs: list[dict[str, Any]] = []
+        self.events: list[dict[str, Any]] = []
+
+    def add(self, name: str, *, status: str = "completed", reason: str = "", **more: Any) -> Path:
+        about = {"target_metric": "acc", "target_value": 0.8, "target_direction": "max"}
+        static = {"id": name, "run_dir": name, "params": {}, "metadata": about, "world_size": 1}
+        self.runs.append(static | more)
+        self.events.append({"t_ns": 1, "run": name, "status": status, "reason": reason})
+        (self.root / name).mkdir(parents=True)
+        document = {"name": "demo", "runs": self.runs}
+        (self.root / "sweep_manifest.json").write_text(json.dumps(document))
+        lines = [json.dumps(event) + "\n" for event in self.events]
+        (self.root / JOURNAL).write_text("".join(lines))
+        return self.root / name
+
+    def summary(self, **options: Any) -> Aggregate:
+        return aggregate(self.root, NOW_NS, **options)
+
+    def row(self, number: int = 0, **options: Any) -> dict[str, Any]:
+        return self.summary(**options).rows[number]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Sweep:
+    return Sweep(tmp_path)
+
+
+def write_log(run_dir: Path, *segments: Segment) -> None:
+    for segment in segments:
+        segment.write(run_dir)
+
+
+def metric(segment: Segment, value: float, name: str = "acc") -> Segment:
+    return segment.add(Metric(t_ns=segment.now_ns, name=name, value=value, step=0))
+
+
+def write_csv(path: Path, *rows: dict[str, Any]) -> None:
+    with path.open("w", newline="") as stream:
+        writer = csv.DictWriter(stream, list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_artefacts(run_dir: Path, **budget: Any) -> None:
+    write_csv(
+        run_dir / "timings.csv", {"ips_step": 10, "t_step_ms": 3000},
+        {"ips_step": 100, "t_step_ms": 1000},
+    )  # fmt: skip
+    write_csv(run_dir / "comms.csv", {"bytes_total": 10}, {"bytes_total": 30})
+    (run_dir / "budget.json").write_text(json.dumps({"totals": {"steps": 2}} | budget))
+
+
+# -- from run logs ----------------------------------------------------------------------------
+
+
+def test_a_run_log_gives_throughput_cost_goodput_and_the_reason_it_stopped(sweep: Sweep) -> None:
+    story = Segment(about={"price": dollars(3600)})
+    story.step(1, wait=1, samples=4, comm_bytes=10).step(2, samples=12, comm_bytes=30)
+    story.add(BudgetEvent(t_ns=story.now_ns, event="stopped", data={"text": "max_minutes: 4s"}))
+    write_log(sweep.add("001_a"), metric(story, 0.9).end())
+    row = sweep.row()
+    assert row["ips_mean"] == 16 / 4
+    assert row["step_time_ms"] == 2000
+    assert row["bytes_per_step"] == 20
+    assert (row["cost"], row["currency"]) == (4.0, "USD")
+    assert row["goodput"] == 0.75
+    assert row["stop_reason"] == "max_minutes: 4s"
+    assert (row["status"], row["errors"]) == ("completed", "")
+
+
+def test_the_work_of_all_ranks_counts_and_the_time_of_one(sweep: Sweep) -> None:
+    ranks = [Segment(rank=rank).step(2, samples=4).end() for rank in range(2)]
+    write_log(sweep.add("001_a", metadata={}), *ranks)
+    assert sweep.row()["ips_mean"] == 4.0
+
+
+def test_best_and_last_are_told_apart_and_the_target_is_reached_in_real_time(
+    sweep: Sweep,
+) -> None:
+    story = metric(Segment().step(60), 0.5)
+    story = metric(story.span("evaluation", 60).step(60), 0.9)
+    write_log(sweep.add("001_a"), metric(story.step(60), 0.7).end())
+    row = sweep.row()
+    assert (row["accuracy_value"], row["accuracy_best"]) == (0.7, 0.9)
+    assert row["time_to_target_min"] == 3.0
+
+
+def test_where_less_is_better_the_target_is_reached_from_above(sweep: Sweep) -> None:
+    about = {"target_metric": "val_loss", "target_value": 0.5}
+    story = metric(Segment().step(60), 0.9, "val_loss")
+    story = metric(story.step(60), 0.4, "val_loss")
+    write_log(sweep.add("001_a", metadata=about), metric(story.step(60), 0.6, "val_loss").end())
+    row = sweep.row()
+    assert (row["accuracy_best"], row["time_to_target_min"]) == (0.4, 2.0)
+
+
+def test_figures_of_an_unchanged_log_are_read_from_beside_it_and_of_a_changed_one_anew(
+    sweep: Sweep,
+) -> None:
+    run_dir = sweep.add("001_a", metadata={})
+    story = Segment().step(1, samples=1)
+    write_log(run_dir, story)
+    assert sweep.row()["ips_mean"] == 1.0
+    assert (run_dir / CACHE).exists()
+    assert sweep.row()["ips_mean"] == 1.0
+    write_log(run_dir, story.step(1, samples=3))
+    assert sweep.row()["ips_mean"] == 2.0
+
+
+def test_a_completed_run_that_lacks_its_metric_says_so(sweep: Sweep) -> None:
+    write_log(sweep.add("001_a"), Segment().step(1).end())
+    assert sweep.row()["errors"] == "metric 'acc' was not recorded"
+
+
+# -- from documented artefacts ----------------------------------------------------------------
+
+
+def test_throughput_is_everything_over_all_the_time_not_a_mean_of_rates(sweep: Sweep) -> None:
+    write_artefacts(sweep.add("001_a", metadata={}))
+    row = sweep.row()
+    assert row["ips_mean"] == pytest.approx((30 + 100) / 4)
+    assert (row["step_time_ms"], row["bytes_per_step"]) == (2000, 20)
+
+
+def test_energy_goes_on_across_a_resume_that_began_counting_anew(sweep: Sweep) -> None:
+    run_dir = sweep.add("001_a", metadata={})
+    write_artefacts(run_dir)
+    write_csv(
+        run_dir / "energy.csv",
+        *({"gpu_id": 0, "energy_J_cum": joules} for joules in (100, 450, 50, 150)),
+        {"gpu_id": 1, "energy_J_cum": 360},
+    )  # fmt: skip
+    assert sweep.row()["energy_Wh"] == pytest.approx((450 + 150 + 360) / 3600)
+
+
+def test_energy_falls_back_to_the_budget_and_fidelity_is_a_mean(sweep: Sweep) -> None:
+    run_dir = sweep.add("001_a", metadata={})
+    write_artefacts(run_dir, totals={"energy_Wh": 1.5})
+    write_csv(run_dir / "fidelity.csv", {"grad_cos": 0.5}, {"grad_cos": 1.0})
+    row = sweep.row()
+    assert (row["energy_Wh"], row["fidelity_mean"]) == (1.5, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("seen", "minutes"),
+    [
+        ({"elapsed_minutes": 7}, 7.0),
+        ({"step": 0}, 2 / 60),
+        ({"step": 29}, 1.0),
+        ({"epoch": 1}, 20 / 60 * 2),
+    ],
+)
+def test_an_epoch_is_so_many_steps_and_step_0_took_time(
+    sweep: Sweep, seen: dict[str, float], minutes: float
+) -> None:
+    run_dir = sweep.add("001_a")
+    write_artefacts(run_dir, steps_per_epoch=10)
+    write_csv(run_dir / "eval.csv", seen | {"acc": 0.8})
+    assert sweep.row()["time_to_target_min"] == pytest.approx(minutes)
+
+
+def test_an_epoch_of_unknown_length_has_no_time() -> None:
+    facts = RunFacts(source="csv", steps=1, step_ns=1)
+    assert minutes_of(Seen(0.9, None, None, 3.0), facts, {}) is None
+
+
+# -- what is missing --------------------------------------------------------------------------
+
+
+def test_everything_missing_in_completed_runs_is_named_at_once(sweep: Sweep) -> None:
+    write_artefacts(sweep.add("001_a", metadata={}))
+    (sweep.root / "001_a" / "comms.csv").unlink()
+    sweep.add("002_b", metadata={})
+    with pytest.raises(IncompleteRuns) as caught:
+        sweep.summary()
+    named = {(finding.source, finding.message.split()[0]) for finding in caught.value.missing}
+    assert named == {
+        ("001_a", "comms.csv"), ("002_b", "timings.csv"), ("002_b", "comms.csv"),
+        ("002_b", "budget.json"), ("002_b", "there"),
+    }  # fmt: skip
+    assert isinstance(caught.value.missing[0], Finding)
+    assert [row["status"] for row in sweep.summary(allow_missing=True).rows] == ["completed"] * 2
+
+
+@pytest.mark.parametrize("status", ["pending", "running", "error", "cancelled", "skipped"])
+def test_whatever_did_not_complete_is_an_error_with_its_reason(sweep: Sweep, status: str) -> None:
+    sweep.add("001_a", status=status, reason="why", budget={"limits": {"max_minutes": 2}})
+    row = sweep.row()
+    assert (row["status"], row["errors"]) == ("error", f"{status}: why")
+    assert row["limit_max_minutes"] == 2
+
+
+# -- side by side -----------------------------------------------------------------------------
+
+
+def rows(*values: float, **more: Any) -> list[dict[str, Any]]:
+    common = {"status": "completed", "param_lr": 0.1} | more
+    return [
+        {"run_id": str(seed), "accuracy_value": value, "param_seed": seed} | common
+        for seed, value in enumerate(values)
+    ]
+
+
+def test_seeds_become_a_mean_with_its_interval() -> None:
+    (one,) = replicates(rows(0.8, 0.9, 1.0))
+    assert one.label == "lr=0.1"
+    assert one.mean == pytest.approx(0.9)
+    assert one.half_width == pytest.approx(4.303 * 0.1 / 3**0.5)
+    assert half_width([0.5]) is None
+
+
+def test_fairness_shows_how_much_of_a_limit_was_used() -> None:
+    used = [{"status": "completed", "limit_max_minutes": 2, "time_minutes": m} for m in (1, 2.1)]
+    (one,) = fairness(used)
+    assert (one.limit, one.runs, one.least) == ("max_minutes = 2", 2, 0.5)
+    assert one.spread == pytest.approx(0.55)
+
+
+# -- the reports ------------------------------------------------------------------------------
+
+
+def test_reports_are_written_where_documented_and_pipes_are_escaped(sweep: Sweep) -> None:
+    write_log(sweep.add("001_a", params={"p": "a|b"}), metric(Segment().step(1), 0.9).end())
+    sweep.add("002_b", status="skipped", reason="no room")
+    done = subprocess.run(
+        [sys.executable, "-m", "outlay.sweep.aggregate", "--enable-aggregator", "--root",
+         str(sweep.root)], capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    (table,) = (sweep.root / "reports").glob("summary_*.csv")
+    with table.open() as stream:
+        written = list(csv.DictReader(stream))
+    assert [row["status"] for row in written] == ["completed", "error"]
+    assert list(written[0])[:3] == ["run_id", "status", "world_size"]
+    markdown = (sweep.root / "reports" / "summary.md").read_text()
+    assert "a\\|b" in markdown
+    assert "No longer fitted under the ceiling: 002_b." in markdown
+    assert done.stdout.startswith("Best: p=a|b with acc 0.9")
+
+
+def test_two_summaries_in_one_second_are_both_kept(sweep: Sweep) -> None:
+    sweep.add("001_a", status="error")
+    names = {write_reports(sweep.root, sweep.summary(), NOW_NS, None).csv for _ in range(2)}
+    assert len(names) == 2
+
+
+def test_the_documented_module_wants_its_flag(sweep: Sweep) -> None:
+    sweep.add("001_a", status="error")
+    command = [sys.executable, "-m", "outlay.sweep.aggregate", "--root", str(sweep.root)]
+    assert subprocess.run(command, capture_output=True, check=False).returncode == 3
+
+
+def test_aggregating_what_is_no_sweep_says_so(tmp_path: Path) -> None:
+    shown = outlay("sweep", "aggregate", tmp_path)
+    assert shown.code == 2
+    assert "sweep_manifest.json" in shown.err
+
+
+def test_a_log_exported_to_csv_aggregates_to_the_same_figures(sweep: Sweep) -> None:
+    run_dir = sweep.add("001_a")
+    story = Segment().step(1, wait=0.5, samples=8, comm_bytes=100, energy_mj=3600)
+    story = metric(story.step(2, samples=4, comm_bytes=50), 0.9).end()
+    write_log(run_dir, story)
+    other = sweep.add("002_b")
+    names = {path.name for path in export_csv(run_dir, other).files}
+    assert names == {"timings.csv", "comms.csv", "energy.csv", "eval.csv"}
+    (other / "budget.json").write_text("{}")
+    one, two = sweep.summary().rows
+    for column in ("ips_mean", "step_time_ms", "bytes_per_step", "accuracy_value", "energy_Wh",
+                   "time_to_target_min"):  # fmt: skip
+        assert two[column] == pytest.approx(one[column]), column

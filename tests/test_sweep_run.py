@@ -1,0 +1,335 @@
+"""Sweeps run for real: statuses, resuming, cancelling, timeouts, retries, secrets, moving."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import outlay
+from outlay.clock import SYSTEM
+from outlay.sweep.engines.leftovers import carrying
+from outlay.sweep.files import plan_file
+from outlay.sweep.journal import Event, Journal, read_events
+from outlay.sweep.manifest import read_manifest
+from outlay.sweep.states import RunState
+from outlay.sweep.sweeps import HowToRun, Result, resume, start
+
+NS = 10**9
+
+
+def write_grid(tmp_path: Path, script: str, **more: Any) -> Path:
+    """Write a grid whose runs are shell scripts; ``{x}`` is the parameter."""
+    grid = {
+        "engine": "process",
+        "arguments": "none",
+        "entrypoint": ["sh", "-c", script],
+        "output_dir": str(tmp_path / "sweep"),
+        "grid": [{"params": {"x": [1, 2, 3]}}],
+    }
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(grid | more))
+    return path
+
+
+def run_grid(tmp_path: Path, script: str, *, jobs: int = 2, **more: Any) -> Result:
+    return start(plan_file(write_grid(tmp_path, script, **more)), None, HowToRun(jobs=jobs))
+
+
+def state(result: Result, number: int) -> RunState:
+    return result.manifest.state(list(result.manifest.runs)[number - 1])
+
+
+def starts(root: Path) -> dict[str, int]:
+    counted: dict[str, int] = {}
+    for event in read_events(root):
+        if event.status == "running":
+            counted[event.run] = counted.get(event.run, 0) + 1
+    return counted
+
+
+def test_one_failure_does_not_stop_the_others(tmp_path: Path) -> None:
+    result = run_grid(tmp_path, "exit $(({x} == 2))")
+    assert result.counts == {"completed": 2, "error": 1}
+    assert state(result, 2).reason == "exit code 1"
+    assert state(result, 2).returncode == 1
+
+
+def test_a_failed_run_is_tried_again_as_often_as_the_grid_says(tmp_path: Path) -> None:
+    script = "cd $MFCL_SWEEP_RUN_DIR; echo >> tries; test $(wc -l < tries) -gt {x}"
+    result = run_grid(tmp_path, script, retries=2)
+    assert [state(result, n).status for n in (1, 2, 3)] == ["completed", "completed", "error"]
+    assert [state(result, n).attempts for n in (1, 2, 3)] == [2, 3, 3]
+
+
+def test_a_run_that_takes_too_long_is_ended_and_says_so(tmp_path: Path) -> None:
+    result = run_grid(tmp_path, "test {x} = 1 || sleep 600", timeout="500ms", jobs=3)
+    assert [state(result, n).status for n in (1, 2, 3)] == ["completed", "error", "error"]
+    assert "timeout" in state(result, 2).reason
+
+
+def test_a_program_that_does_not_exist_is_an_error_of_its_run(tmp_path: Path) -> None:
+    result = run_grid(tmp_path, "", entrypoint=["./nowhere"])
+    assert result.counts == {"error": 3}
+    assert "could not be started" in state(result, 1).reason
+
+
+def test_the_manifest_has_the_documented_keys_and_paths_below_the_sweep(tmp_path: Path) -> None:
+    run_grid(tmp_path, "echo hello", price=1)
+    document = json.loads((tmp_path / "sweep" / "sweep_manifest.json").read_text())
+    assert {"name", "created_at", "grid_path", "output_dir", "runs", "environment", "git_commit",
+            "versions", "host"} <= set(document)  # fmt: skip
+    first = document["runs"][0]
+    documented = {
+        "id", "run_dir", "world_size", "overrides", "params", "metadata", "env", "nnodes",
+        "node_rank", "rendezvous", "status", "returncode", "command", "launcher_log",
+        "started_at", "finished_at",
+    }  # fmt: skip
+    assert documented <= set(first)
+    assert first["run_dir"] == "001_group01_01"
+    assert first["env"]["MFCL_SWEEP_RUN_DIR"] == "{sweep}/001_group01_01"
+    assert first["cost"] > 0
+    assert (tmp_path / "sweep" / first["launcher_log"]).read_text() == "hello\n"
+
+
+def test_a_sweep_that_was_moved_goes_on_where_it_is(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "test {x} != 2 || test -e $MFCL_SWEEP_RUN_DIR/again").root
+    moved = tmp_path / "elsewhere"
+    shutil.move(root, moved)
+    (moved / "002_group01_02" / "again").touch()
+    result = resume(moved, HowToRun(), grid=None, retry_failed=True)
+    assert result.counts == {"completed": 3}
+    assert not root.exists()
+
+
+def test_no_secret_of_the_environment_is_in_any_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t-from-env")
+    monkeypatch.setenv("DATABASE_URL", "postgres://user:hunter2hunter2@host/db")
+    run_grid(
+        tmp_path, "exit 0", env={"HF_TOKEN": "t0k3n-in-grid"}, arguments="overrides",
+        overrides=["key=${oc.env:MY_API_KEY}"], price=1, timeout="1h", ceiling="5 USD",
+    )  # fmt: skip
+    files = [path for path in (tmp_path / "sweep").rglob("*") if path.is_file()]
+    assert len(files) >= 4
+    written = b"".join(path.read_bytes() for path in files)
+    for secret in (b"s3cr3t-from-env", b"hunter2hunter2", b"t0k3n-in-grid"):
+        assert secret not in written
+
+
+def test_runs_know_their_budget_price_and_place_without_code(tmp_path: Path) -> None:
+    program = (
+        "import outlay; r = outlay.run('m'); r.close(); print(r.dir, r.budget.snapshot()['mode'])"
+    )
+    result = run_grid(
+        tmp_path, "", entrypoint=[sys.executable, "-c", program], price="2 USD/h",
+        grid=[{"budget": {"mode": "iso_time", "limit": 1}}],
+    )  # fmt: skip
+    assert result.counts == {"completed": 1}
+    root = tmp_path / "sweep"
+    printed = (root / "001_group01" / "sweep.log").read_text()
+    assert printed.endswith(f"\n{root}/001_group01 iso_time\n")
+    assert (root / "001_group01" / "ledger").is_dir()
+
+
+def test_gpus_are_shared_out_and_never_twice_at_once(tmp_path: Path) -> None:
+    script = "cd $MFCL_SWEEP_RUN_DIR/..; mkdir gpu$CUDA_VISIBLE_DEVICES; sleep 0.1; rmdir gpu*"
+    grid = write_grid(tmp_path, script.replace("gpu*", "gpu$CUDA_VISIBLE_DEVICES"))
+    how = HowToRun(jobs=3, devices=("0", "5"))
+    assert start(plan_file(grid), None, how).counts == {"completed": 3}
+    used = {e.env["CUDA_VISIBLE_DEVICES"] for e in read_events(tmp_path / "sweep") if e.ticket}
+    assert used == {"0", "5"}
+
+
+# -- going on -------------------------------------------------------------------------------
+
+
+def test_resuming_runs_only_what_is_not_done(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit $(({x} == 2))").root
+    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {
+        "completed": 2, "error": 1,
+    }  # fmt: skip
+    resume(root, HowToRun(), grid=None, retry_failed=True)
+    assert starts(root) == {"001_group01_01": 1, "002_group01_02": 2, "003_group01_03": 1}
+
+
+def test_an_entry_that_was_inserted_does_not_confuse_a_resume(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    write_grid(tmp_path, "exit 0", grid=[{"params": {"x": 9}}, {"params": {"x": [1, 3]}}])
+    result = resume(root, HowToRun(), grid=None, retry_failed=False)
+    assert starts(root) == dict.fromkeys([*list(result.manifest.runs)[:3], "001_group01"], 1)
+    assert "002_group01_02 is no longer in the grid" in result.findings[0].message
+
+
+def test_a_second_harness_is_refused_and_a_sweep_is_not_begun_twice(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, "exit 0")
+    assert outlay("sweep", "run", grid, "--yes").code == 0
+    again = outlay("sweep", "run", grid, "--yes")
+    assert again.code == 2
+    assert "outlay sweep resume" in again.err
+
+
+def test_a_torn_journal_reads_up_to_the_tear_and_is_gone_on_with(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    journal = root / "sweep_journal.jsonl"
+    journal.write_bytes(journal.read_bytes()[:-20])
+    torn = read_manifest(root)
+    assert sorted(s.status for s in torn.states.values()) == ["completed", "completed", "running"]
+    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 3}
+    assert max(starts(root).values()) == 1  # How it ended stood in its directory.
+
+
+# -- the command ----------------------------------------------------------------------------
+
+
+def test_without_a_yes_nothing_is_started(tmp_path: Path) -> None:
+    shown = outlay("sweep", "run", write_grid(tmp_path, "exit 0"))
+    assert shown.code == 3
+    assert "--enable-sweeps" in shown.err
+    assert not (tmp_path / "sweep").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["-m", "outlay.sweep", "--enable-sweeps"],
+        ["-m", "outlay", "sweep", "run", "--enable-sweeps", "--jobs", "2"],
+    ],
+)
+def test_failures_are_named_and_exit_1(tmp_path: Path, command: list[str]) -> None:
+    grid = write_grid(tmp_path, "exit $(({x} == 2))")
+    done = subprocess.run(
+        [sys.executable, *command, str(grid)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert "002_group01_02" in done.stderr
+    assert "2 completed, 1 error" in done.stdout
+
+
+def test_the_documented_variable_acknowledges_too(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, "exit 0")
+    assert outlay("sweep", "run", grid, MFCL_SWEEPS_ENABLED="1").code == 0
+    status = outlay("sweep", "status", tmp_path / "sweep", "--json").json
+    assert status["counts"] == {"completed": 3}
+
+
+@pytest.mark.parametrize("how", ["SIGINT", "SIGTERM", "cancel"])
+def test_being_told_to_end_cancels_what_runs_and_keeps_the_rest_for_later(
+    tmp_path: Path, how: str
+) -> None:
+    script = "test {x} = 1 && exit 0; echo up; exec sleep 600"
+    grid = write_grid(tmp_path, script)
+    command = [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(grid)]
+    harness = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    root = tmp_path / "sweep"
+    _until_logged(root / "002_group01_02" / "sweep.log", "up\n")
+    if how == "cancel":
+        assert outlay("sweep", "cancel", root).code == 0
+    else:
+        harness.send_signal(signal.Signals[how])
+    assert harness.wait(60) == 130
+    statuses = [s.status for _, s in sorted(read_manifest(root).states.items())]
+    assert statuses == ["completed", "cancelled"]
+    ticket = next(e.ticket for e in read_events(root) if e.run.startswith("002") and e.ticket)
+    assert carrying(ticket) == []
+
+
+def test_told_twice_it_forces(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
+    command = [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(grid)]
+    harness = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    _until_logged(tmp_path / "sweep" / "001_group01_01" / "sweep.log", "up\n")
+    began_ns = SYSTEM.monotonic_ns()
+    harness.send_signal(signal.SIGINT)
+    SYSTEM.sleep(0.5)
+    harness.send_signal(signal.SIGINT)
+    assert harness.wait(60) == 130
+    assert SYSTEM.monotonic_ns() - began_ns < 9 * NS  # Sooner than the notice would have run out.
+
+
+def _until_logged(path: Path, text: str) -> None:
+    until_ns = SYSTEM.monotonic_ns() + 60 * NS
+    while not (path.exists() and path.read_text() == text):
+        assert SYSTEM.monotonic_ns() < until_ns
+        SYSTEM.sleep(0.02)
+
+
+# -- a ceiling ------------------------------------------------------------------------------
+
+
+def test_what_no_longer_fits_under_the_ceiling_is_skipped(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, "sleep 0.6", price="3600 USD/h", timeout="10s", ceiling="10.5 USD")
+    shown = outlay("sweep", "run", grid, "--yes", "--json")
+    assert shown.code == 3
+    assert shown.json["counts"] == {"completed": 1, "skipped": 2}
+    entries = [
+        json.loads(line) for line in (tmp_path / "sweep" / "spend.jsonl").read_text().splitlines()
+    ]
+    assert len(entries) == 2  # One hold, one capture.
+
+
+def test_a_run_is_ended_when_the_ceiling_has_no_more_for_it(tmp_path: Path) -> None:
+    grid = [{"budget": {"mode": "iso_time", "limit": "2s"}}]
+    result = run_grid(tmp_path, "exec sleep 60", price="3600 USD/h", ceiling="5 USD", grid=grid)
+    assert result.counts == {"cancelled": 1}
+    assert "no more money" in state(result, 1).reason
+    micros = state(result, 1).cost_micros
+    assert micros is not None
+    assert micros <= 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("more", "advice"),
+    [
+        ({}, "add `price"),
+        ({"price": 1}, "add `timeout`"),
+        ({"price": "1 EUR/h", "timeout": "1h"}, "EUR"),
+    ],
+)
+def test_a_ceiling_with_nothing_to_predict_from_says_what_to_add(
+    tmp_path: Path, more: dict[str, Any], advice: str
+) -> None:
+    shown = outlay("sweep", "run", write_grid(tmp_path, "", ceiling="5 USD", **more), "--yes")
+    assert shown.code == 2
+    assert advice in shown.err
+    assert not (tmp_path / "sweep").exists()
+
+
+# -- the journal ----------------------------------------------------------------------------
+
+
+def test_a_start_that_cannot_be_written_down_does_not_happen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "sweep"
+
+    def full(descriptor: int, data: bytes) -> int:
+        if b'"running"' in data and len(read_events(root)) >= 2:
+            raise OSError(28, "No space left on device")
+        return real(descriptor, data)
+
+    real = os.write
+    grid = write_grid(tmp_path, "echo ran")
+    monkeypatch.setattr("outlay.sweep.journal.os.write", full)
+    with pytest.raises(Exception, match="No space left"):
+        start(plan_file(grid), None, HowToRun(jobs=1))
+    monkeypatch.undo()
+    assert [p.parent.name for p in sorted(root.glob("*/sweep.log"))] == ["001_group01_01"]
+    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 3}
+    assert max(starts(root).values()) == 1
+
+
+def test_a_journal_closes_a_torn_line_before_it_goes_on(tmp_path: Path) -> None:
+    (tmp_path / "sweep_journal.jsonl").write_bytes(b'{"t_ns": 1, "run": "a"')
+    journal = Journal(tmp_path, SYSTEM)
+    journal.append(Event(t_ns=1, run="b", status="completed"))
+    journal.close()
+    assert [event.run for event in read_events(tmp_path)] == ["b"]
