@@ -119,7 +119,7 @@ class GoodputCalculator:
         breakdown = view.break_down()
         goodput, parts = self._percent(view, breakdown, "yet")
         self._remember(view, breakdown, configured_ideal_step_time)
-        return JobGoodput(goodput, parts if include_badput_breakdown else {}, _last_step(view))
+        return JobGoodput(goodput, parts if include_badput_breakdown else {}, last_step(view))
 
     def get_job_goodput_interval(
         self, interval_start: datetime, interval_end: datetime
@@ -138,7 +138,7 @@ class GoodputCalculator:
         return IntervalGoodput(
             goodput,
             parts,
-            _last_step(view, window.end_ns),
+            last_step(view, window.end_ns),
             breakdown.wall_ns / 1e9,
             len(disruptions(view.timeline, window)),
         )
@@ -158,7 +158,7 @@ class GoodputCalculator:
         excluded_s = (view.whole.length_ns - kept_ns) / 1e9
         self._remember(view, breakdown, configured_ideal_step_time)
         shown = parts if include_badput_breakdown else {}
-        return GoodputWithExclusions(goodput, shown, _last_step(view), excluded_s)
+        return GoodputWithExclusions(goodput, shown, last_step(view), excluded_s)
 
     def get_step_deviation(
         self, configured_ideal_step_time: float | None = None
@@ -186,7 +186,7 @@ class GoodputCalculator:
         return {
             "goodput_time": {GoodputType.TOTAL: breakdown.phases.get(ph.STEP, 0) / 1e9},
             "badput_time": self._parts(view, breakdown, SECONDS),
-            "max_productive_step": _last_step(view),
+            "max_productive_step": last_step(view),
             "total_elapsed_time": breakdown.wall_ns / 1e9,
             "disruption_count": len(disruptions(view.timeline)),
             "step_time_deviation": steps.step_deviations,
@@ -215,10 +215,7 @@ class GoodputCalculator:
     ) -> SliceEfficiency | None:
         """Return how an elastic job used its slices; None when it never said how many train."""
         view = self._view()
-        window = view.window(_ns(interval_start), _ns(interval_end))
-        folds = (view.fold.segments[attempt.segment] for attempt in view.timeline.attempts)
-        changes = (change for fold in folds for change in fold.slices)
-        return slice_efficiency(view.timeline, changes, [window])
+        return self._slices(view, view.window(_ns(interval_start), _ns(interval_end)))
 
     def sync_to_gcs(self) -> None:
         """Do nothing: the cache's files are where ``cache_dir`` says."""
@@ -245,18 +242,16 @@ class GoodputCalculator:
         pathways = self.using_pathways
         return badput_parts(breakdown.phases, sum(loads), share, pathways=pathways)
 
+    def _slices(self, view: RunView, window: Window) -> SliceEfficiency | None:
+        folds = (view.fold.segments[attempt.segment] for attempt in view.timeline.attempts)
+        changes = (change for fold in folds for change in fold.slices)
+        return slice_efficiency(view.timeline, changes, [window])
+
     def _steps(self, view: RunView, configured_ideal_step_time: float | None) -> StepInfo | None:
-        segments = view.fold.segments
-        attempts = view.timeline.attempts
-        times = StepTimes.of(
-            segments[a.segment].clipped(a.last_sign_ns) if a.overlaps else segments[a.segment]
-            for a in attempts
-        )
-        ideal_ns = ideal_step_ns(times)
+        times = step_times(view)
+        ideal_ns = ideal_of(times, configured_ideal_step_time)
         if ideal_ns is None:
             return None
-        if configured_ideal_step_time is not None:
-            ideal_ns = configured_ideal_step_time * 1e9
         return StepInfo(ideal_ns / 1e9, step_deviation(times, ideal_ns))
 
     def _remember(
@@ -265,7 +260,7 @@ class GoodputCalculator:
         """Keep the result where a cache was asked for."""
         if self._cache is None:
             return
-        last = _last_step(view)
+        last = last_step(view)
         excluded_ns = view.whole.length_ns - sum(w.length_ns for w in breakdown.windows)
         self._cache.update_goodput_info(
             GoodputInfo(
@@ -283,7 +278,24 @@ class GoodputCalculator:
             self._cache.update_step_info(steps)
 
 
-def _last_step(view: RunView, before_ns: int | None = None) -> int:
+def step_times(view: RunView) -> StepTimes:
+    """Return the own times of a run's steps, without what a later attempt overlaps."""
+    segments = view.fold.segments
+    return StepTimes.of(
+        segments[a.segment].clipped(a.last_sign_ns) if a.overlaps else segments[a.segment]
+        for a in view.timeline.attempts
+    )
+
+
+def ideal_of(times: StepTimes, configured_ideal_step_time: float | None) -> float | None:
+    """Return the ideal step time in nanoseconds: what was configured, in seconds, or measured."""
+    measured_ns = ideal_step_ns(times)
+    if measured_ns is None or configured_ideal_step_time is None:
+        return measured_ns
+    return configured_ideal_step_time * 1e9
+
+
+def last_step(view: RunView, before_ns: int | None = None) -> int:
     """Return the last step that was done (before an instant) and not undone since; 0 without."""
     for stretch in reversed(view.timeline.stretches):
         attempt = stretch.timeline

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.goodput.payload_steps import Payload, ns_of_seconds
+from outlay.goodput.payload_steps import Payload, is_count, ns_of_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +159,9 @@ def _instant(payload: Payload, key: str) -> int:
 
 
 def _whole(value: Any, name: str) -> int:
-    if type(value) is not int or value < 0:
+    if not is_count(value):
         raise ValueError(f"{name} is not a count")
-    return value
+    return int(value)
 
 
 def _text(value: Any) -> str:

@@ -77,6 +77,11 @@ def ns_of_seconds(seconds: float) -> int:
     return whole * 1_000_000_000 + round((seconds - whole) * 1e6) * 1000
 
 
+def is_count(value: Any) -> bool:
+    """Say whether a value counts something; Cloud Logging, like JSON, may turn 7 into 7.0."""
+    return type(value) in (int, float) and 0 <= value < math.inf and value == math.floor(value)
+
+
 def tell_apart(payloads: Sequence[Payload], complain: Callable[[int, str], None]) -> Sorted:
     """Return the step starts of some payloads; what is wrong with a step goes to ``complain``."""
     times, numbers = _fields(payloads)
@@ -106,7 +111,7 @@ def _columns(times: list[Any], numbers: list[Any]) -> tuple[Floats, Floats] | No
     """Return times and numbers as vectors, NaN where there are none; None if one is no good."""
     if not set(map(type, times)) <= {float, int, type(None)}:
         return None
-    if not set(map(type, numbers)) <= {int, type(None)}:
+    if not set(map(type, numbers)) <= {int, float, type(None)}:
         return None
     try:
         seconds = np.array(times, dtype=np.float64)
@@ -115,6 +120,7 @@ def _columns(times: list[Any], numbers: list[Any]) -> tuple[Floats, Floats] | No
         return None
     absent = np.isnan(seconds)
     good = (seconds >= 0) & (seconds < _LATEST_S) & (number >= 0) & (number < _MOST_STEPS)
+    good &= number == np.floor(number)
     is_whole = np.count_nonzero(absent) == times.count(None) == numbers.count(None)
     return (seconds, number) if is_whole and bool((good | absent).all()) else None
 
@@ -135,7 +141,7 @@ def _take_out_bad(
 
 
 def _problem(time: Any, number: Any) -> str | None:
-    if type(number) is not int or not 0 <= number < _MOST_STEPS:
+    if not is_count(number) or number >= _MOST_STEPS:
         return "step_count is not a step number"
     try:
         ns_of_seconds(time)

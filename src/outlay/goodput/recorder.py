@@ -70,7 +70,9 @@ class GoodputRecorder:
     ) -> None:
         """Record that a step begins."""
         if self._logger is not None:
-            self._write({"step_count": _number(step), "step_start_time": self._posix(start_time)})
+            self._write(
+                {"step_count": whole_number(step), "step_start_time": self._posix(start_time)}
+            )
 
     def record_job_start_time(self, start_time: datetime | None = None) -> None:
         """Record that the job starts, for the first time or again."""
@@ -122,7 +124,7 @@ class GoodputRecorder:
         """Record a checkpoint of everything up to and including ``step``."""
         if self._logger is not None:
             time_s = self._posix(checkpoint_start_time)
-            self._write({"checkpoint_step": _number(step), "checkpoint_start_time": time_s})
+            self._write({"checkpoint_step": whole_number(step), "checkpoint_start_time": time_s})
 
     def flush(self) -> None:
         """Make sure that everything recorded so far is kept."""
@@ -167,8 +169,13 @@ class GoodputRecorder:
             _log.warning("job %s: %s", self.job_name, message)
 
 
-def _number(step: SupportsIndex) -> int:
+def whole_number(value: SupportsIndex, name: str = "step") -> int:
+    """Return a count as an int, such as a NumPy one.
+
+    Raises:
+        InvalidValue: It is no whole number.
+    """
     try:
-        return operator.index(step)
+        return operator.index(value)
     except TypeError:
-        raise InvalidValue("step", step, "a whole number") from None
+        raise InvalidValue(name, value, "a whole number") from None

@@ -1,0 +1,31 @@
+"""``exclusion_utils``: intervals that are left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from outlay.goodput.exclusions import Interval, merged, overlap
+
+__all__ = ["get_exclusion_overlap", "normalize_intervals"]
+
+_log = logging.getLogger("outlay")
+
+
+def normalize_intervals(intervals: Iterable[tuple[datetime, datetime]]) -> list[Interval]:
+    """Return UTC intervals as POSIX seconds, in order, merged; others are said and left out."""
+    kept = []
+    for start, end in intervals:
+        if start.tzinfo != UTC or end.tzinfo != UTC:
+            _log.warning("the interval from %s to %s is left out: it is not in UTC", start, end)
+        elif start >= end:
+            _log.warning("the interval from %s to %s is left out: it is empty", start, end)
+        else:
+            kept.append((start.timestamp(), end.timestamp()))
+    return merged(kept)
+
+
+def get_exclusion_overlap(start: float, end: float, exclusions: Sequence[Interval]) -> float:
+    """Return how many seconds of a range the intervals cover."""
+    return overlap(start, end, exclusions)

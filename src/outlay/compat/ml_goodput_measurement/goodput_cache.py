@@ -1,0 +1,7 @@
+"""``goodput_cache``: entries of a remote log kept in files."""
+
+from __future__ import annotations
+
+from outlay.goodput.cache import GoodputCache, GoodputInfo, StepInfo
+
+__all__ = ["GoodputCache", "GoodputInfo", "StepInfo"]

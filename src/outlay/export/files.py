@@ -1,0 +1,102 @@
+"""Readings at the end of a file, as CSV or as JSON Lines: ``time``, ``name``, ``value``, ``step``.
+
+Each upload is one write, so that a process that is killed leaves whole uploads. A file that is
+opened again is read once, so that no step's deviation is written twice.
+"""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import io
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from outlay.clock import utc_datetime
+from outlay.export.scalars import STEP_DEVIATION, Scalar, scalars
+from outlay.goodput.readings import Reading
+
+COLUMNS = ("time", "name", "value", "step", "window_s")
+
+
+class _FileSink:
+    """Appends rows that are new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._last_step = self._last_deviation() if path.exists() else -1
+
+    def write(self, reading: Reading) -> None:
+        """Append a reading's numbers, each step's deviation once."""
+        time = utc_datetime(reading.t_ns).isoformat()
+        new = [s for s in scalars(reading) if s.name != STEP_DEVIATION or s.step > self._last_step]
+        if not new:
+            return
+        with self._path.open("ab", buffering=0) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)  # Several uploaders may share a file.
+            stream.write(self._rows(time, new, first=stream.seek(0, io.SEEK_END) == 0))
+        told = [scalar.step for scalar in new if scalar.name == STEP_DEVIATION]
+        self._last_step = max([self._last_step, *told])
+
+    def close(self) -> None:
+        """Nothing is held open."""
+
+    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+        raise NotImplementedError
+
+    def _last_deviation(self) -> int:
+        raise NotImplementedError
+
+
+class CsvSink(_FileSink):
+    """Rows at the end of a CSV file, which begins with a header."""
+
+    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        if first:
+            writer.writerow(COLUMNS)
+        for s in new:
+            writer.writerow([time, s.name, s.value, s.step, s.window_s])
+        return text.getvalue().encode()
+
+    def _last_deviation(self) -> int:
+        with self._path.open(newline="", errors="replace") as stream:
+            rows = csv.DictReader(stream)
+            steps = (row["step"] for row in rows if row.get("name") == STEP_DEVIATION)
+            return max((int(step) for step in steps if step and step.isdecimal()), default=-1)
+
+
+class _Line(msgspec.Struct, kw_only=True):
+    time: str
+    name: str
+    value: float
+    step: int
+    window_s: int | None = None
+
+
+class JsonLinesSink(_FileSink):
+    """One JSON object a line."""
+
+    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+        del first
+        lines = [
+            _Line(time=time, name=s.name, value=s.value, step=s.step, window_s=s.window_s)
+            for s in new
+        ]
+        return msgspec.json.Encoder().encode_lines(lines)
+
+    def _last_deviation(self) -> int:
+        last = -1
+        decoder = msgspec.json.Decoder(_Line)
+        for text in self._path.read_bytes().splitlines():
+            try:
+                line = decoder.decode(text)
+            except msgspec.MsgspecError:
+                continue  # Somebody else's line, or a torn one: nothing to go by.
+            if line.name == STEP_DEVIATION:
+                last = max(last, line.step)
+        return last

@@ -1,0 +1,278 @@
+"""GoodputMonitor: uploads goodput, badput and step deviation while a job runs.
+
+It starts uploaders and stops them. It never raises for reasons of theirs, and nothing of theirs
+happens on the path of a training step.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+
+from outlay.errors import InvalidValue
+from outlay.export.cloud_logging import CloudLogger
+from outlay.export.gcp import GCPOptions
+from outlay.export.sinks import CloudMonitoring, Destination, TensorBoard
+from outlay.export.uploaders import ProcessUploader, ThreadUploader, Uploader
+from outlay.export.uploads import (
+    CloudLog,
+    Goodput,
+    Question,
+    RunLog,
+    StepDeviation,
+    Tally,
+    Upload,
+    Windows,
+)
+from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
+from outlay.record import facts
+
+_log = logging.getLogger("outlay")
+FLUSH_TIMEOUT_S = 10.0
+
+
+class GoodputMonitor:
+    """Uploads what became of a job, at intervals, beside its training.
+
+    Only rank 0 monitors, and only where it is enabled. Each uploader is a process of its own; for
+    a ``cloud_logger`` that only this process can read it is a thread.
+
+    Args:
+        job_name: The full name of the job.
+        logger_name: The name of the log; the local run log needs none.
+        tensorboard_dir: Where TensorBoard looks; scalars go to ``goodput`` below it.
+        upload_interval: Seconds between two uploads.
+        monitoring_enabled: Without it nothing is uploaded.
+        pathway_enabled: One controller outlives its workers; see ``GoodputCalculator``.
+        include_badput_breakdown: Whether badput goes to TensorBoard too.
+        include_step_deviation: Whether the step deviation uploader may be started.
+        configured_ideal_step_time: Seconds of an ideal step; default: measured.
+        step_deviation_interval_seconds: Seconds between two uploads of step deviation.
+        gcp_options: What goes to Google Cloud Monitoring, and as which workload.
+        skip_final_flush: Whether stopping does without a last upload.
+        final_flush_timeout_seconds: How long stopping may take.
+        gcs_sync_interval_seconds: Accepted; the cache is not copied to a bucket.
+        cache_dir: Where entries of a Cloud Logging log are kept for the next monitor.
+        max_logs_retention_period: How far back a Cloud Logging log is read.
+        cloud_logger: Where entries are read from; default: the job's local run log.
+        run_dir: Where that is; default: where the job's name leads.
+        sinks: Where uploads go besides, such as a ``CsvFile``.
+        include_slice_efficiency: Whether Google Cloud is told how an elastic job uses its slices.
+
+    Raises:
+        InvalidValue: The job has no name, or an interval is not positive.
+    """
+
+    def __init__(
+        self,
+        job_name: str,
+        logger_name: str,
+        tensorboard_dir: str | Path | None,
+        upload_interval: float,
+        monitoring_enabled: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        pathway_enabled: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        include_step_deviation: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        configured_ideal_step_time: float | None = None,
+        step_deviation_interval_seconds: float = 10,
+        gcp_options: GCPOptions | None = None,
+        skip_final_flush: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        final_flush_timeout_seconds: float | None = FLUSH_TIMEOUT_S,
+        gcs_sync_interval_seconds: float = 3600,
+        cache_dir: str | None = None,
+        max_logs_retention_period: timedelta | None = None,
+        *,
+        cloud_logger: GoodputLogger | None = None,
+        run_dir: str | Path | None = None,
+        sinks: Sequence[Destination] = (),
+        include_slice_efficiency: bool = False,
+    ) -> None:
+        del gcs_sync_interval_seconds
+        self.job_name = job_name
+        self._log = _described(job_name, cloud_logger, run_dir, max_logs_retention_period)
+        self._logger = cloud_logger if self._log is None else None
+        self._logger_name = logger_name
+        self._enabled = monitoring_enabled and facts.rank(os.environ) == 0
+        self._pathways = pathway_enabled
+        self._breakdown = include_badput_breakdown
+        self._deviation = include_step_deviation
+        self._ideal_step_time = configured_ideal_step_time
+        self._interval_s = _positive("upload_interval", upload_interval)
+        self._deviation_interval_s = _positive(
+            "step_deviation_interval_seconds", step_deviation_interval_seconds
+        )
+        self._tensorboard_dir = str(tensorboard_dir) if tensorboard_dir else None
+        self._gcp = gcp_options or GCPOptions()
+        self._skip_final = skip_final_flush
+        self._finish_s = final_flush_timeout_seconds or FLUSH_TIMEOUT_S
+        self._cache_dir = cache_dir
+        self._sinks = tuple(sinks)
+        self._slices = include_slice_efficiency
+        self._uploaders: dict[str, Uploader] = {}
+        self._ended = Tally()
+        atexit.register(self._let_go)
+
+    @property
+    def tally(self) -> Tally:
+        """What all uploaders have uploaded and lost, and what the last trouble was."""
+        found = [self._ended, *(uploader.tally() for uploader in self._uploaders.values())]
+        troubles = [tally.trouble for tally in found if tally.trouble]
+        return Tally(
+            uploaded=sum(tally.uploaded for tally in found),
+            lost=sum(tally.lost for tally in found),
+            trouble=troubles[-1] if troubles else "",
+        )
+
+    def start_goodput_uploader(self) -> None:
+        """Begin to upload the job's goodput and badput."""
+        question = Goodput(breakdown=self._breakdown, slices=self._slices)
+        cloud = self._gcp.enable_gcp_goodput_metrics
+        self._start("goodput", question, self._destinations("goodput", cloud=cloud))
+
+    def stop_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
+        """End it, after a last upload unless that is skipped."""
+        self._stop("goodput", skip_final_flush)
+
+    def start_step_deviation_uploader(self) -> None:
+        """Begin to upload how far steps are off the ideal."""
+        if not self._deviation:
+            _log.warning(
+                "job %s: step deviation is not uploaded: include_step_deviation is not set",
+                self.job_name,
+            )
+            return
+        cloud = self._gcp.enable_gcp_step_deviation_metrics
+        places = self._destinations("goodput/step_deviation", cloud=cloud)
+        self._start("step_deviation", StepDeviation(), places, self._deviation_interval_s)
+
+    def stop_step_deviation_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
+        """End it, after a last upload unless that is skipped."""
+        self._stop("step_deviation", skip_final_flush)
+
+    def start_rolling_window_goodput_uploader(self, rolling_windows_seconds: Sequence[int]) -> None:
+        """Begin to upload what became of the last so many seconds, for each of several lengths.
+
+        Goes to Google Cloud Monitoring and to ``sinks``, not to TensorBoard.
+        """
+        sizes = tuple(
+            int(_positive("rolling_windows_seconds", size)) for size in rolling_windows_seconds
+        )
+        cloud = self._gcp.enable_gcp_goodput_metrics
+        question = Windows(sizes_s=sizes, slices=self._slices)
+        self._start("rolling_window", question, self._destinations(None, cloud=cloud))
+
+    def stop_rolling_window_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
+        """End it, after a last upload unless that is skipped."""
+        self._stop("rolling_window", skip_final_flush)
+
+    def start_goodput_interval_uploader(self, window_size_seconds: int) -> None:
+        """Begin to upload what became of the last ``window_size_seconds``.
+
+        Goes to Google Cloud Monitoring and to ``sinks``, not to TensorBoard.
+        """
+        size = int(_positive("window_size_seconds", window_size_seconds))
+        cloud = self._gcp.enable_gcp_goodput_metrics
+        question = Windows(sizes_s=(size,), slices=self._slices)
+        self._start("interval", question, self._destinations(None, cloud=cloud))
+
+    def stop_goodput_interval_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
+        """End it, after a last upload unless that is skipped."""
+        self._stop("interval", skip_final_flush)
+
+    def _destinations(self, below: str | None, *, cloud: bool) -> tuple[Destination, ...]:
+        places: list[Destination] = []
+        if below is not None and self._tensorboard_dir is not None:
+            places.append(TensorBoard(f"{self._tensorboard_dir.rstrip('/')}/{below}"))
+        if cloud:
+            places.append(CloudMonitoring(self.job_name, self._gcp))
+        return (*places, *self._sinks)
+
+    def _start(
+        self,
+        name: str,
+        question: Question,
+        destinations: tuple[Destination, ...],
+        interval_s: float | None = None,
+    ) -> None:
+        if not self._enabled or name in self._uploaders or not destinations:
+            return
+        upload = Upload(
+            job_name=self.job_name,
+            logger_name=self._logger_name,
+            question=question,
+            destinations=destinations,
+            interval_s=interval_s or self._interval_s,
+            log=self._log,
+            using_pathways=self._pathways,
+            ideal_step_time=self._ideal_step_time,
+            cache_dir=self._cache_dir if isinstance(self._log, CloudLog) else None,
+        )
+        try:
+            self._uploaders[name] = self._uploader(upload)
+        except Exception as error:  # noqa: BLE001 - a monitor must not end a training
+            trouble = f"cannot start the {name} uploader: {type(error).__name__}: {error}"
+            self._end(Tally(lost=1, trouble=trouble))
+            _log.warning("job %s: %s", self.job_name, trouble)
+
+    def _uploader(self, upload: Upload) -> Uploader:
+        if self._logger is not None:
+            return ThreadUploader(upload, self._finish_s, self._logger)
+        return ProcessUploader(upload, self._finish_s)
+
+    def _stop(self, name: str, skip_final_flush: bool | None) -> None:  # noqa: FBT001
+        uploader = self._uploaders.pop(name, None)
+        if uploader is None:
+            return
+        skip = self._skip_final if skip_final_flush is None else skip_final_flush
+        uploader.stop(self._finish_s, final=not skip)
+        tally = uploader.tally()
+        self._end(tally)
+        if tally.lost:
+            _log.warning(
+                "job %s: of the %s uploader's readings %d arrived and %d were lost; last: %s",
+                self.job_name,
+                name,
+                tally.uploaded,
+                tally.lost,
+                tally.trouble,
+            )
+
+    def _end(self, tally: Tally) -> None:
+        before = self._ended
+        self._ended = Tally(
+            uploaded=before.uploaded + tally.uploaded,
+            lost=before.lost + tally.lost,
+            trouble=tally.trouble or before.trouble,
+        )
+
+    def _let_go(self) -> None:
+        """When Python ends, do not wait for what was not stopped."""
+        for uploader in self._uploaders.values():
+            uploader.let_go()
+
+
+def _described(
+    job_name: str,
+    logger: GoodputLogger | None,
+    run_dir: str | Path | None,
+    retention: timedelta | None,
+) -> RunLog | CloudLog | None:
+    """Return a log as another process can open it; None when only this one can."""
+    if isinstance(logger, CloudLogger):
+        seconds = (retention or logger.retention).total_seconds()
+        return CloudLog(logger.log_name, logger.project_id, seconds)
+    if isinstance(logger, LocalRunLog):
+        return RunLog(str(logger.run_dir.absolute()))
+    if logger is not None:
+        return None
+    return RunLog(str(Path(run_dir).absolute() if run_dir else run_dir_of_job(job_name)))
+
+
+def _positive(name: str, value: float) -> float:
+    if not value > 0:
+        raise InvalidValue(name, value, "a positive number of seconds")
+    return value

@@ -1,0 +1,122 @@
+"""How an uploader runs beside training: in a process of its own, or in a thread.
+
+A process costs the training next to nothing, whatever the length of the run, and takes its sinks'
+libraries and troubles elsewhere. A thread is for a log that only this process can read.
+"""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+import tempfile
+import threading
+from typing import IO, Protocol
+
+import msgspec
+
+from outlay.export.uploads import Tally, Upload, Uploads
+from outlay.export.worker import TALLY_BYTES, Order
+from outlay.goodput.logs import GoodputLogger
+
+_log = logging.getLogger("outlay")
+MARGIN_S = 0.5  # What a process may take to end beyond the time that it is given.
+
+
+class Uploader(Protocol):
+    """Uploads until it is stopped."""
+
+    def tally(self) -> Tally:
+        """Return what was uploaded and lost so far."""
+
+    def stop(self, timeout_s: float, *, final: bool) -> None:
+        """End within the time, after a last upload if that is wanted."""
+
+    def let_go(self) -> None:
+        """Do not wait: let it end by itself."""
+
+
+class ProcessUploader:
+    """An uploader in a process of its own, which also ends when this process does."""
+
+    def __init__(self, upload: Upload, finish_s: float) -> None:
+        self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by let_go
+        self._last = Tally()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "outlay.export.worker"],
+            stdin=subprocess.PIPE,
+            stdout=self._output,
+            start_new_session=True,  # Ctrl-C is for the training; this ends after it.
+        )
+        self._say(msgspec.json.encode(Order(upload=upload, finish_s=finish_s)) + b"\n")
+
+    def tally(self) -> Tally:
+        """Return what was uploaded and lost so far."""
+        if not self._output.closed:
+            self._output.seek(0)
+            text = self._output.read(TALLY_BYTES).strip()
+            if text:
+                self._last = msgspec.json.decode(text, type=Tally)
+        return self._last
+
+    def stop(self, timeout_s: float, *, final: bool) -> None:
+        """End within the time, after a last upload if that is wanted."""
+        self._say(b"stop\n" if final else b"quit\n")
+        try:
+            self._process.wait(timeout_s + MARGIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.returncode:
+            last = self.tally()
+            trouble = f"the uploader ended with {self._process.returncode}"
+            self._last = msgspec.structs.replace(last, lost=last.lost + 1, trouble=trouble)
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Do not wait: its input ends, so that it uploads a last time and ends."""
+        self._say(b"")
+        self.tally()
+        self._output.close()
+        self._process.returncode = self._process.poll() or 0  # Nobody waits for it any more.
+
+    def _say(self, text: bytes) -> None:
+        """Write to the process; nothing more when the text is empty."""
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.write(text)
+            self._process.stdin.flush()
+            if not text:
+                self._process.stdin.close()
+        except (OSError, ValueError):
+            pass  # It is gone, which its exit code tells.
+
+
+class ThreadUploader:
+    """An uploader in a thread of this process."""
+
+    def __init__(self, upload: Upload, finish_s: float, logger: GoodputLogger) -> None:
+        self._uploads = Uploads(upload, logger)
+        self._finish_s = finish_s
+        self._final = True
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outlay uploader", daemon=True)
+        self._thread.start()
+
+    def tally(self) -> Tally:
+        """Return what was uploaded and lost so far."""
+        return self._uploads.tally
+
+    def stop(self, timeout_s: float, *, final: bool) -> None:
+        """End within the time, after a last upload if that is wanted."""
+        self._final = final
+        self._stop.set()
+        self._thread.join(timeout_s + MARGIN_S)
+
+    def let_go(self) -> None:
+        """Do not wait; a thread ends with its process."""
+        self._stop.set()
+
+    def _run(self) -> None:
+        self._uploads.run(self._stop)
+        self._uploads.finish(self._finish_s, final=self._final)

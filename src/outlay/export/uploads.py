@@ -1,0 +1,229 @@
+"""The work of one uploader: ask at an interval, and hand the answer to every sink.
+
+It runs in a process or a thread of its own. Each sink has a thread, so that one that hangs holds up
+neither the others nor the end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from typing import assert_never
+
+import msgspec
+
+from outlay.clock import SYSTEM
+from outlay.export.background import Background, Limits, Outcome
+from outlay.export.sinks import Destination, Sink, destination_name, open_sink
+from outlay.goodput.logs import GoodputLogger, LocalRunLog
+from outlay.goodput.readings import GoodputReader, Reading
+
+_log = logging.getLogger("outlay")
+
+
+class Goodput(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what has become of the whole job."""
+
+    breakdown: bool = True
+    slices: bool = False
+
+
+class StepDeviation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask how far the new steps are off the ideal."""
+
+
+class Windows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what became of the last so many seconds, for each of several lengths."""
+
+    sizes_s: tuple[int, ...]
+    slices: bool = False
+
+
+Question = Goodput | StepDeviation | Windows
+
+
+class RunLog(msgspec.Struct, frozen=True, tag=True):
+    """A run log on disk."""
+
+    run_dir: str
+
+
+class CloudLog(msgspec.Struct, frozen=True, tag=True):
+    """A log in Google Cloud Logging."""
+
+    log_name: str
+    project_id: str
+    retention_s: float
+
+
+class Upload(msgspec.Struct, frozen=True, kw_only=True):
+    """What an uploader does; can be sent to another process."""
+
+    job_name: str
+    logger_name: str
+    question: Question
+    destinations: tuple[Destination, ...]
+    interval_s: float
+    log: RunLog | CloudLog | None = None
+    using_pathways: bool = False
+    ideal_step_time: float | None = None
+    cache_dir: str | None = None
+
+
+class Tally(msgspec.Struct, frozen=True, kw_only=True):
+    """How many readings arrived and how many were lost, over all sinks, and why the last was."""
+
+    uploaded: int = 0
+    lost: int = 0
+    trouble: str = ""
+
+
+def tally_of(outcomes: Sequence[Outcome]) -> Tally:
+    """Return the outcomes of several sinks as one."""
+    troubles = [outcome.trouble for outcome in outcomes if outcome.trouble]
+    return Tally(
+        uploaded=sum(outcome.done for outcome in outcomes),
+        lost=sum(outcome.lost for outcome in outcomes),
+        trouble=troubles[-1] if troubles else "",
+    )
+
+
+class _Outlet:
+    """A sink that is opened when the first reading comes, and again while that fails."""
+
+    def __init__(self, job_name: str, destination: Destination) -> None:
+        name = f"job {job_name}: {destination_name(destination)}"
+        self.background: Background[Reading] = Background(name, self._write, Limits(waiting=16))
+        self._destination = destination
+        self._sink: Sink | None = None
+
+    def _write(self, batch: Sequence[Reading]) -> None:
+        if self._sink is None:
+            self._sink = open_sink(self._destination)
+        for reading in batch:
+            self._sink.write(reading)
+
+    def close(self, timeout_s: float) -> None:
+        """Finish what is waiting, within the time; the rest is lost."""
+        if not self.background.drain(timeout_s):
+            self.background.abandon()
+        elif self._sink is not None:
+            self._sink.close()
+
+
+class Uploads:
+    """One uploader's loop.
+
+    Args:
+        upload: What to ask, how often, and where to put it.
+        logger: Where entries are read from; default: what the upload says.
+        report: Told the tally after each round.
+    """
+
+    def __init__(
+        self,
+        upload: Upload,
+        logger: GoodputLogger | None = None,
+        report: Callable[[Tally], None] = lambda _: None,
+    ) -> None:
+        self._upload = upload
+        self._reader = _reader(upload, logger)
+        self._outlets = [_Outlet(upload.job_name, place) for place in upload.destinations]
+        self._report = report
+        self._failed = 0
+        self._trouble = ""
+        self._last_step = -1
+
+    @property
+    def tally(self) -> Tally:
+        """What became of the readings so far; a question that failed is one lost."""
+        found = tally_of([outlet.background.outcome for outlet in self._outlets])
+        lost = found.lost + self._failed
+        return msgspec.structs.replace(found, lost=lost, trouble=found.trouble or self._trouble)
+
+    def run(self, stop: threading.Event, go_on: Callable[[], bool] = lambda: True) -> None:
+        """Ask and upload until told to stop, or until ``go_on`` says no."""
+        while go_on() and not stop.wait(self._upload.interval_s):
+            self.once()
+
+    def finish(self, timeout_s: float, *, final: bool) -> None:
+        """Upload a last time if that is wanted, and close the sinks, within the time."""
+        deadline_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
+        if final:
+            self.once()
+        for outlet in self._outlets:
+            outlet.close(max(0.0, (deadline_ns - SYSTEM.monotonic_ns()) / 1e9))
+        self._report(self.tally)
+
+    def once(self) -> None:
+        """Ask once, and hand the answers to the sinks."""
+        for ask in self._asks():
+            try:
+                reading = ask()
+            except ValueError as error:  # Nothing was logged yet, or nothing that takes time.
+                _log.info("job %s: nothing to upload: %s", self._upload.job_name, error)
+            except Exception as error:  # noqa: BLE001 - a monitor goes on; the loss is counted
+                self._failed += 1
+                self._say(f"cannot read the goodput log: {type(error).__name__}: {error}"[:200])
+            else:
+                for outlet in self._outlets:
+                    outlet.background.offer(reading)
+        self._report(self.tally)
+
+    def _asks(self) -> list[Callable[[], Reading]]:
+        match self._upload.question:
+            case Goodput():
+                return [self._goodput]
+            case StepDeviation():
+                return [self._deviation]
+            case Windows(sizes_s=sizes, slices=slices):
+                read = self._reader.read_window
+                return [partial(read, size_s, slices=slices) for size_s in sizes]
+            case _:
+                assert_never(self._upload.question)
+
+    def _goodput(self) -> Reading:
+        question = self._upload.question
+        assert isinstance(question, Goodput)
+        reading = self._reader.read_goodput(self._upload.ideal_step_time, slices=question.slices)
+        return reading if question.breakdown else replace(reading, badput_percent={})
+
+    def _deviation(self) -> Reading:
+        """Ask for the steps that were not told yet."""
+        reading = self._reader.read_deviation(self._last_step, self._upload.ideal_step_time)
+        self._last_step = max([self._last_step, *reading.deviations_s])
+        return reading
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._trouble:
+            self._trouble = trouble
+            _log.warning("job %s: %s", self._upload.job_name, trouble)
+
+
+def _reader(upload: Upload, logger: GoodputLogger | None) -> GoodputReader:
+    return GoodputReader(
+        upload.job_name,
+        upload.logger_name,
+        logger or _logger(upload),
+        upload.using_pathways,
+        cache_dir=upload.cache_dir,
+    )
+
+
+def _logger(upload: Upload) -> GoodputLogger:
+    match upload.log:
+        case CloudLog(log_name, project_id, retention_s):
+            from outlay.export.cloud_logging import CloudLogger
+
+            retention = timedelta(seconds=retention_s)
+            return CloudLogger(upload.job_name, log_name, retention, project_id=project_id)
+        case RunLog(run_dir):
+            return LocalRunLog(upload.job_name, run_dir)
+        case None:
+            return LocalRunLog(upload.job_name)
+        case _:
+            assert_never(upload.log)

@@ -1,0 +1,142 @@
+"""What an upload says: everything about one moment, from one look at the log.
+
+A monitor asks again and again, so that nothing here grows with the run but the vector passes: of
+step deviations only those are told that were not told before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from outlay.goodput import phases as ph
+from outlay.goodput.breakdown import Window
+from outlay.goodput.calculator import (
+    GoodputCalculator,
+    NoStepTimes,
+    ideal_of,
+    last_step,
+    step_times,
+)
+from outlay.goodput.deviation import Spikes, deviations_s, step_deviation
+from outlay.goodput.elastic import SliceEfficiency
+from outlay.goodput.reliability import disruptions
+from outlay.goodput.types import SECONDS, BadputParts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GoodputReading:
+    """What has become of a whole job so far."""
+
+    t_ns: int
+    goodput_percent: float
+    badput_percent: BadputParts
+    goodput_s: float
+    badput_s: BadputParts
+    elapsed_s: float
+    last_step: int
+    disruptions: int
+    ideal_step_s: float | None = None
+    slices: SliceEfficiency | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowReading:
+    """What became of the last ``window_s`` seconds."""
+
+    t_ns: int
+    window_s: int
+    goodput_percent: float
+    badput_percent: BadputParts
+    last_step: int
+    slices: SliceEfficiency | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviationReading:
+    """How far steps were off the ideal step time.
+
+    Attributes:
+        deviations_s: Seconds by step number, of the steps that are told for the first time.
+        spike_s: One number for the latest steps: high when some of them were uneven.
+    """
+
+    t_ns: int
+    ideal_step_s: float
+    deviations_s: dict[int, float]
+    spike_s: float
+
+
+Reading = GoodputReading | WindowReading | DeviationReading
+
+
+class GoodputReader(GoodputCalculator):
+    """A calculator for those who ask at intervals."""
+
+    def read_goodput(
+        self, configured_ideal_step_time: float | None = None, *, slices: bool = False
+    ) -> GoodputReading:
+        """Return what has become of the job.
+
+        Raises:
+            NoGoodputLogs: Nothing was logged.
+            NoJobTime: What was logged takes no time yet.
+        """
+        view = self._view()
+        breakdown = view.break_down()
+        goodput, parts = self._percent(view, breakdown, "yet")
+        ideal_ns = ideal_of(step_times(view), configured_ideal_step_time)
+        return GoodputReading(
+            t_ns=view.timeline.now_ns,
+            goodput_percent=goodput,
+            badput_percent=parts,
+            goodput_s=SECONDS.of(breakdown.phases.get(ph.STEP, 0)),
+            badput_s=self._parts(view, breakdown, SECONDS),
+            elapsed_s=SECONDS.of(breakdown.wall_ns),
+            last_step=last_step(view),
+            disruptions=len(disruptions(view.timeline)),
+            ideal_step_s=None if ideal_ns is None else ideal_ns / 1e9,
+            slices=self._slices(view, view.whole) if slices else None,
+        )
+
+    def read_window(self, window_s: int, *, slices: bool = False) -> WindowReading:
+        """Return what became of the seconds before now.
+
+        Raises:
+            NoGoodputLogs: Nothing was logged.
+            NoJobTime: The job has no time in the window.
+        """
+        view = self._view()
+        now_ns = view.timeline.now_ns
+        window = Window(now_ns - window_s * 1_000_000_000, now_ns)
+        breakdown = view.break_down(window)
+        goodput, parts = self._percent(view, breakdown, "in the window")
+        return WindowReading(
+            t_ns=now_ns,
+            window_s=window_s,
+            goodput_percent=goodput,
+            badput_percent=parts,
+            last_step=last_step(view, now_ns),
+            slices=self._slices(view, window) if slices else None,
+        )
+
+    def read_deviation(
+        self, after_step: int = -1, configured_ideal_step_time: float | None = None
+    ) -> DeviationReading:
+        """Return how far the steps beyond ``after_step`` were off the ideal.
+
+        Raises:
+            NoGoodputLogs: Nothing was logged.
+            NoStepTimes: No step has a duration yet.
+        """
+        view = self._view()
+        times = step_times(view)
+        ideal_ns = ideal_of(times, configured_ideal_step_time)
+        if ideal_ns is None:
+            raise NoStepTimes(self.job_name)
+        spikes = Spikes()
+        return DeviationReading(
+            t_ns=view.timeline.now_ns,
+            ideal_step_s=ideal_ns / 1e9,
+            deviations_s=step_deviation(times.after(after_step), ideal_ns),
+            spike_s=spikes.of(deviations_s(times.last(spikes.steps), ideal_ns)),
+        )

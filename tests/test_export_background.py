@@ -1,0 +1,81 @@
+"""Work in the background: in order, never in the way, and every loss counted."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from outlay.export.background import Background, Limits
+
+SOON_S = 20.0
+
+
+def test_items_are_worked_on_in_order() -> None:
+    seen: list[int] = []
+    background: Background[int] = Background("work", seen.extend)
+    for item in range(50):
+        background.offer(item)
+    assert background.drain(SOON_S)
+    assert seen == list(range(50))
+    assert background.outcome.done == 50
+
+
+def test_a_batch_fills_up_while_it_lingers() -> None:
+    batches: list[Sequence[int]] = []
+    limits = Limits(waiting=100, batch=10, linger_s=SOON_S)
+    background: Background[int] = Background("work", batches.append, limits)
+    for item in range(25):
+        background.offer(item)
+    assert background.drain(SOON_S)
+    assert [len(batch) for batch in batches] == [10, 10, 5]
+
+
+def test_work_that_hangs_holds_up_neither_offering_nor_the_end() -> None:
+    let_go, begun = threading.Event(), threading.Event()
+
+    def hang(_: Sequence[int]) -> None:
+        begun.set()
+        let_go.wait(60)
+
+    background = Background("work", hang, Limits(waiting=5))
+    background.offer(0)
+    assert begun.wait(SOON_S)
+    for item in range(20):
+        background.offer(item)
+    assert not background.drain(0.01)
+    background.abandon()
+    assert background.outcome.lost == 21
+    let_go.set()
+
+
+def test_a_failure_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    def fail(_: Sequence[int]) -> None:
+        raise ConnectionError("no way")
+
+    background: Background[int] = Background("work", fail)
+    with caplog.at_level(logging.WARNING, "outlay"):
+        for item in range(5):
+            background.offer(item)
+        assert background.drain(SOON_S)
+    assert background.outcome.lost == 5
+    assert [record.getMessage() for record in caplog.records] == [
+        "work: ConnectionError: no way; what is lost is counted"
+    ]
+
+
+def test_a_batch_is_tried_again() -> None:
+    tries: list[Sequence[int]] = []
+
+    def fail_once(batch: Sequence[int]) -> None:
+        tries.append(batch)
+        if len(tries) == 1:
+            raise ConnectionError
+
+    background: Background[int] = Background("work", fail_once, Limits(attempts=2))
+    background.offer(7)
+    assert background.drain(SOON_S)
+    assert tries == [[7], [7]]
+    assert (background.outcome.done, background.outcome.lost) == (1, 0)

@@ -1,0 +1,328 @@
+"""GoodputMonitor: beside training, never in its way, and honest about what it lost."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import outlay
+from goodput_log import Job, MemoryLog
+from google_stand_ins import Monitoring, monitoring_handlers, serve
+from outlay.clock import SYSTEM
+from outlay.errors import InvalidValue
+from outlay.export import cloud_monitoring
+from outlay.export.gcp import GCPOptions
+from outlay.export.monitor import GoodputMonitor
+from outlay.export.sinks import JsonLinesFile
+
+SOON_S = 60.0
+PROGRAM = Path(__file__).parent / "programs" / "monitored.py"
+NO_CLOUD = GCPOptions(enable_gcp_goodput_metrics=False, enable_gcp_step_deviation_metrics=False)
+CLOUD = GCPOptions("p", "l")
+
+
+@pytest.fixture(autouse=True)
+def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine is not on Google Cloud, and nobody asks the real service about that."""
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+
+
+@pytest.fixture
+def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
+    service = Monitoring()
+    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
+        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+        yield service
+
+
+def train(run_dir: Path, steps: int = 20) -> None:
+    with outlay.run("model", dir=run_dir) as run:
+        for _ in range(steps):
+            with run.step():
+                SYSTEM.sleep(0.002)
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait until something is true, but not for ever."""
+    deadline_ns = SYSTEM.monotonic_ns() + round(SOON_S * 1e9)
+    while not true():
+        assert SYSTEM.monotonic_ns() < deadline_ns, "it did not come true in time"
+        SYSTEM.sleep(0.02)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def monitor(run_dir: Path, **options: Any) -> GoodputMonitor:
+    settings: dict[str, Any] = {
+        "tensorboard_dir": None,
+        "upload_interval": 0.05,
+        "monitoring_enabled": True,
+        "gcp_options": NO_CLOUD,
+        "final_flush_timeout_seconds": 60,  # The machine may be busy.
+        "run_dir": run_dir,
+        **options,
+    }
+    return GoodputMonitor("job", "log", **settings)
+
+
+def scalars(directory: Path) -> dict[str, list[tuple[int, float]]]:
+    events = EventAccumulator(str(directory), size_guidance={"scalars": 0})
+    events.Reload()
+    return {
+        tag: [(event.step, event.value) for event in events.Scalars(tag)]
+        for tag in events.Tags()["scalars"]
+    }
+
+
+def test_tensorboard_shows_goodput_badput_and_step_deviation(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    watching = monitor(
+        tmp_path / "run",
+        tensorboard_dir=tmp_path / "tb",
+        include_badput_breakdown=True,
+        include_step_deviation=True,
+        step_deviation_interval_seconds=0.05,
+    )
+    watching.start_goodput_uploader()
+    watching.start_step_deviation_uploader()
+    watching.stop_goodput_uploader()
+    watching.stop_step_deviation_uploader()
+    shown = scalars(tmp_path / "tb" / "goodput")
+    expected = outlay.GoodputCalculator("job", "log", _local(tmp_path / "run")).get_job_goodput()
+    assert shown["goodput/goodput"][-1] == (19, pytest.approx(expected.goodput, abs=1e-3))
+    assert "badput/program_startup" in shown
+    steps = [step for step, _ in scalars(tmp_path / "tb/goodput/step_deviation")["step_deviation"]]
+    assert steps == list(range(20))
+
+
+def _local(run_dir: Path) -> Any:
+    from outlay.goodput.logs import LocalRunLog
+
+    return LocalRunLog("job", run_dir)
+
+
+def test_without_the_breakdown_badput_is_not_in_tensorboard(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert list(scalars(tmp_path / "tb" / "goodput")) == ["goodput/goodput"]
+
+
+def test_uploads_go_on_while_the_job_runs(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    watching = monitor(tmp_path / "run", sinks=[JsonLinesFile(str(output))])
+    with outlay.run("model", dir=tmp_path / "run") as run:
+        watching.start_goodput_uploader()
+        with run.step():
+            pass
+        until(lambda: len({row["time"] for row in rows(output)}) >= 3)
+    watching.stop_goodput_uploader(skip_final_flush=True)
+    assert watching.tally.lost == 0
+
+
+def test_the_cloud_gets_goodput_windows_and_deviation_at_once(
+    tmp_path: Path, cloud: Monitoring
+) -> None:
+    train(tmp_path / "run")
+    watching = monitor(
+        tmp_path / "run", gcp_options=CLOUD, include_step_deviation=True, upload_interval=30
+    )
+    watching.start_goodput_uploader()
+    watching.start_step_deviation_uploader()
+    watching.start_rolling_window_goodput_uploader([600, 7200])
+    watching.start_goodput_interval_uploader(window_size_seconds=43200)
+    watching.stop_goodput_uploader()
+    watching.stop_step_deviation_uploader()
+    watching.stop_rolling_window_goodput_uploader()
+    watching.stop_goodput_interval_uploader()
+    assert cloud.value("max_productive_steps") == 19
+    assert cloud.value("step_time_deviation") >= 0
+    for size in ("600", "7200", "43200"):
+        assert cloud.value("interval_goodput", rolling_window_size=size) > 0
+    assert watching.tally.lost == 0
+
+
+@pytest.mark.parametrize("code", [grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.UNAVAILABLE])
+def test_what_the_cloud_refuses_is_counted_and_shown_and_other_sinks_go_on(
+    code: grpc.StatusCode, tmp_path: Path, cloud: Monitoring, caplog: pytest.LogCaptureFixture
+) -> None:
+    cloud.mood.refuses_with = code
+    train(tmp_path / "run")
+    output = tmp_path / "out.jsonl"
+    watching = monitor(tmp_path / "run", gcp_options=CLOUD, sinks=[JsonLinesFile(str(output))])
+    watching.start_goodput_uploader()
+    with caplog.at_level(logging.WARNING, "outlay"):
+        watching.stop_goodput_uploader()
+    assert watching.tally.lost >= 1
+    assert "not today" in watching.tally.trouble
+    assert "were lost; last:" in caplog.text
+    assert rows(output)
+
+
+def test_a_sink_that_hangs_does_not_hold_up_the_stop(tmp_path: Path, cloud: Monitoring) -> None:
+    cloud.mood.hangs = True
+    train(tmp_path / "run")
+    output = tmp_path / "out.jsonl"
+    watching = monitor(
+        tmp_path / "run",
+        gcp_options=CLOUD,
+        sinks=[JsonLinesFile(str(output))],
+        final_flush_timeout_seconds=0.5,
+    )
+    watching.start_goodput_uploader()
+    until(lambda: bool(rows(output)))
+    begun_ns = SYSTEM.monotonic_ns()
+    watching.stop_goodput_uploader()
+    took_s = (SYSTEM.monotonic_ns() - begun_ns) / 1e9
+    assert took_s < 30, "the sink hangs for a minute"
+    assert watching.tally.lost >= 1
+
+
+def test_a_machine_outside_google_cloud_is_told_so_and_training_goes_on(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    watching = monitor(tmp_path / "run", gcp_options=GCPOptions())
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert "project_id" in watching.tally.trouble
+
+
+def test_a_disabled_monitor_does_nothing(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb", monitoring_enabled=False)
+    watching.start_goodput_uploader()
+    watching.start_rolling_window_goodput_uploader([60])
+    watching.stop_goodput_uploader()
+    watching.stop_rolling_window_goodput_uploader()
+    assert not (tmp_path / "tb").exists()
+
+
+def test_only_rank_0_monitors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tmp_path / "run")
+    monkeypatch.setenv("RANK", "3")
+    watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert not (tmp_path / "tb").exists()
+
+
+def test_step_deviation_must_be_included_to_be_uploaded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
+    watching.start_step_deviation_uploader()
+    watching.stop_step_deviation_uploader()
+    assert "include_step_deviation is not set" in caplog.text
+
+
+def test_either_cloud_upload_can_be_switched_off(tmp_path: Path, cloud: Monitoring) -> None:
+    train(tmp_path / "run")
+    options = GCPOptions("p", "l", enable_gcp_goodput_metrics=False)
+    watching = monitor(tmp_path / "run", gcp_options=options, include_step_deviation=True)
+    watching.start_goodput_uploader()
+    watching.start_step_deviation_uploader()
+    watching.stop_goodput_uploader()
+    watching.stop_step_deviation_uploader()
+    names = {series.metric.type.rpartition("/")[2] for series in cloud.series()}
+    assert names == {"step_time_deviation"}
+
+
+def test_an_uploader_may_be_started_before_the_first_record(tmp_path: Path) -> None:
+    watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
+    watching.start_goodput_uploader()
+    train(tmp_path / "run")
+    watching.stop_goodput_uploader()
+    assert scalars(tmp_path / "tb" / "goodput")["goodput/goodput"][-1][0] == 19
+    assert watching.tally.lost == 0
+
+
+def test_starting_twice_and_stopping_twice_are_harmless(tmp_path: Path) -> None:
+    watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
+    watching.start_goodput_uploader()
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert watching.tally.lost == 0
+
+
+def test_a_log_that_only_this_process_can_read_is_watched_by_a_thread(tmp_path: Path) -> None:
+    log = MemoryLog(Job("job").start(0).steps(0, 11, at=0).end(11).payloads)
+    output = tmp_path / "out.jsonl"
+    watching = monitor(tmp_path, cloud_logger=log, sinks=[JsonLinesFile(str(output))])
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert [row["value"] for row in rows(output) if row["name"] == "goodput/goodput"] == [100]
+
+
+def test_a_log_that_cannot_be_read_is_counted(tmp_path: Path) -> None:
+    class Broken(MemoryLog):
+        def read_cloud_logging_entries(self, *_: Any, **__: Any) -> Any:
+            raise ConnectionError("gone")
+
+    watching = monitor(
+        tmp_path, cloud_logger=Broken(), sinks=[JsonLinesFile(str(tmp_path / "out"))]
+    )
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert watching.tally.lost == 1
+    assert "ConnectionError: gone" in watching.tally.trouble
+
+
+@pytest.mark.parametrize("interval", [0, -1, float("nan")])
+def test_an_interval_must_be_positive(interval: float, tmp_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="a positive number of seconds"):
+        monitor(tmp_path, upload_interval=interval)
+
+
+# Bad ends
+
+
+def start(run_dir: Path, output: Path, end: str, steps: int = 5) -> subprocess.Popen[str]:
+    command = [sys.executable, PROGRAM, run_dir, output, str(steps), end]
+    return subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+
+
+def test_a_killed_training_still_gets_its_last_upload(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    with start(tmp_path / "run", output, "wait") as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "trained\n"
+        process.send_signal(signal.SIGKILL)
+    until(lambda: any(row["step"] == 4 for row in rows(output)))
+
+
+def test_a_training_that_does_not_stop_its_monitor_exits_at_once(tmp_path: Path) -> None:
+    output = tmp_path / "out.jsonl"
+    with start(tmp_path / "run", output, "leave") as process:
+        _, _ = process.communicate(timeout=SOON_S)
+    assert process.returncode == 0
+    until(lambda: any(row["step"] == 4 for row in rows(output)))
+
+
+def test_a_sink_that_hangs_for_a_minute_does_not_disturb_the_exit(
+    tmp_path: Path, cloud: Monitoring
+) -> None:
+    cloud.mood.hangs = True
+    begun_ns = SYSTEM.monotonic_ns()
+    with start(tmp_path / "run", tmp_path / "out.jsonl", "cloud stop") as process:
+        text, _ = process.communicate(timeout=SOON_S)
+    assert (SYSTEM.monotonic_ns() - begun_ns) / 1e9 < SOON_S - 5, "the sink hangs for a minute"
+    assert process.returncode == 0
+    uploaded, lost, _ = text.splitlines()[1].split(" ", 2)
+    assert int(lost) >= 1
+    assert int(uploaded) >= 1
