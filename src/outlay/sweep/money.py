@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Final
 
 from outlay.clock import SYSTEM, Clock
+from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
 from outlay.guard.lease import Terms
 from outlay.guard.leasing import HOLD_VARIABLE
-from outlay.guard.policy import Hold
 from outlay.sweep.plan import PlannedRun
 from outlay.sweep.prediction import Prediction, terms_of
 from outlay.units import Money, Rate
