@@ -156,7 +156,9 @@ def _phase_table(summary: GoodputSummary) -> RenderableType:
 
 def _details(summary: GoodputSummary) -> list[str]:
     lines = [_reliability(summary), _progress(summary)]
-    if summary.throughput is not None and summary.throughput.per_wall_second is not None:
+    if summary.disruptions and summary.ettr is not None:
+        lines.insert(1, f"ETTR         {summary.ettr:.1%} of wall time not lost to disruptions")
+    if summary.throughput is not None and summary.throughput.tokens:
         lines.append(
             f"throughput   {summary.throughput.per_wall_second:,.0f} tokens/s of wall time"
         )
@@ -181,8 +183,7 @@ def _reliability(summary: GoodputSummary) -> str:
     mean = "unknown" if mttf.mean_ns is None else duration_text(mttf.mean_ns)
     high = "?" if mttf.high_ns is None else duration_text(mttf.high_ns)
     interval = f"{mttf.confidence:.0%} interval {duration_text(mttf.low_ns)} to {high}"
-    ettr = "" if summary.ettr is None else f"; ETTR {summary.ettr:.1%}"
-    return f"disruptions  {count}; mean time to failure {mean} ({interval}){ettr}"
+    return f"disruptions  {count}; mean time to failure {mean} ({interval})"
 
 
 def _progress(summary: GoodputSummary) -> str:
