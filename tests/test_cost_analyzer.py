@@ -12,8 +12,10 @@ import pytest
 import outlay
 from outlay.clock import ManualClock
 from outlay.cost.analyzer import CostAnalyzer
+from outlay.cost.book import CostBook, CostRow
 from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue
+from outlay.store import open_store
 
 NOW = datetime(2026, 10, 1, tzinfo=UTC)
 
@@ -302,3 +304,18 @@ def test_the_pareto_front_leaves_out_what_another_run_beats() -> None:
 def test_reports_survive_a_restart() -> None:
     before = analyzer().analyze_training_run(metrics())
     assert analyzer().cost_history == {"r1": before}
+
+
+def test_ten_thousand_runs_sum_exactly(tmp_path: Path) -> None:
+    """How long it takes is measured in benchmarks/cost_summary.py."""
+    rows = [
+        CostRow(
+            run_id=f"r{i}", model=f"m{i % 7}", source="ledger", cost_micros=i, currency="USD",
+            gpu_us=i, wall_us=i, at_ns=i, updated_ns=i,
+        )
+        for i in range(10_000)
+    ]  # fmt: skip
+    CostBook(open_store(tmp_path)).record(rows)
+    comparison = analyzer(tmp_path).get_cost_comparison()
+    total = sum(round(model["total_cost"] * 1e6) for model in comparison.values())
+    assert total == sum(range(10_000))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from outlay.cost.allocation import Charge, Pool, Spread, allocate
 from outlay.cost.book import CostRow
 from outlay.cost.compare import Candidate, compare, pareto_front, total_of
+from outlay.cost.run_cost import per
 from outlay.cost.training import TrainingMetrics
 from outlay.rates import share_out
 from outlay.units import Money
@@ -107,3 +110,10 @@ def test_the_front_is_what_brute_force_finds(candidates: list[Candidate]) -> Non
     front = pareto_front(candidates)
     key = sorted(map(repr, (c for c in candidates if not beaten(c))))
     assert sorted(map(repr, front)) == key
+
+
+@given(MICROS, st.integers(1, 10**15) | st.floats(1e-6, 1e12) | st.fractions(min_value="1/1000"))
+def test_a_unit_costs_the_nearest_float_to_the_exact_quotient(
+    micros: int, count: float | Fraction
+) -> None:
+    assert per(Money(micros), count) == float(Fraction(micros, 10**6) / Fraction(count))

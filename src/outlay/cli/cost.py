@@ -25,6 +25,7 @@ from outlay.clock import SYSTEM, utc_text
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.chart import save_bars, save_front
 from outlay.cost.compare import ModelComparison, by_model, candidates_of, compare, pareto_front
+from outlay.cost.exchange import Exchanged, export_costs, import_costs
 from outlay.cost.forecast import Rest
 from outlay.cost.live import rest_of
 from outlay.cost.reading import RunReading, read_whole_run
@@ -240,6 +241,38 @@ def roi(model: Model, as_json: AsJson = False) -> None:
             )  # fmt: skip
         console.print(table)
     print_findings(books.findings)
+
+
+Files = Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are.")]
+
+
+@app.command("import")
+def import_files(directory: Files, as_json: AsJson = False) -> None:
+    """Import cost_history.json and budgets.json, any number of times with the same result.
+
+    Example: outlay cost import ~/.context/training
+    """
+    done = import_costs(CostAnalyzer(), directory.expanduser())
+    _show_exchanged(done, "read from", directory, as_json=as_json)
+
+
+@app.command("export")
+def export_files(directory: Files, as_json: AsJson = False) -> None:
+    """Write cost_history.json and budgets.json, keeping what stands in them already.
+
+    Example: outlay cost export ~/.context/training
+    """
+    done = export_costs(CostAnalyzer(), directory.expanduser())
+    _show_exchanged(done, "in", directory, as_json=as_json)
+
+
+def _show_exchanged(done: Exchanged, where: str, directory: Path, *, as_json: bool) -> None:
+    if as_json:
+        print_json(done)
+        return
+    said = f"{done.reports:,} reports and {done.budgets:,} budgets {where} {directory}"
+    console.print(said, markup=False, soft_wrap=True)
+    print_findings(done.findings)
 
 
 class UnknownModel(OutlayError):

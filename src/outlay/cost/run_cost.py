@@ -83,6 +83,8 @@ def per(cost: Money | None, count: float | Fraction | None) -> float | None:
     """Return the cost of one of ``count`` things, divided exactly and rounded once."""
     if cost is None or count is None or count <= 0:
         return None
+    if count == int(count):
+        return cost.micros / (MICROS * int(count))  # Of integers, rounded correctly by itself.
     return float(Fraction(cost.micros, MICROS) / Fraction(count))
 
 
