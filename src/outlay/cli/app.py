@@ -14,19 +14,6 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from outlay import __version__
-from outlay.cli import (
-    advise,
-    books,
-    budget,
-    cost,
-    cost_report,
-    execute,
-    goodput,
-    guard,
-    prices,
-    survey,
-)
-from outlay.cli import books, budget, execute, export, goodput, guard, prices, survey, sweep
 from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 
@@ -54,10 +41,15 @@ ENTRIES = (
     Entry("budget", "outlay.cli.budget", "budget", WHEN_MUST_IT_STOP),
     Entry("goodput", "outlay.cli.goodput", "app", HOW_MUCH_WAS_PRODUCTIVE),
     Entry("prices", "outlay.cli.prices", "app", WHAT_DID_IT_COST),
+    Entry("cost", "outlay.cli.cost", "app", WHAT_DID_IT_COST),
+    Entry("advise", "outlay.cli.advise", "show_advice", WHAT_DID_IT_COST),
+    Entry("cost-report", "outlay.cli.cost_report", "show_cost_report", WHAT_DID_IT_COST),
+    Entry("sweep", "outlay.cli.sweep", "app", WHICH_IS_BEST),
     Entry("exec", "outlay.cli.execute", "show_exec", THE_BOOKS),
     Entry("runs", "outlay.cli.books", "show_runs", THE_BOOKS),
     Entry("collect", "outlay.cli.books", "show_collect", THE_BOOKS),
     Entry("ledger", "outlay.cli.ledger", "app", THE_BOOKS),
+    Entry("export", "outlay.cli.export", "app", THE_BOOKS),
 )
 
 
@@ -114,22 +106,6 @@ def overview(
         from outlay.cli import books
 
         books.overview(as_json)
-
-
-app.add_typer(guard.app, name="guard", rich_help_panel=MAY_I_LAUNCH)
-app.add_typer(goodput.app, name="goodput", rich_help_panel=HOW_MUCH_WAS_PRODUCTIVE)
-app.command("survey", rich_help_panel=MAY_I_LAUNCH)(survey.show_survey)
-app.add_typer(prices.app, name="prices", rich_help_panel=WHAT_DID_IT_COST)
-app.add_typer(cost.app, name="cost", rich_help_panel=WHAT_DID_IT_COST)
-app.command("advise", rich_help_panel=WHAT_DID_IT_COST)(advise.show_advice)
-app.command("cost-report", rich_help_panel=WHAT_DID_IT_COST)(cost_report.show_cost_report)
-app.command("exec", rich_help_panel=THE_BOOKS)(execute.show_exec)
-app.command("runs", rich_help_panel=THE_BOOKS)(books.show_runs)
-app.command("collect", rich_help_panel=THE_BOOKS)(books.show_collect)
-app.add_typer(books.ledger, name="ledger", rich_help_panel=THE_BOOKS)
-app.add_typer(export.app, name="export", rich_help_panel=THE_BOOKS)
-app.add_typer(sweep.app, name="sweep", rich_help_panel=WHICH_IS_BEST)
-app.add_typer(budget.budget, name="budget", rich_help_panel=WHEN_MUST_IT_STOP)
 
 
 def main() -> None:
