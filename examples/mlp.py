@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 import outlay
 
 Floats = NDArray[np.float64]
-HIDDEN = 64
 BATCH = 256
-LEARNING_RATE = 0.3
 CHECKPOINT_EVERY = 100
 
 
@@ -46,9 +44,10 @@ def batches(points: Floats, labels: Floats, seed: int) -> Iterator[tuple[Floats,
 class Mlp:
     """Two hidden layers of tanh, trained by gradient descent with momentum."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, *, seed: int = 1, hidden: int = 64, learning_rate: float = 0.3) -> None:
         random = np.random.default_rng(seed)
-        shapes = [(2, HIDDEN), (HIDDEN, HIDDEN), (HIDDEN, 1)]
+        shapes = [(2, hidden), (hidden, hidden), (hidden, 1)]
+        self.learning_rate = learning_rate
         self.weights = [random.normal(0, np.sqrt(1 / shape[0]), shape) for shape in shapes]
         self.biases = [np.zeros(shape[1]) for shape in shapes]
         self.velocity = [np.zeros_like(p) for p in self.parameters()]
@@ -79,7 +78,7 @@ class Mlp:
         pairs = zip(self.parameters(), self.velocity, gradients_w + gradients_b, strict=True)
         for parameter, velocity, gradient in pairs:
             velocity *= 0.9
-            velocity -= LEARNING_RATE * gradient
+            velocity -= self.learning_rate * gradient
             parameter += velocity
         likelihood = np.where(labels > 0.5, probability, 1 - probability)
         return float(-np.log(np.maximum(likelihood, 1e-12)).mean())
@@ -102,11 +101,14 @@ class Mlp:
             current[...] = stored
 
 
-def train(directory: Path, *, steps: int, price: str | None, kill_at: int | None) -> None:
+def train(
+    directory: Path, model: Mlp, *, steps: int, price: str | None, kill_at: int | None
+) -> None:
     """Train for ``steps`` steps in all, going on from the checkpoint in ``directory``.
 
     Args:
         directory: Where the run log and the checkpoint go.
+        model: What to train.
         steps: When to stop.
         price: Per GPU-hour; None for no price.
         kill_at: Die of SIGKILL in this step, to show what that costs.
@@ -114,7 +116,6 @@ def train(directory: Path, *, steps: int, price: str | None, kill_at: int | None
     checkpoint = directory / "checkpoint.npz"
     with outlay.run("spirals-mlp", dir=directory, price=price) as run:
         with run.span("training_prep"):
-            model = Mlp(seed=1)
             points, labels = spirals(20_000, seed=2)
             held_out = spirals(4_000, seed=3)
         if run.resume_step:
@@ -146,5 +147,9 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--price", help='per GPU-hour, such as "1.50 USD/h"')
     parser.add_argument("--kill-at", type=int, help="die of SIGKILL in this step")
+    parser.add_argument("--hidden", type=int, default=64, help="units of a hidden layer")
+    parser.add_argument("--learning-rate", type=float, default=0.3)
+    parser.add_argument("--seed", type=int, default=1, help="of the first weights")
     given = parser.parse_args()
-    train(given.dir, steps=given.steps, price=given.price, kill_at=given.kill_at)
+    mlp = Mlp(seed=given.seed, hidden=given.hidden, learning_rate=given.learning_rate)
+    train(given.dir, mlp, steps=given.steps, price=given.price, kill_at=given.kill_at)

@@ -33,7 +33,7 @@ from outlay.sweep.money import Funds, Treasury, rate_of
 from outlay.sweep.outcomes import Verdict, judge
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.prediction import NOTICE_NS, Prediction, measured
-from outlay.sweep.redaction import Redactor
+from outlay.sweep.redaction import Redactor, is_secret_name
 from outlay.units import Money
 
 TICK_S = 0.2
@@ -98,6 +98,7 @@ class Harness:
     _deferred: list[tuple[PlannedRun, str]] = field(default_factory=list)
     _tried: dict[str, int] = field(default_factory=dict)
     _free: list[str] = field(default_factory=list)
+    _redactors: dict[frozenset[str], Redactor] = field(default_factory=dict)
     _ports: Ports = field(default_factory=Ports)
     _asked: int = 0
     _unwritten: SweepNotRecorded | None = None
@@ -161,7 +162,7 @@ class Harness:
         ticket = engine.new_ticket(run.id)
         funds = self._fund(run, ticket)
         port = self._ports.reserve()
-        task = self._task(run, ticket, port, devices, funds)
+        task = self._task(run, ticket, port, devices)
         try:
             self._begin(run, task, funds)
         except SweepNotRecorded:
@@ -191,19 +192,11 @@ class Harness:
         ]
         return measured(rate_of(run), finished)
 
-    def _task(
-        self,
-        run: PlannedRun,
-        ticket: str,
-        port: int,
-        devices: tuple[str, ...],
-        funds: Funds | None,
-    ) -> Task:
+    def _task(self, run: PlannedRun, ticket: str, port: int, devices: tuple[str, ...]) -> Task:
         place = self._place(run, port, devices)
         directory = Path(place.directory)
         directory.mkdir(parents=True, exist_ok=True)
         set_by_us = environment_of(run, place, self.options.environ)
-        set_by_us |= {} if funds is None else funds.environ()
         timeout = run.settings.timeout
         return Task(
             name=run.id, ticket=ticket, command=tuple(command_of(self.plan, run, place)),
@@ -221,7 +214,7 @@ class Harness:
 
     def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
         """Write the start down, without secrets and without where the sweep lies."""
-        redact = Redactor([self.options.environ, run.env])
+        redact = self._redactor_of(run)
         ours = {name: value for name, value in task.env.items() if self._is_ours(name, value)}
         root = str(self.manifest.root)
         self._record(
@@ -235,6 +228,13 @@ class Harness:
             },
             hold="" if funds is None else funds.hold.id,
         )
+
+    def _redactor_of(self, run: PlannedRun) -> Redactor:
+        """Return what removes this run's secrets; runs of an entry mostly share one."""
+        key = frozenset(value for name, value in run.env.items() if is_secret_name(name))
+        if key not in self._redactors:
+            self._redactors[key] = Redactor([self.options.environ, run.env])
+        return self._redactors[key]
 
     def _is_ours(self, name: str, value: str) -> bool:
         return self.options.environ.get(name) != value

@@ -1,7 +1,8 @@
 """A sweep's money: every launch holds what it should cost, and captures what it did.
 
 A run that needs longer than predicted extends its hold in small slices while there is room under
-the ceiling, and is ended when there is none.
+the ceiling, and is ended when there is none. The harness alone counts the money: runs are not told
+of the hold, for each would set aside a slice of its own on top of what was predicted for it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
 from outlay.guard.lease import Terms
+<<<<<<< HEAD
 from outlay.guard.leasing import HOLD_VARIABLE
+=======
+>>>>>>> sweep
 from outlay.sweep.plan import PlannedRun
 from outlay.sweep.prediction import Prediction, terms_of
 from outlay.units import Money, Rate
@@ -37,10 +41,6 @@ class Funds:
     guard: BudgetGuard
     hold: Hold
     terms: Terms
-
-    def environ(self) -> dict[str, str]:
-        """Return what tells the processes below about the hold."""
-        return {HOLD_VARIABLE: f"{self.hold.id}@{self.guard.log_path.absolute()}"}
 
     def keep_up(self, elapsed_ns: int) -> None:
         """Extend the hold where the next slice is due and there is room."""

@@ -40,7 +40,8 @@ class Ports:
             NoPortFree: There is none.
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for port in random.sample(RANGE, len(RANGE)):
+        first: int = random.choice(RANGE)
+        for port in (*range(first, RANGE.stop), *range(RANGE.start, first)):
             if self._lock(port):
                 if _is_free(port):
                     return port
