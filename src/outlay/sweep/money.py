@@ -18,10 +18,6 @@ from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
 from outlay.guard.lease import Terms
-<<<<<<< HEAD
-from outlay.guard.leasing import HOLD_VARIABLE
-=======
->>>>>>> sweep
 from outlay.sweep.plan import PlannedRun
 from outlay.sweep.prediction import Prediction, terms_of
 from outlay.units import Money, Rate
