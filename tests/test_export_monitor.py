@@ -102,7 +102,9 @@ def test_tensorboard_shows_goodput_badput_and_step_deviation(tmp_path: Path) -> 
     watching.stop_step_deviation_uploader()
     shown = scalars(tmp_path / "tb" / "goodput")
     expected = outlay.GoodputCalculator("job", "log", _local(tmp_path / "run")).get_job_goodput()
-    assert shown["goodput/goodput"][-1] == (19, pytest.approx(expected.goodput, abs=1e-3))
+    step, percent = shown["goodput/goodput"][-1]
+    assert step == 19
+    assert percent == pytest.approx(expected.goodput, abs=1e-3)
     assert "badput/program_startup" in shown
     steps = [step for step, _ in scalars(tmp_path / "tb/goodput/step_deviation")["step_deviation"]]
     assert steps == list(range(20))
@@ -291,7 +293,7 @@ def test_an_interval_must_be_positive(interval: float, tmp_path: Path) -> None:
 
 
 def start(run_dir: Path, output: Path, end: str, steps: int = 5) -> subprocess.Popen[str]:
-    command = [sys.executable, PROGRAM, run_dir, output, str(steps), end]
+    command = [sys.executable, str(PROGRAM), str(run_dir), str(output), str(steps), end]
     return subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
     )

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
     from outlay.cost.analyzer import CostAnalyzer
     from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
     from outlay.errors import Finding, OutlayError
+    from outlay.export.cloud_logging import CloudLogger
+    from outlay.export.gcp import GCPOptions
+    from outlay.export.monitor import GoodputMonitor
     from outlay.goodput.cache import GoodputCache
     from outlay.goodput.calculator import GoodputCalculator
     from outlay.goodput.recorder import GoodputRecorder
@@ -53,6 +56,7 @@ _HOMES = {
     "BudgetGuardExceeded": "outlay.guard.errors",
     "BudgetRefused": "outlay.budget.measurable",
     "BudgetTracker": "outlay.budget.tracker",
+    "CloudLogger": "outlay.export.cloud_logging",
     "comm_cap": "outlay.budget.terms",
     "CostAnalyzer": "outlay.cost.analyzer",
     "CostOptimizer": "outlay.advise.optimizer",
@@ -62,8 +66,10 @@ _HOMES = {
     "Finding": "outlay.errors",
     "Flops": "outlay.units",
     "FlopsPerToken": "outlay.record.meters.flops",
+    "GCPOptions": "outlay.export.gcp",
     "GoodputCache": "outlay.goodput.cache",
     "GoodputCalculator": "outlay.goodput.calculator",
+    "GoodputMonitor": "outlay.export.monitor",
     "GoodputRecorder": "outlay.goodput.recorder",
     "GoodputType": "outlay.goodput.types",
     "GPUPrice": "outlay.prices.gpu_price",
@@ -96,6 +102,7 @@ __all__ = [
     "BudgetGuardExceeded",
     "BudgetRefused",
     "BudgetTracker",
+    "CloudLogger",
     "CostAnalyzer",
     "CostOptimizer",
     "Duration",
@@ -103,10 +110,12 @@ __all__ = [
     "Finding",
     "Flops",
     "FlopsPerToken",
+    "GCPOptions",
     "GPUPrice",
     "GPUPriceTracker",
     "GoodputCache",
     "GoodputCalculator",
+    "GoodputMonitor",
     "GoodputRecorder",
     "GoodputType",
     "Guarding",
