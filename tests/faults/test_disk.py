@@ -254,3 +254,16 @@ def test_what_json_cannot_hold_is_counted_and_never_raised(tmp_path: Path) -> No
         run.metric("loss", 1.0)
     assert [gap.lost for gap in gaps_in(tmp_path)] == [2]
     assert run.recorder.writer.lost == 2
+
+
+def test_a_full_disk_neither_lifts_a_budget_nor_crashes_its_training(mount: Mount) -> None:
+    disk = mount("size=256k")
+    with outlay.run("m", dir=disk / "run", budget=outlay.iso_tokens(5_000)) as run:
+        ran = 0
+        for _ in run.steps(range(10_000), tokens=10):
+            ran += 1
+            if ran == 100:
+                fill(disk)
+        assert run.recorder.writer.lost > 0
+        assert run.stop_reason is not None
+    assert ran == 500
