@@ -17,6 +17,7 @@ import command_line
 from command_line import Outcome
 from fake_vendor import as_json, serving
 from ledgers import START_NS, Segment, dollars, ns
+from outlay import iso_tokens, run
 from outlay.cli.app import app
 from outlay.clock import ManualClock
 from outlay.cost.analyzer import CostAnalyzer
@@ -289,3 +290,14 @@ def test_ten_minutes_of_waiting_are_ten_minutes(runs: Path) -> None:
     assert found["cost"]["by_phase"]["data_loading"]["micros"] == 600_000
     assert found["cost"]["window"]["end_ns"] - START_NS == ns(3600)
     assert json.dumps(found)
+
+
+def test_the_rest_of_a_run_with_a_budget_goes_to_its_limit(tmp_path: Path) -> None:
+    budget = iso_tokens(1000)
+    with run("m", dir=tmp_path, price="1 USD/h", budget=budget) as live:
+        for number, _ in enumerate(live.steps(range(10), tokens=10)):
+            if number == 9:
+                found = outlay("cost", "forecast", "--run", tmp_path, "--json")
+    assert found.code == 0
+    assert found.json["target_steps"] == 100
+    assert found.json["rest"]["steps_left"] in (90.0, 91.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import TypeVar
 
 NS_PER_HOUR = 3_600_000_000_000
@@ -31,11 +30,8 @@ def apportion(parts: Mapping[Key, int]) -> dict[Key, int]:
     """
     total = round_units(sum(parts.values()))
     floors = {key: units // NS_PER_HOUR for key, units in parts.items()}
-    missing = total - sum(floors.values())
-    by_remainder = sorted(parts, key=lambda key: -(parts[key] % NS_PER_HOUR))
-    for key in by_remainder[:missing]:
-        floors[key] += 1
-    return floors
+    lost = {key: units % NS_PER_HOUR for key, units in parts.items()}
+    return _topped_up(floors, lost, total)
 
 
 def share_out(micros: int, weights: Mapping[Key, int]) -> dict[Key, int]:
@@ -44,10 +40,14 @@ def share_out(micros: int, weights: Mapping[Key, int]) -> dict[Key, int]:
     Largest remainder, as in ``apportion``. The weights are zero or more and not all zero.
     """
     total = sum(weights.values())
-    exact = {key: Fraction(micros * weight, total) for key, weight in weights.items()}
-    floors = {key: part.numerator // part.denominator for key, part in exact.items()}
-    missing = micros - sum(floors.values())
-    by_remainder = sorted(weights, key=lambda key: floors[key] - exact[key])
-    for key in by_remainder[:missing]:
+    floors = {key: micros * weight // total for key, weight in weights.items()}
+    lost = {key: micros * weight % total for key, weight in weights.items()}
+    return _topped_up(floors, lost, micros)
+
+
+def _topped_up(floors: dict[Key, int], lost: Mapping[Key, int], total: int) -> dict[Key, int]:
+    """Return the parts with what is missing of the total given to those that lost most."""
+    missing = total - sum(floors.values())
+    for key in sorted(floors, key=lambda key: -lost[key])[:missing]:
         floors[key] += 1
     return floors
