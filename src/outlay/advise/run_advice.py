@@ -78,14 +78,12 @@ def _stopping(
 
 
 def _checkpoints(reading: RunReading, cost: RunCost) -> OptimizationRecommendation | None:
-    timeline = reading.view.timeline
-    saves = sum(len(s.timeline.checkpoints) for s in timeline.stretches if s.timeline is not None)
-    phases = reading.view.break_down().phases
+    saves, phases = _saves(reading), reading.view.break_down().phases
     saving_ns = phases.get("checkpoint_save", 0)
     worked_ns = phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
     if not saves or not saving_ns or not worked_ns:
         return None
-    mttf = mean_time_to_failure(timeline)
+    mttf = mean_time_to_failure(reading.view.timeline)
     return recommend_checkpoint_interval(
         Checkpointing(
             interval=worked_ns / saves / 1e9,
@@ -97,6 +95,12 @@ def _checkpoints(reading: RunReading, cost: RunCost) -> OptimizationRecommendati
             cost=_dollars(cost),
         )
     )
+
+
+def _saves(reading: RunReading) -> int:
+    """Return how many checkpoints were committed."""
+    attempts = (stretch.timeline for stretch in reading.view.timeline.stretches)
+    return sum(len(attempt.checkpoints) for attempt in attempts if attempt is not None)
 
 
 def _restart_s(reading: RunReading) -> float:
@@ -131,10 +135,22 @@ def _compute(
         spot_mttf_hours=around.spot_mttf_hours,
         currency=cost.cost.currency,
     )
-    job = Job(work=hours, memory_gb=gpu.memory_gb, deadline_hours=around.deadline_hours)
+    job = _with_measured_losses(
+        Job(work=hours, memory_gb=gpu.memory_gb, deadline_hours=around.deadline_hours), reading
+    )
     return recommend_compute_tier(
         current, options, job, least_saving=_LEAST_SAVING, per="for a run like this one"
     )
+
+
+def _with_measured_losses(job: Job, reading: RunReading) -> Job:
+    """Return the job with the times to save and to restart that the run was seen to take."""
+    saves, saving_ns = _saves(reading), reading.view.break_down().phases.get("checkpoint_save", 0)
+    if saves and saving_ns:
+        job = replace(job, save_hours=saving_ns / saves / NS_PER_HOUR)
+    if restart_s := _restart_s(reading):
+        job = replace(job, restart_hours=restart_s / 3600)
+    return job
 
 
 def _hours_between(points: Sequence[MetricPoint]) -> float:

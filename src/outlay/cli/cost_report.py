@@ -10,7 +10,7 @@ import typer
 from outlay.advise.optimizer import CostOptimizer
 from outlay.cli.advise import print_advice
 from outlay.cli.cost import UnknownModel, forecast_lines
-from outlay.cli.cost_tables import budget_rows, budget_table, comparison_table, open_books
+from outlay.cli.cost_tables import Books, budget_rows, budget_table, comparison_table, open_books
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cli.prices import ask
 from outlay.cost.analyzer import CostAnalyzer
@@ -50,20 +50,21 @@ def show_cost_report(
     """
     asked = any((fetch_prices, prices, model, recommendations, budget, forecast, set_budget))
     sections: dict[str, Section] = {}
+    books = open_books()
     if set_budget is not None:
         CostAnalyzer().set_budget(*set_budget)
     if fetch_prices:
-        sections["fetched"] = _fetched()
+        sections["fetched"] = _fetched(books)
     if summary or not asked:
-        sections["models"] = _models()
+        sections["models"] = _models(books)
     if prices or summary or not asked:
-        sections["prices"] = _prices()
+        sections["prices"] = _prices(books)
     if model is not None:
-        sections["model"] = _model(model)
+        sections["model"] = _model(books, model)
     if recommendations:
         sections["recommendations"] = _recommendations()
     if budget or set_budget is not None or summary or not asked:
-        sections["budgets"] = _budgets()
+        sections["budgets"] = _budgets(books)
     if forecast is not None:
         sections["forecast"] = _forecast(*forecast)
     if as_json:
@@ -74,9 +75,9 @@ def show_cost_report(
         console.print()
 
 
-def _fetched() -> Section:
+def _fetched(books: Books) -> Section:
     snapshots = ask(["runpod", "lambda", "vast"])
-    PriceBook(open_books().store).record(snapshots)
+    PriceBook(books.store).record(snapshots)
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 
     def show() -> None:
@@ -88,8 +89,7 @@ def _fetched() -> Section:
     return values, show
 
 
-def _models() -> Section:
-    books = open_books()
+def _models(books: Books) -> Section:
     models = {name: compare(rows) for name, rows in by_model(books.book.reports()).items()}
 
     def show() -> None:
@@ -99,8 +99,8 @@ def _models() -> Section:
     return models, show
 
 
-def _prices() -> Section:
-    offers = PriceBook(open_books().store).cheapest_rentable()
+def _prices(books: Books) -> Section:
+    offers = PriceBook(books.store).cheapest_rentable()
     cheapest = [GPUPrice.from_offer(offer) for offer in offers]
 
     def show() -> None:
@@ -115,8 +115,7 @@ def _prices() -> Section:
     return cheapest, show
 
 
-def _model(model: str) -> Section:
-    books = open_books()
+def _model(books: Books, model: str) -> Section:
     rows = books.book.reports(model)
     if not rows:
         raise UnknownModel(model, [row.model for row in books.book.reports()])
@@ -137,15 +136,14 @@ def _recommendations() -> Section:
     return found, lambda: print_advice(found)
 
 
-def _budgets() -> Section:
-    rows = budget_rows(open_books().book)
+def _budgets(books: Books) -> Section:
+    rows = budget_rows(books.book)
     return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
 
 
 def _forecast(model: str, runs: str) -> Section:
     if not runs.isdecimal():
         raise InvalidValue("--forecast", runs, "a model and a whole number of runs")
-    open_books()
     found = CostAnalyzer().forecast_cost(model, int(runs))
 
     def show() -> None:
