@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlay.report.latex import escaped, table
 from outlay.report.svg import pareto
 from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.facts import RunFacts, Seen
@@ -75,6 +76,12 @@ def test_the_page_says_what_is_measured_estimated_and_assumed_and_marks_kills() 
     assert "Best: lr=3 with acc 0.95" in text
 
 
+def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
+    text = table([row_of(subject(1, 0.9, 900_000))])
+    assert r"lr=1 & 1 & $0.9$ & 0.9~USD \\" in text
+    assert escaped("a_b & 5%") == r"a\_b \& 5\%"
+
+
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8))
 def test_a_point_is_on_the_front_unless_another_beats_it(points: list[tuple[int, int]]) -> None:
     on_front = pareto([(float(x), float(y)) for x, y in points], more_is_better=True)
@@ -94,7 +101,7 @@ def browser() -> str:
 def test_a_browser_shows_charts_that_fit_the_width_of_a_phone(tmp_path: Path) -> None:
     measure = (
         "<script>document.title=[document.documentElement.scrollWidth,innerWidth,"
-        "document.querySelectorAll('svg').length].join(' ')</script>"
+        "document.querySelectorAll('svg[role]').length].join(' ')</script>"
     )
     source = tmp_path / "report.html"
     source.write_text(report().replace("</body>", f"{measure}</body>"))

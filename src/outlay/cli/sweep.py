@@ -13,6 +13,7 @@ from rich.markup import escape
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cli.sweep_live import show_while, status_table
 from outlay.clock import SYSTEM
+from outlay.report.latex import table
 from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.aggregator import aggregate, write_reports
 from outlay.sweep.aggregate.comparison import verdict
@@ -174,6 +175,7 @@ def show_aggregate(
     reports = write_reports(chosen, summary, now_ns, output)
     html = reports.markdown.with_name("report.html")
     html.write_text(page(summary.name, summary.subjects, summary.rows, read_events(chosen)))
+    html.with_name("table.tex").write_text(table(summary.rows))
     if as_json:
         written = {"csv": reports.csv, "markdown": reports.markdown, "html": html}
         print_json(written | {"runs": summary.rows})

@@ -141,12 +141,24 @@ def curves(lines: Sequence[Curve], *, x_title: str, y_title: str) -> str:
     drawn = []
     for index, line in enumerate(lines):
         path = " ".join(f"{axes.x(x)},{axes.y(y)}" for x, y in line.points)
-        dash = ("", "6 3", "2 3")[index // COLOURS % 3]
         drawn.append(
-            f'<polyline class="curve c{index % COLOURS}" stroke-dasharray="{dash}" '
-            f'points="{path}"><title>{escape(line.label)}</title></polyline>'
+            f'<polyline {_stroke(index)} points="{path}"><title>{escape(line.label)}</title>'
+            "</polyline>"
         )
     return _svg(f"{y_title} along {x_title}", axes.frame(x_title, y_title) + "".join(drawn))
+
+
+def stroke(index: int) -> str:
+    """Return a piece of the line that the curve of this number is drawn with, for a legend."""
+    return (
+        f'<svg viewBox="0 0 32 8" aria-hidden="true"><polyline {_stroke(index)} '
+        'points="0,4 32,4"/></svg>'
+    )
+
+
+def _stroke(index: int) -> str:
+    dash = ("", "6 3", "2 3")[index // COLOURS % 3]
+    return f'class="curve c{index % COLOURS}" stroke-dasharray="{dash}"'
 
 
 def bars(parts: Sequence[Bar], *, title: str) -> str:

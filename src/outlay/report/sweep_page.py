@@ -29,6 +29,9 @@ text{fill:var(--ink);font:12px system-ui,sans-serif}.tick{fill:var(--soft)}.rule
 .front{fill:none;stroke:var(--c1);stroke-width:2}.dot{fill:var(--c0)}.best{fill:var(--c1);
 stroke:var(--ink)}.bar{fill:var(--c0)}.bad{fill:none;stroke:var(--c1);stroke-width:2}
 .cross{fill:var(--c1);font-weight:bold}.curve{fill:none;stroke-width:2}
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0;list-style:none;font-size:.85rem}
+.legend svg{display:inline-block;width:1.6rem;height:.6rem;vertical-align:middle}
+@media (max-width:40rem){svg text{font-size:17px}.legend{font-size:.8rem}}
 """
 _CURVES: Final = "".join(f".c{n}{{stroke:var(--c{n})}}" for n in range(svg.COLOURS))
 _AXES: Final = (
@@ -109,7 +112,12 @@ def _learning(subjects: Sequence[Subject]) -> Iterable[str]:
     if lines:
         chart = svg.curves(lines, x_title=unit, y_title=metric)
         note = "Estimated: a run's dollars are spread evenly over its wall time."
-        yield _section("Learning for the money", chart, _note(note))
+        yield _section("Learning for the money", chart, _legend(lines), _note(note))
+
+
+def _legend(lines: Sequence[svg.Curve]) -> str:
+    items = (f"<li>{svg.stroke(n)} {escape(line.label)}</li>" for n, line in enumerate(lines))
+    return f'<ul class="legend">{"".join(items)}</ul>'
 
 
 def _waterfall(subjects: Sequence[Subject]) -> Iterable[str]:
