@@ -14,6 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from outlay.clock import SYSTEM
@@ -58,14 +59,12 @@ def planning() -> None:
 def launching(directory: Path) -> None:
     command = [sys.executable, "-c", "pass"]
 
+    def one(_: int) -> int:
+        return subprocess.Popen(command, stdout=subprocess.DEVNULL).wait()
+
     def bare() -> None:
-        live: list[subprocess.Popen[bytes]] = []
-        for _ in range(LAUNCHED):
-            if len(live) == AT_ONCE:
-                live.pop(0).wait()
-            live.append(subprocess.Popen(command, stdout=subprocess.DEVNULL))
-        for process in live:
-            process.wait()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            assert not any(pool.map(one, range(LAUNCHED)))
 
     grid = {
         "engine": "process", "arguments": "none", "entrypoint": command,

@@ -43,7 +43,7 @@ def run_and_summarise(grid: Path, root: Path) -> list[dict[str, object]]:
 
 def test_the_iso_cost_example_spends_the_same_on_every_run(tmp_path: Path) -> None:
     grid = shortened(
-        "example_iso_cost.yaml", tmp_path, ("0.004 USD", "0.001 USD"),
+        "example_iso_cost.yaml", tmp_path, ("0.01 USD", "0.001 USD"),
         ("[0.01, 0.03, 0.1, 0.3]", "[0.3]"),
     )  # fmt: skip
     rows = run_and_summarise(grid, tmp_path / "sweep")

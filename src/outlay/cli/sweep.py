@@ -13,11 +13,14 @@ from rich.markup import escape
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cli.sweep_live import show_while, status_table
 from outlay.clock import SYSTEM
+from outlay.report.latex import table
+from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.aggregator import aggregate, write_reports
 from outlay.sweep.aggregate.comparison import verdict
 from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
+from outlay.sweep.journal import read_events
 from outlay.sweep.lock import holder_of
 from outlay.sweep.manifest import Manifest, counts, read_manifest
 from outlay.sweep.plan import Plan
@@ -170,11 +173,15 @@ def show_aggregate(
     now_ns = SYSTEM.wall_ns()
     summary = aggregate(chosen, now_ns, allow_missing=allow_missing)
     reports = write_reports(chosen, summary, now_ns, output)
+    html = reports.markdown.with_name("report.html")
+    html.write_text(page(summary.name, summary.subjects, summary.rows, read_events(chosen)))
+    html.with_name("table.tex").write_text(table(summary.rows))
     if as_json:
-        print_json({"csv": reports.csv, "markdown": reports.markdown, "runs": summary.rows})
+        written = {"csv": reports.csv, "markdown": reports.markdown, "html": html}
+        print_json(written | {"runs": summary.rows})
         return
     console.print(verdict(summary.subjects, summary.rows), soft_wrap=True, markup=False)
-    console.print(f"{reports.markdown}\n{reports.csv}", soft_wrap=True, markup=False)
+    console.print(f"{html}\n{reports.markdown}\n{reports.csv}", soft_wrap=True, markup=False)
 
 
 def _ask(plan: Plan) -> None:
@@ -220,7 +227,7 @@ def _money(manifest: Manifest) -> str:
 
 def render_plan(plan: Plan) -> None:
     """Print a plan as people read it."""
-    table = new_table("run", "parameters", "budget", ">GPUs", ">hours", ">cost")
+    table = new_table("run", "parameters", "budget", ">GPUs", ">time", ">cost")
     for run in plan.runs:
         ns, cost = run.prediction.ns, run.prediction.cost
         params = " ".join(f"{k}={v}" for k, v in run.params.items() if k != "world_size")

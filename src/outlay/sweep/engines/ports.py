@@ -7,6 +7,7 @@ the process that holds it. They lie below the range from which systems hand out 
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import random
 import socket
@@ -41,7 +42,7 @@ class Ports:
         """
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         first: int = random.choice(RANGE)
-        for port in (*range(first, RANGE.stop), *range(RANGE.start, first)):
+        for port in itertools.chain(range(first, RANGE.stop), range(RANGE.start, first)):
             if self._lock(port):
                 if _is_free(port):
                     return port

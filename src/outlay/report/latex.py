@@ -1,0 +1,36 @@
+"""The configurations of a sweep as a LaTeX table for a paper. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from outlay.sweep.aggregate.comparison import replicates
+from outlay.sweep.aggregate.rows import Row
+
+_SPECIAL: Final = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
+    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+}  # fmt: skip
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return a booktabs table: a line per configuration, means over seeds."""
+    metric = next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
+    lines = [
+        r"\begin{tabular}{lrrr}",
+        r"\toprule",
+        f"configuration & runs & {escaped(metric)} & cost \\\\",
+        r"\midrule",
+    ]
+    for one in replicates(rows):
+        spread = "" if one.half_width is None else f" \\pm {one.half_width:.2g}"
+        cost = "--" if one.cost is None else f"{one.cost:.4g}~{escaped(one.currency or '')}"
+        label = escaped(one.label or one.runs[0])
+        lines.append(f"{label} & {len(one.runs)} & ${one.mean:.4g}{spread}$ & {cost} \\\\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def escaped(text: str) -> str:
+    """Return a text as LaTeX sets it."""
+    return "".join(_SPECIAL.get(letter, letter) for letter in text)

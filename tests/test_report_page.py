@@ -1,0 +1,117 @@
+"""The report of a sweep: one file that opens offline, says what was best, and fits a phone."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlay.report.latex import escaped, table
+from outlay.report.svg import pareto
+from outlay.report.sweep_page import page
+from outlay.sweep.aggregate.facts import RunFacts, Seen
+from outlay.sweep.aggregate.rows import Subject, row_of
+from outlay.sweep.journal import Event
+from outlay.sweep.states import RunState
+
+MINUTE = 60 * 10**9
+
+
+def subject(number: int, value: float, micros: int, status: str = "completed") -> Subject:
+    about = {"target_metric": "acc", "target_value": 0.8, "target_direction": "max"}
+    limits = {"mode": "iso_cost", "limits": {"max_cost_usd": 1.0}}
+    static = {
+        "id": f"{number:03d}_<rate>", "params": {"lr": number}, "metadata": about, "budget": limits,
+    }  # fmt: skip
+    facts = RunFacts(
+        source="ledger", steps=10, step_ns=MINUTE, items=100, cost_micros=micros, currency="USD",
+        goodput=0.9, wall_ns=2 * MINUTE, phases={"step": MINUTE}, phase_micros={"step": micros},
+        metrics={"acc": [Seen(value / 2, MINUTE, 1), Seen(value, 2 * MINUTE, 2)]},
+        assumptions=["assumed billed"],
+    )  # fmt: skip
+    state = RunState(status="completed" if status == "completed" else "error", reason=status)
+    return Subject(static=static, state=state, facts=facts, totals={})
+
+
+def report() -> str:
+    subjects = [subject(1, 0.9, 900_000), subject(2, 0.7, 950_000), subject(3, 0.95, 990_000)]
+    events = [
+        Event(t_ns=0, run="001_<rate>", status="running"),
+        Event(t_ns=MINUTE, run="001_<rate>", status="error", reason="killed by SIGKILL"),
+        Event(t_ns=MINUTE, run="001_<rate>", status="running"),
+        Event(t_ns=3 * MINUTE, run="001_<rate>", status="completed"),
+    ]
+    return page("demo & more", subjects, [row_of(one) for one in subjects], events)
+
+
+def test_the_page_opens_offline_and_escapes_what_it_shows() -> None:
+    text = report().replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"(?:src|href)=|https?://|@import|url\(", text) == []
+    assert "demo &amp; more" in text
+    assert "<rate>" not in text
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "acc against cost", "acc against minutes", "Learning for the money",
+        "Where the dollars went", "Runs over time", "How equal the budgets were",
+        "What the figures rest on",
+    ],
+)  # fmt: skip
+def test_the_page_has_every_part(title: str) -> None:
+    assert f"<h2>{title}</h2>" in report()
+
+
+def test_the_page_says_what_is_measured_estimated_and_assumed_and_marks_kills() -> None:
+    text = report()
+    for word in ("Measured: 3 of 3 runs", "Estimated:", "Assumed: assumed billed", "SIGKILL"):
+        assert word in text
+    assert "Best: lr=3 with acc 0.95" in text
+
+
+def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
+    text = table([row_of(subject(1, 0.9, 900_000))])
+    assert r"lr=1 & 1 & $0.9$ & 0.9~USD \\" in text
+    assert escaped("a_b & 5%") == r"a\_b \& 5\%"
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8))
+def test_a_point_is_on_the_front_unless_another_beats_it(points: list[tuple[int, int]]) -> None:
+    on_front = pareto([(float(x), float(y)) for x, y in points], more_is_better=True)
+    for (x, y), best in zip(points, on_front, strict=True):
+        beaten = any((a <= x and b > y) or (a < x and b >= y) for a, b in points)
+        assert best is not beaten
+
+
+def browser() -> str:
+    found = shutil.which("chromium")
+    if found is None:
+        assert os.environ.get("CI") != "true", "chromium must be installed in CI"
+        pytest.skip("chromium is not installed")
+    return found
+
+
+def test_a_browser_shows_charts_that_fit_the_width_of_a_phone(tmp_path: Path) -> None:
+    measure = (
+        "<script>document.title=[document.documentElement.scrollWidth,innerWidth,"
+        "document.querySelectorAll('svg[role]').length].join(' ')</script>"
+    )
+    source = tmp_path / "report.html"
+    source.write_text(report().replace("</body>", f"{measure}</body>"))
+    done = subprocess.run(
+        [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--window-size=500,900",
+         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", source.as_uri()],
+        check=True, capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    found = re.search(r"<title>(\d+) (\d+) (\d+)</title>", done.stdout)
+    assert found is not None
+    page_width, window_width, charts = map(int, found.groups())
+    assert page_width <= window_width
+    assert charts == 5
