@@ -18,11 +18,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import outlay
 from goodput_log import Job, MemoryLog
-from google_stand_ins import Logging, Monitoring, logging_handlers, monitoring_handlers, serve
+from google_stand_ins import Monitoring, logging_on_loopback, monitoring_on_loopback
 from outlay.clock import SYSTEM
 from outlay.compat.ml_goodput_measurement.monitoring_elastic import ElasticGoodputMonitor
 from outlay.errors import InvalidValue
-from outlay.export import cloud_logging, cloud_monitoring
 from outlay.export.cloud_logging import CloudLogger
 from outlay.export.gcp import GCPOptions
 from outlay.export.monitor import GoodputMonitor
@@ -43,9 +42,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
-    service = Monitoring()
-    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+    with monitoring_on_loopback(monkeypatch) as service:
         yield service
 
 
@@ -298,10 +295,8 @@ def test_an_interval_must_be_positive(interval: float, tmp_path: Path) -> None:
 def test_a_log_in_the_cloud_is_watched_by_a_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Logging()
     output = tmp_path / "out.jsonl"
-    with serve([logging_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_logging.ENDPOINT, endpoint)
+    with logging_on_loopback(monkeypatch):
         log = CloudLogger("job", "log", project_id="p")
         for payload in Job("job").start(0).steps(0, 11, at=0).end(11).payloads:
             log.write_cloud_logging_entry(payload)

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from google_stand_ins import Monitoring, monitoring_handlers, serve
+from google_stand_ins import Monitoring, monitoring_on_loopback
 from outlay.errors import MissingExtra
-from outlay.export import cloud_monitoring
 from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import (
     CloudMonitoring,
@@ -133,9 +132,7 @@ def test_nothing_new_is_nothing_written(place: Place) -> None:
 @pytest.fixture
 def monitoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    service = Monitoring()
-    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+    with monitoring_on_loopback(monkeypatch) as service:
         yield service
 
 
