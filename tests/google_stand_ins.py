@@ -17,15 +17,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import grpc
+import pytest
 from google.cloud.logging_v2.types import (
     ListLogEntriesRequest,
     ListLogEntriesResponse,
-    LogEntry,
     WriteLogEntriesRequest,
     WriteLogEntriesResponse,
 )
 from google.cloud.monitoring_v3.types import CreateTimeSeriesRequest
 from google.protobuf.empty_pb2 import Empty
+
+from outlay.export import cloud_logging, cloud_monitoring
 
 INFO = 200  # Of google.logging.type.LogSeverity.
 PAGE = 3  # Few, so that reading goes over pages.
@@ -174,6 +176,24 @@ def logging_handlers(service: Logging) -> Any:
     return _handlers("google.logging.v2.LoggingServiceV2", methods)
 
 
+@contextmanager
+def monitoring_on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
+    """Let Cloud Monitoring be a service on loopback."""
+    service = Monitoring()
+    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
+        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+        yield service
+
+
+@contextmanager
+def logging_on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logging]:
+    """Let Cloud Logging be a service on loopback."""
+    service = Logging()
+    with serve([logging_handlers(service)], [service.mood]) as endpoint:
+        monkeypatch.setenv(cloud_logging.ENDPOINT, endpoint)
+        yield service
+
+
 class _Metadata(BaseHTTPRequestHandler):
     values: dict[str, str]
     failures: list[int]
@@ -206,6 +226,3 @@ def serve_metadata(values: dict[str, str], failures: Sequence[int] = ()) -> Iter
         server.shutdown()
         thread.join()
         server.server_close()
-
-
-__all__ = ["LogEntry", "Logging", "Monitoring", "Mood", "serve", "serve_metadata"]

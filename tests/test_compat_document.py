@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from google_stand_ins import Monitoring, monitoring_handlers, serve, serve_metadata
+from google_stand_ins import Monitoring, monitoring_on_loopback, serve_metadata
 from outlay.compat.ml_goodput_measurement import goodput, goodput_utils, monitoring
-from outlay.export import cloud_monitoring
 
 MACHINE = {
     "project/project-id": "metadata-project",
@@ -53,10 +52,7 @@ def config(tmp_path: Path) -> Config:
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
-    service = Monitoring()
-    handlers = [monitoring_handlers(service)]
-    with serve(handlers, [service.mood]) as endpoint, serve_metadata(MACHINE) as host:
-        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+    with monitoring_on_loopback(monkeypatch) as service, serve_metadata(MACHINE) as host:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
         yield service
 

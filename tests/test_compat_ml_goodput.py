@@ -17,9 +17,8 @@ from goodput_log import START_S, Job, MemoryLog, at
 from google_stand_ins import (
     Logging,
     Monitoring,
-    logging_handlers,
-    monitoring_handlers,
-    serve,
+    logging_on_loopback,
+    monitoring_on_loopback,
     serve_metadata,
 )
 from outlay.clock import ManualClock
@@ -32,7 +31,6 @@ from outlay.compat.ml_goodput_measurement import (
     goodput_elastic,
     goodput_utils,
 )
-from outlay.export import cloud_logging, cloud_monitoring
 
 PACKAGE = "outlay.compat.ml_goodput_measurement"
 MODULES = {
@@ -393,10 +391,8 @@ def test_without_checkpoints_everything_is_zero() -> None:
 
 @pytest.fixture
 def cloud_log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logging]:
-    service = Logging()
     metadata = serve_metadata({"project/project-id": "p"})
-    with serve([logging_handlers(service)], [service.mood]) as endpoint, metadata as host:
-        monkeypatch.setenv(cloud_logging.ENDPOINT, endpoint)
+    with logging_on_loopback(monkeypatch) as service, metadata as host:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
         yield service
 
@@ -418,9 +414,7 @@ def test_checkpoints_are_read_from_cloud_logging() -> None:
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
-    service = Monitoring()
-    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+    with monitoring_on_loopback(monkeypatch) as service:
         yield service
 
 

@@ -12,14 +12,12 @@ from goodput_log import START_S, Job, at
 from google_stand_ins import (
     Logging,
     Monitoring,
-    logging_handlers,
-    monitoring_handlers,
-    serve,
+    logging_on_loopback,
+    monitoring_on_loopback,
     serve_metadata,
 )
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.export import cloud_logging, cloud_monitoring
 from outlay.export.cloud_logging import CloudLogger
 from outlay.export.cloud_monitoring import CloudMonitoringSink
 from outlay.export.gcp import GCPOptions, accelerator_type, completed, metadata
@@ -59,17 +57,13 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def monitoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
-    service = Monitoring()
-    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+    with monitoring_on_loopback(monkeypatch) as service:
         yield service
 
 
 @pytest.fixture
 def log(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logging]:
-    service = Logging()
-    with serve([logging_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_logging.ENDPOINT, endpoint)
+    with logging_on_loopback(monkeypatch) as service:
         yield service
 
 

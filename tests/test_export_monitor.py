@@ -18,13 +18,15 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import outlay
 from goodput_log import Job, MemoryLog
-from google_stand_ins import Monitoring, monitoring_handlers, serve
+from google_stand_ins import Monitoring, logging_on_loopback, monitoring_on_loopback
 from outlay.clock import SYSTEM
+from outlay.compat.ml_goodput_measurement.monitoring_elastic import ElasticGoodputMonitor
 from outlay.errors import InvalidValue
-from outlay.export import cloud_monitoring
+from outlay.export.cloud_logging import CloudLogger
 from outlay.export.gcp import GCPOptions
 from outlay.export.monitor import GoodputMonitor
 from outlay.export.sinks import JsonLinesFile
+from outlay.export.uploaders import ProcessUploader
 
 SOON_S = 60.0
 PROGRAM = Path(__file__).parent / "programs" / "monitored.py"
@@ -40,9 +42,7 @@ def nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def cloud(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
-    service = Monitoring()
-    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+    with monitoring_on_loopback(monkeypatch) as service:
         yield service
 
 
@@ -212,9 +212,12 @@ def test_a_disabled_monitor_does_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "tb").exists()
 
 
-def test_only_rank_0_monitors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("setting", [("RANK", "3"), ("OUTLAY_DISABLED", "1")])
+def test_only_rank_0_monitors_and_only_where_outlay_is_on(
+    setting: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     train(tmp_path / "run")
-    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv(*setting)
     watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
     watching.start_goodput_uploader()
     watching.stop_goodput_uploader()
@@ -287,6 +290,76 @@ def test_a_log_that_cannot_be_read_is_counted(tmp_path: Path) -> None:
 def test_an_interval_must_be_positive(interval: float, tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="a positive number of seconds"):
         monitor(tmp_path, upload_interval=interval)
+
+
+def test_a_log_in_the_cloud_is_watched_by_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out.jsonl"
+    with logging_on_loopback(monkeypatch):
+        log = CloudLogger("job", "log", project_id="p")
+        for payload in Job("job").start(0).steps(0, 11, at=0).end(11).payloads:
+            log.write_cloud_logging_entry(payload)
+        log.flush()
+        watching = monitor(
+            tmp_path,
+            cloud_logger=log,
+            cache_dir=str(tmp_path / "cache"),
+            sinks=[JsonLinesFile(str(output))],
+        )
+        watching.start_goodput_uploader()
+        watching.stop_goodput_uploader()
+    assert {row["value"] for row in rows(output) if row["name"] == "goodput/goodput"} == {100}
+    assert (tmp_path / "cache" / "job_timeline.jsonl").exists()
+
+
+def test_an_elastic_monitor_uploads_how_slices_are_used(tmp_path: Path, cloud: Monitoring) -> None:
+    with outlay.run("model", dir=tmp_path / "run") as run:
+        run.set_slices(1, 4, 2)
+        for _ in range(5):
+            with run.step():
+                SYSTEM.sleep(0.002)
+    watching = ElasticGoodputMonitor(
+        "job",
+        "log",
+        None,
+        30,
+        True,
+        include_slice_efficiency=True,
+        gcp_options=CLOUD,
+        final_flush_timeout_seconds=60,
+        run_dir=tmp_path / "run",
+    )
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert cloud.value("stepping_slice_efficiency", window_type="CUMULATIVE") == 0.25
+    assert cloud.value("available_slice_efficiency", rolling_window_size="0") == 0.5
+
+
+def test_an_uploader_that_dies_is_counted_and_training_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    output = tmp_path / "out.jsonl"
+    train(tmp_path / "run")
+    watching = monitor(tmp_path / "run", sinks=[JsonLinesFile(str(output))])
+    watching.start_goodput_uploader()
+    until(lambda: bool(rows(output)))
+    (uploader,) = watching._uploaders.values()
+    assert isinstance(uploader, ProcessUploader)
+    uploader._process.kill()
+    watching.stop_goodput_uploader()
+    assert watching.tally.trouble == "the uploader ended with -9"
+    assert "were lost" in caplog.text
+
+
+def test_an_uploader_that_cannot_be_started_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    watching = monitor(tmp_path / "run", tensorboard_dir=tmp_path / "tb")
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert "cannot start the goodput uploader: FileNotFoundError" in watching.tally.trouble
 
 
 # Bad ends

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from google_stand_ins import Monitoring, monitoring_handlers, serve
-from outlay.export import cloud_monitoring
+from google_stand_ins import Monitoring, monitoring_on_loopback
+from outlay.errors import MissingExtra
 from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import (
     CloudMonitoring,
@@ -131,9 +132,7 @@ def test_nothing_new_is_nothing_written(place: Place) -> None:
 @pytest.fixture
 def monitoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
-    service = Monitoring()
-    with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+    with monitoring_on_loopback(monkeypatch) as service:
         yield service
 
 
@@ -145,6 +144,22 @@ def test_the_cloud_is_a_sink_like_any_other(monitoring: Monitoring) -> None:
     sink.write(deviation(4, 0.5))
     assert monitoring.value("step_time_deviation") == 0.25
     sink.close()
+
+
+@pytest.mark.parametrize(
+    ("destination", "library", "extra"),
+    [
+        (TensorBoard("tb"), "tensorboard.compat.proto.event_pb2", "tensorboard"),
+        (CloudMonitoring("job", GCPOptions("p", "l")), "google.cloud", "gcp"),
+    ],
+)
+def test_a_missing_library_is_named(
+    destination: Destination, library: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(MissingExtra, match=rf"outlay\[{extra}\]"):
+        open_sink(destination)
 
 
 def test_a_torn_line_and_strange_lines_do_not_stop_a_file(tmp_path: Path) -> None:

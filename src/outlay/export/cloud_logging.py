@@ -125,7 +125,7 @@ class CloudLogger:
             timeout=TIMEOUT_S,
         ):
             entries.append(MessageToDict(LogEntry.pb(found).json_payload))
-            last = (found.timestamp.astimezone(UTC), found.insert_id)
+            last = (_to_microseconds(found.timestamp), found.insert_id)
         return entries, last
 
     def _filter(self, start: datetime, end: datetime, last: EntryInfo | None) -> str:
@@ -193,6 +193,11 @@ def _project(given: str | None) -> str:
         expected = "a project: this machine has no metadata service that names one"
         raise InvalidValue("project_id", given, expected)
     return chosen
+
+
+def _to_microseconds(moment: datetime) -> datetime:
+    """Return a plain datetime; an entry whose nanoseconds this cuts off may be read twice."""
+    return datetime.combine(moment.date(), moment.timetz()).astimezone(UTC)
 
 
 def _quoted(moment: datetime) -> str:

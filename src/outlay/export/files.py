@@ -9,6 +9,7 @@ from __future__ import annotations
 import csv
 import fcntl
 import io
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from outlay.goodput.readings import Reading
 COLUMNS = ("time", "name", "value", "step", "window_s")
 
 
-class _FileSink:
+class _FileSink(ABC):
     """Appends rows that are new."""
 
     def __init__(self, path: Path) -> None:
@@ -41,14 +42,16 @@ class _FileSink:
         told = [scalar.step for scalar in new if scalar.name == STEP_DEVIATION]
         self._last_step = max([self._last_step, *told])
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - there is nothing to do, in any file
         """Nothing is held open."""
 
+    @abstractmethod
     def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
-        raise NotImplementedError
+        """Return rows as they stand in the file; the first ones of all may need a header."""
 
+    @abstractmethod
     def _last_deviation(self) -> int:
-        raise NotImplementedError
+        """Return the last step whose deviation the file has; -1 without one."""
 
 
 class CsvSink(_FileSink):

@@ -38,8 +38,9 @@ FLUSH_TIMEOUT_S = 10.0
 class GoodputMonitor:
     """Uploads what became of a job, at intervals, beside its training.
 
-    Only rank 0 monitors, and only where it is enabled. Each uploader is a process of its own; for
-    a ``cloud_logger`` that only this process can read it is a thread.
+    Only rank 0 monitors, and only where it is enabled; ``OUTLAY_DISABLED=1`` disables it. Each
+    uploader is a process of its own; for a ``cloud_logger`` that only this process can read it is a
+    thread.
 
     Args:
         job_name: The full name of the job.
@@ -96,7 +97,7 @@ class GoodputMonitor:
         self._log = _described(job_name, cloud_logger, run_dir, max_logs_retention_period)
         self._logger = cloud_logger if self._log is None else None
         self._logger_name = logger_name
-        self._enabled = monitoring_enabled and facts.rank(os.environ) == 0
+        self._enabled = monitoring_enabled and facts.rank(os.environ) == 0 and not _switched_off()
         self._pathways = pathway_enabled
         self._breakdown = include_badput_breakdown
         self._deviation = include_step_deviation
@@ -270,6 +271,10 @@ def _described(
     if logger is not None:
         return None
     return RunLog(str(Path(run_dir).absolute() if run_dir else run_dir_of_job(job_name)))
+
+
+def _switched_off() -> bool:
+    return os.environ.get("OUTLAY_DISABLED", "") not in ("", "0")
 
 
 def _positive(name: str, value: float) -> float:

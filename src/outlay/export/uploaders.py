@@ -42,12 +42,16 @@ class ProcessUploader:
     def __init__(self, upload: Upload, finish_s: float) -> None:
         self._output: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed by let_go
         self._last = Tally()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "outlay.export.worker"],
-            stdin=subprocess.PIPE,
-            stdout=self._output,
-            start_new_session=True,  # Ctrl-C is for the training; this ends after it.
-        )
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "outlay.export.worker"],
+                stdin=subprocess.PIPE,
+                stdout=self._output,
+                start_new_session=True,  # Ctrl-C is for the training; this ends after it.
+            )
+        except OSError:
+            self._output.close()
+            raise
         self._say(msgspec.json.encode(Order(upload=upload, finish_s=finish_s)) + b"\n")
 
     def tally(self) -> Tally:
@@ -67,11 +71,12 @@ class ProcessUploader:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._process.returncode:
-            last = self.tally()
-            trouble = f"the uploader ended with {self._process.returncode}"
-            self._last = msgspec.structs.replace(last, lost=last.lost + 1, trouble=trouble)
+        code = self._process.returncode
         self.let_go()
+        if code:
+            lost = self._last.lost + 1
+            trouble = f"the uploader ended with {code}"
+            self._last = msgspec.structs.replace(self._last, lost=lost, trouble=trouble)
 
     def let_go(self) -> None:
         """Do not wait: its input ends, so that it uploads a last time and ends."""

@@ -1,0 +1,123 @@
+"""One uploader's loop: what it asks, what it hands on, what it counts."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from goodput_log import Job, MemoryLog
+from outlay.export import uploads
+from outlay.export.sinks import CsvFile, Destination
+from outlay.export.uploads import Goodput, Question, StepDeviation, Tally, Upload, Uploads, Windows
+from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
+
+SOON_S = 60.0
+AGES_S = 10**9  # The jobs of these tests are of the past.
+
+
+class Memory:
+    """A sink that keeps readings; it cannot be opened the first so many times."""
+
+    def __init__(self, refusals: int = 0) -> None:
+        self.readings: list[Reading] = []
+        self.closed = False
+        self.refusals = refusals
+
+    def open(self, _: Destination) -> Memory:
+        if self.refusals:
+            self.refusals -= 1
+            raise ConnectionError("not yet")
+        return self
+
+    def write(self, reading: Reading) -> None:
+        self.readings.append(reading)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.fixture
+def sink(monkeypatch: pytest.MonkeyPatch) -> Memory:
+    sink = Memory()
+    monkeypatch.setattr(uploads, "open_sink", sink.open)
+    return sink
+
+
+def loop(question: Question, log: MemoryLog, *, interval_s: float = 3600) -> Uploads:
+    places = (CsvFile("in memory"),)
+    upload = Upload(
+        job_name="job",
+        logger_name="log",
+        question=question,
+        destinations=places,
+        interval_s=interval_s,
+    )
+    return Uploads(upload, log)
+
+
+def job() -> MemoryLog:
+    return MemoryLog(Job().start(0).steps(0, 11, at=0).payloads)
+
+
+def test_a_step_s_deviation_is_asked_for_once(sink: Memory) -> None:
+    log = job()
+    asking = loop(StepDeviation(), log)
+    asking.once()
+    log.entries += Job().steps(11, 3, at=11).payloads
+    asking.once()
+    asking.finish(SOON_S, final=True)
+    told = [list(r.deviations_s) for r in sink.readings if isinstance(r, DeviationReading)]
+    assert told == [list(range(10)), [10, 11, 12], []]
+
+
+def test_badput_percentages_are_left_out_unless_wanted(sink: Memory) -> None:
+    for breakdown in (False, True):
+        loop(Goodput(breakdown=breakdown), job()).finish(SOON_S, final=True)
+    shares = [bool(r.badput_percent) for r in sink.readings if isinstance(r, GoodputReading)]
+    assert shares == [False, True]
+
+
+def test_a_window_without_job_time_does_not_stop_the_others(sink: Memory) -> None:
+    asking = loop(Windows(sizes_s=(1, AGES_S)), MemoryLog([*job().entries, *ended().entries]))
+    asking.finish(SOON_S, final=True)
+    sizes = [r.window_s for r in sink.readings if isinstance(r, WindowReading)]
+    assert sizes == [AGES_S]
+    assert asking.tally == Tally(uploaded=1)
+
+
+def ended() -> MemoryLog:
+    return MemoryLog(Job().end(11).payloads)
+
+
+def test_a_sink_that_cannot_be_opened_is_opened_again(sink: Memory) -> None:
+    sink.refusals = 2
+    asking = loop(Goodput(), job())
+    for _ in range(2):
+        asking.once()
+    asking.finish(SOON_S, final=True)
+    assert asking.tally == Tally(uploaded=1, lost=2, trouble="ConnectionError: not yet")
+
+
+def test_nothing_logged_yet_is_no_loss(sink: Memory) -> None:
+    asking = loop(Goodput(), MemoryLog())
+    asking.finish(SOON_S, final=True)
+    assert asking.tally == Tally()
+    assert sink.readings == []
+
+
+def test_without_a_last_upload_nothing_is_asked(sink: Memory) -> None:
+    asking = loop(Goodput(), job())
+    asking.once()
+    asking.finish(SOON_S, final=False)
+    assert len(sink.readings) == 1
+    assert sink.closed
+
+
+def test_it_asks_at_intervals_until_it_is_stopped(sink: Memory) -> None:
+    stop = threading.Event()
+    asking = loop(Goodput(), job(), interval_s=0.001)
+    rounds = iter([True, True, True, False])
+    asking.run(stop, go_on=lambda: next(rounds))
+    asking.finish(SOON_S, final=False)
+    assert len(sink.readings) == 3
