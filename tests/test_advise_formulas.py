@@ -146,7 +146,7 @@ def test_a_power_law_is_recovered_without_noise(c: float, a: float, alpha: float
 def learning_curve(
     g: np.random.Generator, kind: int, epochs: int
 ) -> tuple[list[float], list[float]]:
-    """A noisy curve of one of five kinds, three of them of no fitted family; and the true one."""
+    """A noisy curve of one of five kinds, two of them of no fitted family; and the true one."""
     t = np.arange(1, epochs + 1)
     c, a = g.uniform(0.6, 0.95), g.uniform(0.1, 0.5)
     kinds: list[Callable[[], Any]] = [
