@@ -352,6 +352,18 @@ def test_an_uploader_that_dies_is_counted_and_training_goes_on(
     assert "were lost" in caplog.text
 
 
+def test_an_uploader_that_stands_still_is_ended_in_time(tmp_path: Path) -> None:
+    watching = monitor(
+        tmp_path / "run", tensorboard_dir=tmp_path / "tb", final_flush_timeout_seconds=0.1
+    )
+    watching.start_goodput_uploader()
+    (uploader,) = watching._uploaders.values()
+    assert isinstance(uploader, ProcessUploader)
+    uploader._process.send_signal(signal.SIGSTOP)
+    watching.stop_goodput_uploader()
+    assert watching.tally.trouble == "the uploader ended with -9"
+
+
 def test_an_uploader_that_cannot_be_started_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
