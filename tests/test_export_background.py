@@ -49,6 +49,9 @@ def test_work_that_hangs_holds_up_neither_offering_nor_the_end() -> None:
     background.abandon()
     assert background.outcome.lost == 21
     let_go.set()
+    background.offer(0)
+    assert background.drain(SOON_S)
+    assert background.outcome.done == 1, "what was given up is not done as well"
 
 
 def test_a_failure_is_counted_and_said_once(caplog: pytest.LogCaptureFixture) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -27,6 +28,8 @@ from outlay.export.gcp import GCPOptions
 from outlay.export.monitor import GoodputMonitor
 from outlay.export.sinks import JsonLinesFile
 from outlay.export.uploaders import ProcessUploader
+from outlay.export.uploads import Tally
+from outlay.export.worker import TALLY_BYTES, padded
 
 SOON_S = 60.0
 PROGRAM = Path(__file__).parent / "programs" / "monitored.py"
@@ -131,6 +134,8 @@ def test_uploads_go_on_while_the_job_runs(tmp_path: Path) -> None:
         watching.start_goodput_uploader()
         with run.step():
             pass
+        until(lambda: watching.tally.uploaded >= 1)
+        until(lambda: watching.tally.uploaded >= 3)
         until(lambda: len({row["time"] for row in rows(output)}) >= 3)
     watching.stop_goodput_uploader(skip_final_flush=True)
     assert watching.tally.lost == 0
@@ -352,6 +357,18 @@ def test_an_uploader_that_dies_is_counted_and_training_goes_on(
     assert "were lost" in caplog.text
 
 
+def test_an_uploader_that_stands_still_is_ended_in_time(tmp_path: Path) -> None:
+    watching = monitor(
+        tmp_path / "run", tensorboard_dir=tmp_path / "tb", final_flush_timeout_seconds=0.1
+    )
+    watching.start_goodput_uploader()
+    (uploader,) = watching._uploaders.values()
+    assert isinstance(uploader, ProcessUploader)
+    uploader._process.send_signal(signal.SIGSTOP)
+    watching.stop_goodput_uploader()
+    assert watching.tally.trouble == "the uploader ended with -9"
+
+
 def test_an_uploader_that_cannot_be_started_is_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,6 +377,14 @@ def test_an_uploader_that_cannot_be_started_is_counted(
     watching.start_goodput_uploader()
     watching.stop_goodput_uploader()
     assert "cannot start the goodput uploader: FileNotFoundError" in watching.tally.trouble
+
+
+@pytest.mark.parametrize("trouble", ["", '"' * 1000, "\x00\n" * 500, "größer" * 100])
+def test_a_tally_always_has_the_same_length(trouble: str) -> None:
+    tally = Tally(uploaded=10**12, lost=10**12, trouble=trouble)
+    found = msgspec.json.decode(padded(tally), type=Tally)
+    assert len(padded(tally)) == TALLY_BYTES
+    assert (found.uploaded, found.lost) == (10**12, 10**12)
 
 
 # Bad ends

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
+from urllib.parse import quote
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.errors import InvalidValue, MissingExtra
@@ -146,8 +147,6 @@ class CloudLogger:
 
     @property
     def _full_name(self) -> str:
-        from urllib.parse import quote
-
         return f"projects/{self.project_id}/logs/{quote(self.log_name, safe='')}"
 
     def _send(self, batch: Sequence[_Pending]) -> None:

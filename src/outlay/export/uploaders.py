@@ -6,7 +6,8 @@ libraries and troubles elsewhere. A thread is for a log that only this process c
 
 from __future__ import annotations
 
-import logging
+import contextlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -19,7 +20,6 @@ from outlay.export.uploads import Tally, Upload, Uploads
 from outlay.export.worker import TALLY_BYTES, Order
 from outlay.goodput.logs import GoodputLogger
 
-_log = logging.getLogger("outlay")
 MARGIN_S = 0.5  # What a process may take to end beyond the time that it is given.
 
 
@@ -44,7 +44,7 @@ class ProcessUploader:
         self._last = Tally()
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "outlay.export.worker"],
+                [sys.executable, "-P", "-m", "outlay.export.worker"],
                 stdin=subprocess.PIPE,
                 stdout=self._output,
                 start_new_session=True,  # Ctrl-C is for the training; this ends after it.
@@ -57,9 +57,8 @@ class ProcessUploader:
     def tally(self) -> Tally:
         """Return what was uploaded and lost so far."""
         if not self._output.closed:
-            self._output.seek(0)
-            text = self._output.read(TALLY_BYTES).strip()
-            if text:
+            text = os.pread(self._output.fileno(), TALLY_BYTES, 0)
+            with contextlib.suppress(msgspec.DecodeError):  # None yet, or one half replaced.
                 self._last = msgspec.json.decode(text, type=Tally)
         return self._last
 
@@ -88,13 +87,11 @@ class ProcessUploader:
     def _say(self, text: bytes) -> None:
         """Write to the process; nothing more when the text is empty."""
         assert self._process.stdin is not None
-        try:
+        with contextlib.suppress(OSError, ValueError):  # It is gone, which its exit code tells.
             self._process.stdin.write(text)
             self._process.stdin.flush()
             if not text:
                 self._process.stdin.close()
-        except (OSError, ValueError):
-            pass  # It is gone, which its exit code tells.
 
 
 class ThreadUploader:

@@ -29,10 +29,10 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
 
 def padded(tally: Tally) -> bytes:
     """Return a tally as it stands in the output: always as long, so that it can be replaced."""
-    short = msgspec.structs.replace(
-        tally, trouble=tally.trouble[:200].encode("ascii", "replace").decode()
-    )
-    return msgspec.json.encode(short).ljust(TALLY_BYTES)[:TALLY_BYTES]
+    plain = "".join(c if c.isascii() and c.isprintable() else "?" for c in tally.trouble[:200])
+    text = msgspec.json.encode(msgspec.structs.replace(tally, trouble=plain)).ljust(TALLY_BYTES)
+    assert len(text) == TALLY_BYTES, "200 characters, each of them escaped, leave room for numbers"
+    return text
 
 
 def main() -> None:
