@@ -249,6 +249,8 @@ grid:
         ("[1, 2]", 1, "a grid is a mapping"),
         ("", 1, "a grid is a mapping"),
         ("a: ]", 1, "cannot be read"),
+        ("a: \x00", 1, "cannot be read"),
+        ("grid:\n- params: {world_size: []}", 2, "a list of one or more"),
         ("name: x", 1, "expected `grid`"),
         ("name: x\ngrid: []", 2, "expected `grid`"),
         ("grid:\n- {params: {a: 1}}\n- 3", 3, "expected a mapping"),

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,8 +71,7 @@ def ended(engine: ProcessEngine, ticket: str) -> Ended:
     raise AssertionError("the task did not end")
 
 
-def until(condition: object, what: str) -> None:
-    assert callable(condition)
+def until(condition: Callable[[], bool], what: str) -> None:
     until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
     while not condition():
         assert SYSTEM.monotonic_ns() < until_ns, what

@@ -7,6 +7,8 @@ import os
 import random
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from outlay.clock import SYSTEM
@@ -42,8 +44,7 @@ def command(grid: Path, root: Path) -> list[str]:
     return [sys.executable, "-m", "outlay", "sweep", *what, "--jobs", "3"]
 
 
-def wait_until(condition: object, what: str) -> None:
-    assert callable(condition)
+def wait_until(condition: Callable[[], bool], what: str) -> None:
     until_ns = SYSTEM.monotonic_ns() + 60 * NS
     while not condition():
         assert SYSTEM.monotonic_ns() < until_ns, what
@@ -67,7 +68,7 @@ def test_a_harness_killed_at_random_points_loses_and_repeats_nothing(tmp_path: P
         kill_after(process, root, chance.randint(1, 12))
         tickets = [e.ticket for e in read_events(root) if e.ticket]
         session = tickets[-1].split("/")[0] + "/" if tickets else "none/"
-        wait_until(lambda mark=session: not carrying(mark), "a run outlived its harness")
+        wait_until(partial(_nothing_carries, session), "a run outlived its harness")
         wait_until(lambda: holder_of(root) is None, "the lock outlived its harness")
     done = subprocess.run(command(grid, root), stdout=subprocess.DEVNULL, check=False)
     assert done.returncode == 0
@@ -78,6 +79,10 @@ def test_a_harness_killed_at_random_points_loses_and_repeats_nothing(tmp_path: P
     for run in manifest.runs:
         assert (root / run / "done").exists()
     _books_are_closed(root)
+
+
+def _nothing_carries(mark: str) -> bool:
+    return not carrying(mark)
 
 
 def _each_completed_once(events: list[Event]) -> None:

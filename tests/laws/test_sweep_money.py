@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
-from unittest import mock
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -129,7 +127,7 @@ def test_a_guarded_sweep_never_spends_past_its_ceiling(
     plan, clock = plan_of(len(does), predicted_s, retries, ceiling), ManualClock()
     machine = Machine(clock, {run.id: one for run, one in zip(plan.runs, does, strict=True)})
     log = MemorySpendLog()
-    with tempfile.TemporaryDirectory() as directory, mock.patch.dict(os.environ, clear=False):
+    with tempfile.TemporaryDirectory() as directory:
         root = Path(directory)
         create(plan, root, {}, clock, cwd=root)
         for looks in [*crashes, None]:

@@ -13,7 +13,7 @@ from typing import Final
 
 WIDTH: Final = 640
 HEIGHT: Final = 360
-_LEFT: Final = 70
+_LEFT: Final = 92
 _RIGHT: Final = 20
 _TOP: Final = 16
 _BOTTOM: Final = 46

@@ -64,10 +64,11 @@ def parse(text: str, source: str) -> Document:
         node = loader.get_single_node()
         lines = _lines(node, source)
         tree = None if node is None else loader.construct_document(node)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         line = mark.line + 1 if mark is not None else 1
-        raise _invalid(source, line, f"cannot be read: {error.problem}") from None
+        raise _invalid(source, line, f"cannot be read: {problem}") from None
     if not isinstance(tree, dict):
         raise _invalid(source, 1, "a grid is a mapping with a list `grid` of entries")
     if "${" not in text:

@@ -97,7 +97,7 @@ def read_grid(text: str, *, source: str, default_name: str) -> Grid:
     problems = Problems(document)
     grid = _read_root(document, problems, default_name)
     if problems.findings:
-        raise InvalidGrid(sorted(problems.findings))
+        raise InvalidGrid(sorted(set(problems.findings)))
     return grid
 
 
