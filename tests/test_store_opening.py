@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -110,6 +112,19 @@ def test_a_password_is_not_in_the_error(monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(StoreUnavailable) as caught:
         open_store()
     assert "hunter2" not in str(caught.value)
+
+
+def test_a_new_file_that_another_holds_is_waited_for(private_home: Path) -> None:
+    with sqlite3.connect(private_home / "outlay.db", check_same_thread=False) as other:
+        other.execute("CREATE TABLE anything (value)")
+        other.commit()
+        other.isolation_level = None
+        other.execute("BEGIN IMMEDIATE")
+        release = threading.Timer(0.2, other.execute, ["ROLLBACK"])
+        release.start()
+        open_store()
+        release.join()
+    other.close()
 
 
 def test_processes_that_open_a_new_store_at_once_all_succeed(private_home: Path) -> None:

@@ -5,6 +5,7 @@ Queries live in the modules beside this one and speak plain SQLAlchemy Core.
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -13,9 +14,11 @@ from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, 
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import OperationalError
 
+from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 
 BUSY_TIMEOUT_MS = 30_000
+_SWITCH_WAIT_S = 0.01
 
 
 class StoreUnavailable(OutlayError):
@@ -50,11 +53,30 @@ def _prepare_sqlite(connection: Any, _record: object) -> None:
     # The driver's own idea of when a transaction begins leaves DDL outside of it; we begin.
     connection.isolation_level = None
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
-    connection.execute("PRAGMA journal_mode = WAL")
+    _use_wal(connection)
     connection.execute("PRAGMA foreign_keys = ON")
     # Survives any crash of a process. A power cut may take the last commits, never the store's
     # consistency; what it holds can be collected or fetched again.
     connection.execute("PRAGMA synchronous = NORMAL")
+
+
+def _use_wal(connection: Any, clock: Clock = SYSTEM) -> None:
+    """Switch the file to a write-ahead log, once for all who will ever open it.
+
+    Of two processes that switch a new file at the same instant one is told that it is locked at
+    once, whatever the busy time-out: so the wait is here.
+    """
+    deadline_ns = clock.monotonic_ns() + BUSY_TIMEOUT_MS * 1_000_000
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode = WAL")
+        except sqlite3.OperationalError as error:
+            is_busy = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+            if not is_busy or clock.monotonic_ns() >= deadline_ns:
+                raise
+            clock.sleep(_SWITCH_WAIT_S)
+        else:
+            return
 
 
 def _begin_sqlite(connection: Connection) -> None:
