@@ -352,6 +352,7 @@ def test_an_uploader_that_dies_is_counted_and_training_goes_on(
     (uploader,) = watching._uploaders.values()
     assert isinstance(uploader, ProcessUploader)
     uploader._process.kill()
+    uploader._process.wait()
     watching.stop_goodput_uploader()
     assert watching.tally.trouble == "the uploader ended with -9"
     assert "were lost" in caplog.text

@@ -45,6 +45,7 @@ class ProcessUploader:
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "outlay.export.worker"],
+                bufsize=0,  # What a dead process does not read must not wait for the next word.
                 stdin=subprocess.PIPE,
                 stdout=self._output,
                 start_new_session=True,  # Ctrl-C is for the training; this ends after it.
@@ -79,19 +80,16 @@ class ProcessUploader:
 
     def let_go(self) -> None:
         """Do not wait: its input ends, so that it uploads a last time and ends."""
-        self._say(b"")
+        assert self._process.stdin is not None
+        self._process.stdin.close()
         self.tally()
         self._output.close()
         self._process.returncode = self._process.poll() or 0  # Nobody waits for it any more.
 
     def _say(self, text: bytes) -> None:
-        """Write to the process; nothing more when the text is empty."""
         assert self._process.stdin is not None
-        with contextlib.suppress(OSError, ValueError):  # It is gone, which its exit code tells.
+        with contextlib.suppress(OSError):  # It is gone, which its exit code tells.
             self._process.stdin.write(text)
-            self._process.stdin.flush()
-            if not text:
-                self._process.stdin.close()
 
 
 class ThreadUploader:
