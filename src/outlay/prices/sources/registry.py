@@ -1,9 +1,14 @@
-"""Sources by the name that a user types."""
+"""Sources by the name that a user types.
+
+Another package adds one with an entry point in ``outlay.prices`` that leads to a function without
+arguments, which returns an ``OfferSource``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from outlay import plugins
 from outlay.errors import InvalidValue, choices
 from outlay.prices.sources.base import OfferSource
 from outlay.prices.sources.gpuhunt_catalog import GpuhuntSource
@@ -30,4 +35,9 @@ def _source(name: str) -> OfferSource:
         return VendorSource(VENDORS[name])
     if name.startswith(_GPUHUNT) and len(name) > len(_GPUHUNT):
         return GpuhuntSource(name.removeprefix(_GPUHUNT))
-    raise InvalidValue("source", name, choices([*VENDORS, f"{_GPUHUNT}PROVIDER"]))
+    announced = plugins.load(plugins.PRICES, name)
+    if announced is not None:
+        source: OfferSource = announced()
+        return source
+    known = [*VENDORS, f"{_GPUHUNT}PROVIDER", *plugins.names(plugins.PRICES)]
+    raise InvalidValue("source", name, choices(known))
