@@ -1,0 +1,76 @@
+"""The shell of every page: one file that opens offline, in light and dark, on a phone and on paper.
+
+Pure: text in, text out. Whatever came from a log is escaped here or in ``svg``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from typing import Final
+
+from outlay.report import svg
+
+_STYLE: Final = """
+:root{--ink:#1b1b1b;--paper:#fff;--soft:#6b6b6b;--line:#d9d9d9;--c0:#0072b2;--c1:#d55e00;
+--c2:#009e73;--c3:#cc79a7;--c4:#b8860b;--c5:#56b4e9;--c6:#000}
+@media (prefers-color-scheme:dark){:root{--ink:#eee;--paper:#16181c;--soft:#a8adb5;--line:#3a3f47;
+--c0:#56b4e9;--c1:#e69f00;--c2:#2bc79a;--c3:#e39fc4;--c4:#f0e442;--c5:#7cc4ff;--c6:#fff}}
+@media print{:root{--ink:#000;--paper:#fff;--soft:#444;--line:#bbb}section{break-inside:avoid}}
+*{box-sizing:border-box}body{margin:0 auto;padding:1rem;max-width:60rem;color:var(--ink);
+background:var(--paper);font:16px/1.5 system-ui,sans-serif}h1{font-size:1.5rem}
+h2{font-size:1.15rem;margin-top:2rem}.verdict{font-size:1.1rem;border-left:4px solid var(--c0);
+padding-left:.8rem}svg{width:100%;height:auto;display:block}.wide{overflow-x:auto}
+table{border-collapse:collapse;font-size:.9rem}th,td{padding:.3rem .6rem;text-align:left;
+border-bottom:1px solid var(--line);white-space:nowrap}td.n{text-align:right;
+font-variant-numeric:tabular-nums}p.note{color:var(--soft);font-size:.9rem}
+text{fill:var(--ink);font:12px system-ui,sans-serif}.tick{fill:var(--soft)}.rule{stroke:var(--line)}
+.front{fill:none;stroke:var(--c1);stroke-width:2}.dot{fill:var(--c0)}.best{fill:var(--c1);
+stroke:var(--ink)}.bar{fill:var(--c0)}.bad{fill:none;stroke:var(--c1);stroke-width:2}
+.cross{fill:var(--c1);font-weight:bold}.curve{fill:none;stroke-width:2}
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0;list-style:none;font-size:.85rem}
+.legend svg{display:inline-block;width:1.6rem;height:.6rem;vertical-align:middle}
+@media (max-width:40rem){svg text{font-size:17px}.legend{font-size:.8rem}}
+"""
+_CURVES: Final = "".join(f".c{n}{{stroke:var(--c{n})}}" for n in range(svg.COLOURS))
+
+
+def whole_page(title: str, verdict: str, parts: Iterable[str]) -> str:
+    """Return a page as HTML without any reference to the outside."""
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width,initial-scale=1">'
+        '<meta name="color-scheme" content="light dark">'
+        f"<title>{escape(title)}</title><style>{_STYLE}{_CURVES}</style></head>"
+        f'<body><h1>{escape(title)}</h1><p class="verdict">{escape(verdict)}</p>'
+        f"{''.join(parts)}</body></html>\n"
+    )
+
+
+def section(title: str, *parts: str) -> str:
+    """Return a part of a page under its heading."""
+    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
+
+
+def note(text: str) -> str:
+    """Return a line that says what a chart or table rests on."""
+    return f'<p class="note">{escape(text)}</p>'
+
+
+def legend(labels: Iterable[str]) -> str:
+    """Return which curve is whose, in the order in which they are drawn."""
+    items = (f"<li>{svg.stroke(n)} {escape(label)}</li>" for n, label in enumerate(labels))
+    return f'<ul class="legend">{"".join(items)}</ul>'
+
+
+def table(headings: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
+    """Return a table; numbers align right, and a wide one scrolls by itself."""
+    head = "".join(f"<th>{escape(text)}</th>" for text in headings)
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in cells)
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{lines}</table></div>'
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, int | float):
+        return f'<td class="n">{value:.4g}</td>'
+    return f"<td>{escape('' if value is None else str(value))}</td>"
