@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from browser import DESKTOP, PHONE, look_at
 from outlay.report.latex import escaped, table
 from outlay.report.svg import pareto
 from outlay.report.sweep_page import page
@@ -90,28 +88,8 @@ def test_a_point_is_on_the_front_unless_another_beats_it(points: list[tuple[int,
         assert best is not beaten
 
 
-def browser() -> str:
-    found = shutil.which("chromium")
-    if found is None:
-        assert os.environ.get("CI") != "true", "chromium must be installed in CI"
-        pytest.skip("chromium is not installed")
-    return found
-
-
-def test_a_browser_shows_charts_that_fit_the_width_of_a_phone(tmp_path: Path) -> None:
-    measure = (
-        "<script>document.title=[document.documentElement.scrollWidth,innerWidth,"
-        "document.querySelectorAll('svg[role]').length].join(' ')</script>"
-    )
-    source = tmp_path / "report.html"
-    source.write_text(report().replace("</body>", f"{measure}</body>"))
-    done = subprocess.run(
-        [browser(), "--headless", "--no-sandbox", "--disable-gpu", "--window-size=500,900",
-         f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom", source.as_uri()],
-        check=True, capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    found = re.search(r"<title>(\d+) (\d+) (\d+)</title>", done.stdout)
-    assert found is not None
-    page_width, window_width, charts = map(int, found.groups())
-    assert page_width <= window_width
-    assert charts == 5
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_a_browser_shows_charts_that_fit_its_width(tmp_path: Path, width: int) -> None:
+    seen = look_at(report(), tmp_path, width=width)
+    assert seen.page_width <= seen.window_width
+    assert (seen.charts, seen.empty_charts) == (5, 0)

@@ -13,14 +13,10 @@ from rich.markup import escape
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cli.sweep_live import show_while, status_table
 from outlay.clock import SYSTEM
-from outlay.report.latex import table
-from outlay.report.sweep_page import page
-from outlay.sweep.aggregate.aggregator import aggregate, write_reports
-from outlay.sweep.aggregate.comparison import verdict
+from outlay.report.sweep_files import SweepFiles, write_sweep_files
 from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
-from outlay.sweep.journal import read_events
 from outlay.sweep.lock import holder_of
 from outlay.sweep.manifest import Manifest, counts, read_manifest
 from outlay.sweep.plan import Plan
@@ -170,18 +166,18 @@ def show_aggregate(
     """
     del enable_aggregator
     chosen = directory or root or (manifest.parent if manifest else Path())
-    now_ns = SYSTEM.wall_ns()
-    summary = aggregate(chosen, now_ns, allow_missing=allow_missing)
-    reports = write_reports(chosen, summary, now_ns, output)
-    html = reports.markdown.with_name("report.html")
-    html.write_text(page(summary.name, summary.subjects, summary.rows, read_events(chosen)))
-    html.with_name("table.tex").write_text(table(summary.rows))
+    files = write_sweep_files(chosen, SYSTEM.wall_ns(), output=output, allow_missing=allow_missing)
+    show_sweep_files(files, as_json=as_json)
+
+
+def show_sweep_files(files: SweepFiles, *, as_json: bool) -> None:
+    """Say which configuration was best and where the reports are."""
     if as_json:
-        written = {"csv": reports.csv, "markdown": reports.markdown, "html": html}
-        print_json(written | {"runs": summary.rows})
+        written = {"csv": files.csv, "markdown": files.markdown, "html": files.html}
+        print_json(written | {"verdict": files.verdict, "runs": files.summary.rows})
         return
-    console.print(verdict(summary.subjects, summary.rows), soft_wrap=True, markup=False)
-    console.print(f"{html}\n{reports.markdown}\n{reports.csv}", soft_wrap=True, markup=False)
+    console.print(files.verdict, soft_wrap=True, markup=False)
+    console.print(f"{files.html}\n{files.markdown}\n{files.csv}", soft_wrap=True, markup=False)
 
 
 def _ask(plan: Plan) -> None:

@@ -113,6 +113,10 @@ class AttemptTimeline:
         """Return the own time of one step record."""
         return int(self._own[index + 1] - self._own[index])
 
+    def own_times(self) -> Ints:
+        """Return the own time of every step record."""
+        return np.diff(self._own)
+
     def before(self, t_ns: int) -> dict[str, int]:
         """Return the nanoseconds of each phase between the attempt's start and ``t_ns``."""
         index = int(np.searchsorted(self._steps.end, t_ns, side="right"))

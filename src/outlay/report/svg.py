@@ -106,7 +106,8 @@ def _widened(values: Sequence[float]) -> tuple[float, float]:
     return low - margin, high + margin
 
 
-def _svg(title: str, body: str, height: int = HEIGHT) -> str:
+def picture(title: str, body: str, height: int = HEIGHT) -> str:
+    """Return shapes as a picture that scales with the page and names itself to screen readers."""
     return (
         f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}" '
         f'xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>{body}</svg>'
@@ -125,7 +126,7 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
         for p in points
     )
     body = f'{axes.frame(x_title, y_title)}<polyline class="front" points="{line}"/>{marks}'
-    return _svg(f"{y_title} against {x_title}", body)
+    return picture(f"{y_title} against {x_title}", body)
 
 
 def pareto(points: Sequence[tuple[float, float]], *, more_is_better: bool) -> list[bool]:
@@ -145,7 +146,7 @@ def curves(lines: Sequence[Curve], *, x_title: str, y_title: str) -> str:
             f'<polyline {_stroke(index)} points="{path}"><title>{escape(line.label)}</title>'
             "</polyline>"
         )
-    return _svg(f"{y_title} along {x_title}", axes.frame(x_title, y_title) + "".join(drawn))
+    return picture(f"{y_title} along {x_title}", axes.frame(x_title, y_title) + "".join(drawn))
 
 
 def stroke(index: int) -> str:
@@ -176,7 +177,7 @@ def bars(parts: Sequence[Bar], *, title: str) -> str:
             f"{escape(part.text)}</text>"
         )
         at += part.value
-    return _svg(title, "".join(rows), height)
+    return picture(title, "".join(rows), height)
 
 
 def gantt(stretches: Sequence[Stretch], *, title: str) -> str:
@@ -205,4 +206,4 @@ def gantt(stretches: Sequence[Stretch], *, title: str) -> str:
         f'<text class="tick" x="{WIDTH - 20}" y="{height - 6}" text-anchor="end">'
         f"{last:.4g} s</text>"
     )
-    return _svg(title, "".join(drawn), height)
+    return picture(title, "".join(drawn), height)

@@ -99,6 +99,11 @@ def read_manifest(root: Path, clock: Clock = SYSTEM) -> Manifest:
     return Manifest(root, document, static, fold(read_events(root)), clock)
 
 
+def is_sweep(directory: Path) -> bool:
+    """Say whether a directory holds a sweep."""
+    return (directory / NAME).is_file()
+
+
 def bring_up_to_date(root: Path) -> None:
     """Rewrite the manifest from the journal, for a harness that cannot any more."""
     read_manifest(root).write()

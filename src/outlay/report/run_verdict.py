@@ -1,0 +1,47 @@
+"""A run in two sentences: what it got for its money, and where most of the rest went. Pure."""
+
+from __future__ import annotations
+
+from outlay.goodput import phases as ph
+from outlay.goodput.summary import GoodputSummary, PhaseRow
+from outlay.report.run_account import RunAccount
+from outlay.units.quantity import duration_text
+
+
+def verdict(account: RunAccount) -> str:
+    """Return what a reader in a hurry should know."""
+    summary = account.summary
+    if summary.goodput is None:
+        return "Nothing happened yet: the run has no wall time."
+    state = "So far" if summary.alive else "In all"
+    price = "no price" if summary.cost is None else str(summary.cost)
+    spent = f"{state} {duration_text(summary.wall_ns)} of wall time, {price}"
+    if summary.progress.last_step is None:
+        return f"{spent}; no steps were recorded, so nobody knows how much of it was productive."
+    return f"{spent}, {summary.goodput:.1%} of it productive. {_loss(summary)}{_stop(account)}"
+
+
+def _loss(summary: GoodputSummary) -> str:
+    """Say what cost most besides the steps that count."""
+    losses = [row for row in summary.phases if row.phase != ph.STEP]
+    if not losses:
+        return "Nothing was lost."
+    worst = max(losses, key=_worth)
+    amount = duration_text(worst.ns)
+    if worst.cost:
+        amount += f", {worst.cost}"
+    noun = "disruption" if len(summary.disruptions) == 1 else "disruptions"
+    again = f", over {len(summary.disruptions)} {noun}" if summary.disruptions else ""
+    return f"The largest loss was {worst.phase} ({amount}){again}."
+
+
+def _worth(row: PhaseRow) -> tuple[int, int]:
+    return (0 if row.cost is None else row.cost.micros, row.ns)
+
+
+def _stop(account: RunAccount) -> str:
+    if account.budget is None:
+        return ""
+    if account.budget.stop_reason is not None:
+        return f" Its budget stopped it: {account.budget.stop_reason}."
+    return " It is within its budget."

@@ -1,0 +1,183 @@
+"""The report of a run: every part is there, says how it is known, and adds up."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from browser import DESKTOP, PHONE, look_at
+from command_line import outlay
+from ledgers import HOUR, START_NS, Segment, dollars
+from outlay.ledger import Metric
+from outlay.report.blocks import Chart, Document, Figure, Note, Table
+from outlay.report.rendering import to_html, to_markdown
+from outlay.report.run_account import RunAccount, read_account
+from outlay.report.run_document import run_document
+
+LATER_NS = START_NS + 1000 * HOUR
+ABOUT = {"price": dollars(3600), "model": "a <b>", "run_id": "r1", "boot_id": "one"}  # $1 a second
+
+
+def disrupted_run(run_dir: Path) -> RunAccount:
+    """Return a run that was killed after its fifth step and went on from its second."""
+    first = Segment(about=ABOUT)
+    for _ in range(3):
+        first.step(1.0, wait=0.25)
+    first.span("checkpoint_save", 0.5).checkpoint(2)
+    first.step(1.0).step(1.0)
+    second = Segment(start=10.0, about=ABOUT).span("checkpoint_restore", 0.5)
+    for number, seconds in enumerate((1.0, 1.0, 1.0, 9.0, 1.0), 3):
+        second.step(seconds, number=number, tokens=1000)
+    second.add(Metric(t_ns=second.now_ns, name="accuracy", value=0.75)).end()
+    for segment in (first, second):
+        segment.write(run_dir)
+    return read_account(run_dir, LATER_NS)
+
+
+@pytest.fixture
+def account(tmp_path: Path) -> RunAccount:
+    return disrupted_run(tmp_path)
+
+
+@pytest.fixture
+def document(account: RunAccount) -> Document:
+    return run_document(account)
+
+
+def table(document: Document, section: str) -> Table:
+    (blocks,) = (each.blocks for each in document.sections if each.title == section)
+    return next(block for block in blocks if isinstance(block, Table))
+
+
+@pytest.mark.parametrize(
+    "title",
+    [
+        "The run", "Budget", "Where time and money went", "What a unit cost", "Step times",
+        "Checkpoints", "Reliability", "What to change", "What the figures rest on",
+    ],
+)  # fmt: skip
+def test_the_report_has_every_part(document: Document, title: str) -> None:
+    assert title in [section.title for section in document.sections]
+
+
+def test_the_verdict_names_the_money_the_share_and_the_largest_loss(document: Document) -> None:
+    assert re.search(r"In all 23\.5s of wall time, 23\.50 USD, [\d.]+% of it", document.verdict)
+    assert "The largest loss was stall" in document.verdict
+    assert "over 1 disruption" in document.verdict
+
+
+def test_the_phases_sum_to_the_total_to_the_last_digit(account: RunAccount) -> None:
+    shown = table(run_document(account), "Where time and money went")
+    *parts, total = (row[3] for row in shown.rows)
+    assert sum(part.micros for part in parts if part) == total.micros  # type: ignore[attr-defined]
+    assert total == account.summary.cost
+
+
+def test_every_figure_says_how_it_is_known(document: Document) -> None:
+    graded = [
+        block.grade
+        for section in document.sections
+        for block in section.blocks
+        if not isinstance(block, Note)
+    ]
+    assert graded
+    assert set(graded) <= {"measured", "estimated", "assumed"}
+    assert dict(_texts(document))["mean time to failure"] == "estimated"
+
+
+def _texts(document: Document) -> list[tuple[str, str]]:
+    return [(figure.label, figure.grade) for _, figure in document.figures()]
+
+
+def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path: Path) -> None:
+    silent = ABOUT | {"boot_id": ""}
+    Segment(about=silent).step(1).write(tmp_path)
+    Segment(start=5, about=silent).step(1).end().write(tmp_path)
+    report = run_document(read_account(tmp_path, LATER_NS))
+    assert ("cost", "assumed") in _texts(report)
+    assert any(
+        isinstance(block, Note) and "full price is assumed" in block.text
+        for block in report.sections[-1].blocks
+    )
+
+
+def test_the_disruption_is_told_with_its_way_back(document: Document) -> None:
+    (row,) = table(document, "Reliability").rows
+    assert row[1:] == ("killed without a word", "3.8s", "0s", "500.0ms", "0s", "2.0s")
+
+
+def test_the_page_opens_offline_and_escapes_what_it_shows(document: Document) -> None:
+    text = to_html(document).replace("http://www.w3.org/2000/svg", "")
+    assert re.findall(r"(?:src|href)=|https?://|@import|url\(", text) == []
+    assert "a &lt;b&gt;" in text
+    assert "<b>" not in text
+
+
+def test_markdown_says_every_figure_of_the_page(document: Document) -> None:
+    page, text = to_html(document), to_markdown(document)
+    assert "# a \\<b\\>" in text
+    for _, figure in document.figures():
+        assert f"- {figure.label}: {figure.text} ({figure.grade})" in text
+        assert f"<dt>{figure.label}</dt><dd>{figure.text} " in page
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_a_browser_shows_charts_that_fit_its_width(
+    document: Document, tmp_path: Path, width: int
+) -> None:
+    seen = look_at(to_html(document), tmp_path, width=width)
+    charts = sum(isinstance(b, Chart) for section in document.sections for b in section.blocks)
+    assert seen.page_width <= seen.window_width
+    assert (seen.charts, seen.empty_charts) == (charts, 0)
+
+
+def test_a_run_without_steps_or_price_says_so(tmp_path: Path) -> None:
+    Segment().after(5).end().write(tmp_path)
+    report = run_document(read_account(tmp_path, LATER_NS))
+    assert "nobody knows how much of it was productive" in report.verdict
+    assert "No steps were recorded" in to_markdown(report)
+    assert "The run has no price" in to_markdown(report)
+
+
+def test_a_run_of_which_nothing_but_its_start_is_known_has_a_report(tmp_path: Path) -> None:
+    Segment().write(tmp_path)
+    report = run_document(read_account(tmp_path, LATER_NS))
+    assert report.verdict == "Nothing happened yet: the run has no wall time."
+    assert "</html>" in to_html(report)
+
+
+def test_the_command_writes_what_was_asked_for(tmp_path: Path) -> None:
+    disrupted_run(tmp_path / "run")
+    done = outlay(
+        "report", tmp_path / "run", "--html", "--md", "--png", "--output", tmp_path, columns=200
+    )
+    assert done.code == 0
+    assert "The largest loss was stall" in done.out
+    assert (tmp_path / "report.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "report.md").read_text().startswith("# a ")
+    picture = (tmp_path / "report.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 10_000
+
+
+def test_the_command_prints_the_same_figures_as_json(tmp_path: Path) -> None:
+    account = disrupted_run(tmp_path)
+    found = outlay("report", tmp_path, "--json").json
+    assert found["cost"]["cost"]["micros"] == 23_500_000
+    shown = [(figure["label"], figure["grade"]) for figure in found["figures"]]
+    assert shown == _texts(run_document(account))
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_directory_without_a_run_is_refused_in_a_sentence(tmp_path: Path) -> None:
+    done = outlay("report", tmp_path)
+    assert done.code == 2
+    assert "no run log here" in done.err
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_figures_of_a_document_come_with_their_sections(document: Document) -> None:
+    found = list(document.figures())
+    assert ("The run", Figure("steps executed", 10, "10")) in found
