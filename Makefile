@@ -8,7 +8,7 @@ PYTEST_ARGS ?=
 .PHONY: demo test check lint types unit docs bench clean
 
 demo: .venv/.installed
-	$(BIN)/python examples/demo.py
+	$(BIN)/outlay demo
 
 test: .venv/.dev-installed
 	tools/system-packages
@@ -26,7 +26,7 @@ types: .venv/.dev-installed
 
 unit: .venv/.dev-installed
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest -n 2 $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 docs: .venv/.dev-installed
 	$(BIN)/python tools/write-cli-reference

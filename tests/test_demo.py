@@ -1,21 +1,34 @@
-"""The demo: a real training, really killed, really resumed."""
+"""The demo: a real training, really killed and resumed; and all of outlay shown on it, truly."""
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from outlay.demo import dollars
+from outlay.demo.mlp import Mlp
 from outlay.goodput.follower import GoodputFollower
 from outlay.goodput.reliability import disruptions
+from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Metric, read_run
+from outlay.units import Money
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+LIMIT = 8_000_000
+KILLED, PREEMPTED, REFUSED = "002_size_02", "003_size_03", "007_greedy"
+
+# The training by itself.
 
 
 def _spirals(directory: Path, *more: str) -> int:
-    command = [sys.executable, str(EXAMPLES / "mlp.py"), "--dir", str(directory), "--steps", "300"]
+    command = [sys.executable, "-m", "outlay.demo.mlp", "--dir", str(directory), "--steps", "300"]
     return subprocess.run([*command, "--price", "2.50 USD/h", *more], check=False).returncode
 
 
@@ -33,18 +46,170 @@ def test_the_training_is_killed_resumed_and_accounted_for(tmp_path: Path) -> Non
 
 def test_the_training_really_learns(tmp_path: Path) -> None:
     assert _spirals(tmp_path) == 0
-    log = read_run(tmp_path)
-    accuracy = [r.number for r in log.records if isinstance(r, Metric) and r.name == "accuracy"]
+    accuracy = _accuracies(tmp_path)
     assert accuracy[-1] > accuracy[0] > 0.5
 
 
 def test_resuming_continues_the_same_weights(tmp_path: Path) -> None:
-    spec = importlib.util.spec_from_file_location("mlp", EXAMPLES / "mlp.py")
-    assert spec is not None
-    assert spec.loader is not None
-    mlp = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(mlp)
-    model, other = mlp.Mlp(seed=1), mlp.Mlp(seed=2)
+    model, other = Mlp(seed=1), Mlp(seed=2)
     model.save(tmp_path / "checkpoint.npz")
     other.load(tmp_path / "checkpoint.npz")
     assert all((a == b).all() for a, b in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def _accuracies(run_dir: Path) -> list[float]:
+    records = read_run(run_dir).records
+    return [r.number for r in records if isinstance(r, Metric) and r.name == "accuracy"]
+
+
+# The whole of it, once; every law is read off its own output.
+
+
+def _demo(directory: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "outlay", "demo", "--dir", str(directory), *more]
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    directory = tmp_path_factory.mktemp("demo") / "runs"
+    done = subprocess.run(
+        _demo(directory, "--json"),
+        capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def _sweep(demo: dict[str, Any]) -> Path:
+    return Path(demo["dir"]) / "sweep"
+
+
+pytestmark = pytest.mark.xdist_group("demo")
+
+
+def test_one_run_is_preempted_and_a_seventh_refused_while_five_complete(
+    demo: dict[str, Any],
+) -> None:
+    assert demo["after_first_pass"] == {"completed": 5, "preempted": 1, "skipped": 1}
+
+
+def test_a_resume_completes_the_sixth_and_still_refuses_the_seventh(demo: dict[str, Any]) -> None:
+    assert demo["after_resume"] == {"completed": 6, "skipped": 1}
+    assert not (_sweep(demo) / REFUSED / "ledger").exists()
+
+
+def test_only_the_killed_and_the_preempted_run_needed_a_second_attempt(
+    demo: dict[str, Any],
+) -> None:
+    twice = {run for run, attempts in demo["attempts"].items() if attempts > 1}
+    assert twice == {KILLED, PREEMPTED}
+
+
+def test_the_killed_run_was_disrupted_and_the_preempted_ones_wait_was_free(
+    demo: dict[str, Any],
+) -> None:
+    killed = GoodputFollower(_sweep(demo) / KILLED).view(now_ns=2**62)
+    assert [each.reason for each in disruptions(killed.timeline)] == ["killed without a word"]
+    preempted = GoodputFollower(_sweep(demo) / PREEMPTED).view(now_ns=2**62).break_down()
+    assert preempted.phases["recovery"] > 0
+    assert preempted.cost_by_phase["recovery"] == Money(0)
+
+
+def test_every_run_spent_about_its_limit(demo: dict[str, Any]) -> None:
+    for run in list(demo["attempts"])[:6]:
+        cost = GoodputFollower(_sweep(demo) / run).view(now_ns=2**62).break_down().cost
+        assert cost is not None
+        assert cost.micros == pytest.approx(LIMIT, rel=0.25)
+
+
+def test_the_dollars_sum_exactly_to_what_the_guard_captured(demo: dict[str, Any]) -> None:
+    parts = {phase: part["micros"] for phase, part in demo["dollars"].items()}
+    books = BudgetGuard.of_log(_sweep(demo) / "spend.jsonl").log.books()
+    assert sum(parts.values()) == demo["captured"]["micros"] == books.captured()
+    assert parts["step"] > 0
+    assert parts[dollars.OUTSIDE] > 0
+
+
+def test_the_ceiling_held_and_nothing_is_held_any_more(demo: dict[str, Any]) -> None:
+    assert demo["captured"]["micros"] <= demo["ceiling"]["micros"]
+    assert demo["held"] == 0
+    assert demo["guard_sound"] is True
+
+
+def test_three_configurations_are_ranked_with_intervals(demo: dict[str, Any]) -> None:
+    means = [one["mean"] for one in demo["ranking"]]
+    assert means == sorted(means, reverse=True)
+    assert [len(one["runs"]) for one in demo["ranking"]] == [2, 2, 2]
+    assert all(one["half_width"] is not None for one in demo["ranking"])
+
+
+def test_the_smallest_network_learned_with_its_budget(demo: dict[str, Any]) -> None:
+    accuracies = [_accuracies(_sweep(demo) / run) for run in ("001_size_01", "002_size_02")]
+    assert sum(seen[-1] for seen in accuracies) > sum(seen[0] for seen in accuracies)
+
+
+def test_an_evaluation_was_skipped_for_its_budget(demo: dict[str, Any]) -> None:
+    assert demo["skipped_evaluations"] >= 1
+
+
+def test_the_advisor_wants_fewer_checkpoints_and_says_what_that_saves(
+    demo: dict[str, Any],
+) -> None:
+    (advice,) = (each for each in demo["advice"] if each["category"] == "checkpoint")
+    assert advice["estimated_savings"] > 0
+    assert advice["evidence"]
+
+
+def test_the_reports_are_there(demo: dict[str, Any]) -> None:
+    for report in demo["reports"]:
+        assert Path(report).read_text().startswith("<!doctype html>")
+
+
+def test_the_users_own_books_are_left_alone(demo: dict[str, Any]) -> None:
+    assert (Path(demo["dir"]) / "home").is_dir()
+
+
+def test_what_is_not_from_the_demo_is_never_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("precious")
+    done = subprocess.run(_demo(tmp_path), capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 2
+    assert "is not from the demo" in done.stderr
+    assert (tmp_path / "thesis.tex").read_text() == "precious"
+
+
+def test_ctrl_c_while_runs_go_on_ends_them_and_closes_their_books(tmp_path: Path) -> None:
+    directory = tmp_path / "runs"
+    demo = subprocess.Popen(
+        _demo(directory), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert demo.stdout is not None
+    printed = list(_up_to(demo.stdout, "002_size_02 running"))
+    demo.send_signal(signal.SIGINT)
+    rest, _ = demo.communicate(timeout=120)
+    assert demo.returncode == 130
+    assert "The demo was interrupted" in rest, printed
+    assert "Traceback" not in rest
+    assert BudgetGuard.of_log(directory / "sweep" / "spend.jsonl").holds() == ()
+    assert _processes_in(directory) == []
+
+
+def _up_to(lines: Iterator[str], text: str) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if text in line:
+            return
+    pytest.fail(f"{text!r} was never printed")
+
+
+def _processes_in(directory: Path) -> list[int]:
+    """Return the processes that were told of a directory."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            words = (entry / "cmdline").read_bytes() if entry.name.isdigit() else b""
+        except OSError:
+            continue
+        if os.fsencode(directory) in words:
+            found.append(int(entry.name))
+    return found

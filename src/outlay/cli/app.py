@@ -45,6 +45,7 @@ ENTRIES = (
     Entry("advise", "outlay.cli.advise", "show_advice", WHAT_DID_IT_COST),
     Entry("cost-report", "outlay.cli.cost_report", "show_cost_report", WHAT_DID_IT_COST),
     Entry("sweep", "outlay.cli.sweep", "app", WHICH_IS_BEST),
+    Entry("demo", "outlay.cli.demo", "show_demo", THE_BOOKS),
     Entry("report", "outlay.cli.report", "show_report", THE_BOOKS),
     Entry("exec", "outlay.cli.execute", "show_exec", THE_BOOKS),
     Entry("runs", "outlay.cli.books", "show_runs", THE_BOOKS),

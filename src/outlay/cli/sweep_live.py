@@ -54,10 +54,17 @@ class _Lines:
     """Prints a line whenever the status of a run changes."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, tuple[str, int]] = {}
+        self._seen: dict[str, tuple[str, int]] | None = None
 
     def look(self, harness: Harness) -> None:
-        """Print what has changed."""
+        """Print what has changed; what an earlier harness did is no news."""
+        if self._seen is None:
+            earlier = harness.manifest.states.items()
+            self._seen = {
+                run: (state.status, state.attempts)
+                for run, state in earlier
+                if state.status == "completed"
+            }
         for run, state in harness.manifest.states.items():
             now = (state.status, state.attempts)
             if state.status != "pending" and self._seen.get(run) != now:

@@ -73,7 +73,8 @@ def command_of(plan: Plan, run: PlannedRun, place: Place) -> list[str]:
     program = program_of(plan, run, place)
     if run.settings.engine == "torchrun":
         return [*torchrun(run, place), *program]
-    return [place.python, *program] if program[0].endswith(".py") else program
+    is_python = program[0].endswith(".py") or program[0] == "-m"
+    return [place.python, *program] if is_python else program
 
 
 def torchrun(run: PlannedRun, place: Place) -> list[str]:

@@ -113,6 +113,12 @@ def fairness(rows: Sequence[Row]) -> list[Fairness]:
     ]
 
 
+def ranked(subjects: Sequence[Subject], rows: Sequence[Row]) -> list[Replicates]:
+    """Return the configurations, the best mean first, as the target metric understands best."""
+    more_is_better = any(s.target.metric and s.target.direction == "max" for s in subjects)
+    return sorted(replicates(rows), key=lambda one: one.mean, reverse=more_is_better)
+
+
 def best_of(found: Sequence[Replicates], *, direction: str) -> Replicates | None:
     """Return the configuration with the best mean."""
     if not found:

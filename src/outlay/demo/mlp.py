@@ -2,7 +2,9 @@
 
 Run it again in the same directory and it goes on from its last checkpoint:
 
-    python examples/mlp.py --dir runs/spirals --steps 600
+    python -m outlay.demo.mlp --dir runs/spirals --steps 600
+
+Told to give its machine back (SIGUSR2, as clusters send it), it saves a checkpoint and leaves.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +26,15 @@ import outlay
 Floats = NDArray[np.float64]
 BATCH = 256
 CHECKPOINT_EVERY = 100
+PREEMPTED = 75  # EX_TEMPFAIL: try again later.
 
 
-def spirals(count: int, seed: int) -> tuple[Floats, Floats]:
+def spirals(count: int, turns: float, seed: int) -> tuple[Floats, Floats]:
     """Return points on two interleaved spirals and which of the two each is on (0 or 1)."""
     random = np.random.default_rng(seed)
     label = random.integers(0, 2, count)
     radius = np.sqrt(random.uniform(0.05, 1, count))
-    angle = 2.5 * np.pi * radius + np.pi * label
+    angle = turns * np.pi * radius + np.pi * label
     points = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1)
     return points + random.normal(0, 0.02, points.shape), label.astype(float)
 
@@ -69,7 +75,8 @@ class Mlp:
         activations = self.forward(points)
         probability = activations[-1][:, 0]
         error = ((probability - labels) / len(points))[:, None]
-        gradients_w, gradients_b = [], []
+        gradients_w: list[Floats] = []
+        gradients_b: list[Floats] = []
         for layer in reversed(range(len(self.weights))):
             gradients_w.insert(0, activations[layer].T @ error)
             gradients_b.insert(0, error.sum(axis=0))
@@ -101,39 +108,61 @@ class Mlp:
             current[...] = stored
 
 
-def train(
-    directory: Path, model: Mlp, *, steps: int, price: str | None, kill_at: int | None
-) -> None:
-    """Train for ``steps`` steps in all, going on from the checkpoint in ``directory``.
+class Training:
+    """A model, its data and its checkpoint, recorded as a run."""
 
-    Args:
-        directory: Where the run log and the checkpoint go.
-        model: What to train.
-        steps: When to stop.
-        price: Per GPU-hour; None for no price.
-        kill_at: Die of SIGKILL in this step, to show what that costs.
-    """
-    checkpoint = directory / "checkpoint.npz"
-    with outlay.run("spirals-mlp", dir=directory, price=price) as run:
+    def __init__(self, run: outlay.Run, model: Mlp, directory: Path, turns: float) -> None:
+        self._run = run
+        self._model = model
+        self._checkpoint = directory / "checkpoint.npz"
+        self._asked_to_leave = False
         with run.span("training_prep"):
-            points, labels = spirals(20_000, seed=2)
-            held_out = spirals(4_000, seed=3)
+            self._points, self._labels = spirals(20_000, turns, seed=2)
+            self._held_out = spirals(4_000, turns, seed=3)
         if run.resume_step:
             with run.span("checkpoint_restore"):
-                model.load(checkpoint)
-        for batch in run.steps(batches(points, labels, seed=run.resume_step), samples=len_first):
-            loss = model.step(*batch)
+                model.load(self._checkpoint)
+
+    def train(self, *, steps: int, kill_at: int | None) -> None:
+        """Train up to ``steps`` steps in all, or until the budget ends."""
+        run, data = self._run, batches(self._points, self._labels, seed=self._run.resume_step)
+        for batch in run.steps(data, samples=len_first):
+            loss = self._model.step(*batch)
             if run.step_number == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
+            if self._asked_to_leave:
+                self._leave()
             if (run.step_number + 1) % CHECKPOINT_EVERY == 0:
-                with run.span("evaluation"):
-                    run.metric("accuracy", model.accuracy(*held_out))
-                    run.metric("loss", loss)
-                with run.span("checkpoint_save"):
-                    model.save(checkpoint)
-                run.checkpoint_committed()
+                run.metric("loss", loss)
+                self._evaluate()
+                self._save()
             if run.step_number + 1 == steps:
                 break
+        if (run.step_number + 1) % CHECKPOINT_EVERY:
+            self._evaluate()
+
+    def ask_to_leave(self, number: int, frame: FrameType | None) -> None:
+        """Take note that the machine is wanted back; the step that runs is finished first."""
+        del number, frame
+        self._asked_to_leave = True
+
+    def _evaluate(self) -> None:
+        """Measure the accuracy, unless that would not be paid for any more."""
+        if not self._run.allows("evaluation"):
+            self._run.note("evaluation skipped: it no longer fits the budget")
+            return
+        with self._run.span("evaluation"):
+            self._run.metric("accuracy", self._model.accuracy(*self._held_out))
+
+    def _save(self) -> None:
+        with self._run.span("checkpoint_save"):
+            self._model.save(self._checkpoint)
+        self._run.checkpoint_committed()
+
+    def _leave(self) -> NoReturn:
+        self._save()
+        self._run.preempted("its machine was wanted back")
+        sys.exit(PREEMPTED)
 
 
 def len_first(batch: tuple[Floats, Floats]) -> int:
@@ -141,15 +170,24 @@ def len_first(batch: tuple[Floats, Floats]) -> int:
     return len(batch[0])
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Train as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dir", type=Path, required=True)
-    parser.add_argument("--steps", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=1000, help="when to stop")
     parser.add_argument("--price", help='per GPU-hour, such as "1.50 USD/h"')
     parser.add_argument("--kill-at", type=int, help="die of SIGKILL in this step")
     parser.add_argument("--hidden", type=int, default=64, help="units of a hidden layer")
     parser.add_argument("--learning-rate", type=float, default=0.3)
+    parser.add_argument("--turns", type=float, default=2.5, help="the more, the harder to learn")
     parser.add_argument("--seed", type=int, default=1, help="of the first weights")
     given = parser.parse_args()
-    mlp = Mlp(seed=given.seed, hidden=given.hidden, learning_rate=given.learning_rate)
-    train(given.dir, mlp, steps=given.steps, price=given.price, kill_at=given.kill_at)
+    model = Mlp(seed=given.seed, hidden=given.hidden, learning_rate=given.learning_rate)
+    with outlay.run("spirals-mlp", dir=given.dir, price=given.price) as run:
+        training = Training(run, model, given.dir, given.turns)
+        signal.signal(signal.SIGUSR2, training.ask_to_leave)
+        training.train(steps=given.steps, kill_at=given.kill_at)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""``outlay demo``: the whole of outlay on a small real training, in about half a minute."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.advise.run_advice import advise_run
+from outlay.cli.advise import print_advice
+from outlay.cli.output import AsJson, console, new_table, print_json
+from outlay.cli.sweep import render_plan
+from outlay.cli.sweep_live import show_while
+from outlay.clock import SYSTEM
+from outlay.cost.reading import RunReading, read_whole_run
+from outlay.demo import dollars
+from outlay.demo.grid import JOBS, PRICE, Stakes, grid_text
+from outlay.demo.mishaps import Mishap, Mishaps
+from outlay.demo.overhead import recording_ns_per_step
+from outlay.errors import OutlayError
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.ledger import Note, read_run
+from outlay.report.rendering import to_html
+from outlay.report.run_account import read_account
+from outlay.report.run_document import run_document
+from outlay.report.sweep_files import SweepFiles, write_sweep_files
+from outlay.sweep.aggregate.comparison import ranked
+from outlay.sweep.files import plan_file
+from outlay.sweep.harness import Harness
+from outlay.sweep.money import SPEND_LOG
+from outlay.sweep.plan import Plan
+from outlay.sweep.sweeps import HowToRun, Result, resume, start
+from outlay.units import Money
+from outlay.units.money import MICROS
+from outlay.units.quantity import duration_text
+
+MARK = ".outlay-demo"
+_SWEEP = "sweep"
+
+
+class NotOurs(OutlayError):
+    """The demo would have to overwrite what it did not write."""
+
+    exit_code = 2
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(f"{directory} exists and is not from the demo; name another with --dir")
+
+
+def show_demo(
+    directory: Annotated[
+        Path, typer.Option("--dir", help="Where everything goes; an earlier demo is replaced.")
+    ] = Path("demo-runs"),
+    limit: Annotated[
+        str, typer.Option(help="What each run may spend; a dollar buys a second.")
+    ] = "8 USD",
+    as_json: AsJson = False,
+) -> None:
+    """Show all of outlay on a small real training: plan, guard, mishaps, ranking, dollars, advice.
+
+    Needs no GPU, no account and no network, takes less than a minute, and writes to one directory.
+
+    Example: outlay demo
+    """
+    stakes = Stakes(Money.parse(limit, name="--limit"))
+    plan = _prepare(directory, stakes)
+    os.environ["OUTLAY_HOME"] = str(
+        (directory / "home").absolute()
+    )  # Leave the user's books alone.
+    show = _Show(directory, plan, stakes, quiet=as_json)
+    show.plan_it()
+    show.run_it()
+    show.go_on_with_it()
+    files = show.rank()
+    show.follow_the_money(files)
+    show.advise()
+    show.verify()
+    show.weigh_the_bookkeeping()
+    show.say_what_is_next(files)
+    if as_json:
+        print_json(show.said)
+
+
+def _prepare(directory: Path, stakes: Stakes) -> Plan:
+    """Make room, write the grid, and return its plan."""
+    if directory.exists() and any(directory.iterdir()):
+        if not (directory / MARK).exists():
+            raise NotOurs(directory)
+        shutil.rmtree(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / MARK).touch()
+    grid = directory / "grid.yaml"
+    grid.write_text(grid_text(stakes))
+    return plan_file(grid)
+
+
+class _Show:
+    """The demo, act by act; what it found is kept in ``said`` for programs."""
+
+    def __init__(self, directory: Path, plan: Plan, stakes: Stakes, *, quiet: bool) -> None:
+        self._root = directory / _SWEEP
+        self._dir = directory
+        self._plan = plan
+        self._stakes = stakes
+        self._quiet = quiet
+        self._killed, self._preempted = plan.runs[1].id, plan.runs[2].id
+        self.said: dict[str, object] = {"dir": directory, "price": PRICE, "ceiling": stakes.ceiling}
+
+    def plan_it(self) -> None:
+        """Show what there is to run, and that it is too much."""
+        self._title(f"1. The plan: equal money for each, at an invented price of {PRICE}")
+        if not self._quiet:
+            render_plan(self._plan)
+
+    def run_it(self) -> None:
+        """Run the sweep, during which one run is killed and one loses its machine."""
+        self._title(f"2. Running, {JOBS} at a time; one run is killed, one loses its machine")
+        mishaps = Mishaps(
+            self._root,
+            [
+                Mishap(self._killed, signal.SIGKILL, self._stakes.mishap_at),
+                Mishap(self._preempted, signal.SIGUSR2, self._stakes.mishap_at),
+            ],
+        )
+        result = self._sweep(lambda how: start(self._plan, self._root, how), mishaps)
+        for run in result.of_status("skipped"):
+            self._say(f"{run}: refused by the ceiling of {self._stakes.ceiling}.")
+        for run in result.of_status("preempted"):
+            self._say(f"{run}: its machine was wanted back; it saved a checkpoint and left.")
+        self.said["after_first_pass"] = result.counts
+
+    def go_on_with_it(self) -> None:
+        """Resume what is not done; the refused run is asked about again, and refused again."""
+        self._title("3. outlay sweep resume: only what is not done, with what is left")
+        result = self._sweep(
+            lambda how: resume(self._root, how, grid=None, retry_failed=False), None
+        )
+        self.said["after_resume"] = result.counts
+        self.said["attempts"] = {
+            run: result.manifest.state(run).attempts for run in result.manifest.runs
+        }
+
+    def rank(self) -> SweepFiles:
+        """Compare configurations for the same dollars."""
+        self._title("4. Which is best for the same dollars")
+        files = write_sweep_files(self._root, SYSTEM.wall_ns(), allow_missing=True)
+        table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
+        found = ranked(files.summary.subjects, files.summary.rows)
+        for one in found:
+            cost = "" if one.cost is None else f"{one.cost:.4f} {one.currency}"
+            table.add_row(one.label, str(len(one.runs)), str(one), cost)
+        self._say(table)
+        self._say(files.verdict)
+        self._say(f"{self._skipped_evaluations()} evaluations were skipped: no budget was left.")
+        self.said["ranking"] = found
+        self.said["skipped_evaluations"] = self._skipped_evaluations()
+        return files
+
+    def follow_the_money(self, files: SweepFiles) -> None:
+        """Show where every dollar went that the guard captured."""
+        self._title("5. Where the dollars went")
+        books = BudgetGuard.of_log(self._root / SPEND_LOG).log.books()
+        captured = Money(books.captured())
+        logged = [s.facts.phase_micros for s in files.summary.subjects if s.facts is not None]
+        parts = dollars.by_phase(logged, captured)
+        table = new_table("phase", ">cost", ">share")
+        for phase, cost in parts.items():
+            table.add_row(phase, _exact(cost), f"{cost.micros / captured.micros:.1%}")
+        table.add_section()
+        table.add_row("captured by the guard", _exact(captured), "100.0%", style="bold")
+        self._say(table)
+        self.said |= {"captured": captured, "dollars": parts, "held": books.held()}
+
+    def advise(self) -> None:
+        """Say what to change about the run that was killed, and what that would save."""
+        self._title(f"6. What the advisor would change about {self._killed}, which was killed")
+        found = advise_run(self._reading(self._killed))
+        if not self._quiet:
+            print_advice(found)
+        self.said["advice"] = found
+
+    def verify(self) -> None:
+        """Check the guard's ledger, line by line."""
+        self._title("7. The guard's books")
+        verification = BudgetGuard.of_log(self._root / SPEND_LOG).verify()
+        state = "every line sound" if verification.sound else "NOT SOUND"
+        self._say(f"{self._root / SPEND_LOG}: {verification.lines} lines, {state}")
+        self.said["guard_sound"] = verification.sound
+
+    def weigh_the_bookkeeping(self) -> None:
+        """Measure what recording costs, against the steps that were recorded."""
+        self._title("8. What the bookkeeping itself takes")
+        own_ns = recording_ns_per_step(self._dir / "overhead")
+        typical = self._reading(self._plan.runs[0].id).view.timeline.typical
+        assert typical is not None
+        share = own_ns / typical.step_ns
+        self._say(
+            f"{duration_text(own_ns)} a step, {share:.2%} of a {duration_text(typical.step_ns)} "
+            "step; of a step of 100 ms it would be "
+            f"{own_ns / 1e8:.4%}."
+        )
+        self.said["bookkeeping_share"] = share
+
+    def say_what_is_next(self, files: SweepFiles) -> None:
+        """Name the reports and the next command."""
+        self._title("Look, and try it on your own script")
+        page = self._root / self._killed / "report.html"
+        account = read_account(self._root / self._killed, SYSTEM.wall_ns())
+        page.write_text(to_html(run_document(account)), encoding="utf-8")
+        self._say(f"the sweep        {files.html}\nthe killed run   {page}")
+        self._say('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
+        self.said["reports"] = [files.html, page]
+
+    def _sweep(self, begin: Callable[[HowToRun], Result], mishaps: Mishaps | None) -> Result:
+        with show_while(quiet=self._quiet) as watch:
+
+            def look(harness: Harness) -> None:
+                watch(harness)
+                if mishaps is not None:
+                    mishaps.look()
+
+            result = begin(HowToRun(jobs=JOBS, watch=look))
+        if result.cancelled:
+            console.print("The demo was interrupted; its runs were ended, their books are closed.")
+            raise typer.Exit(130)
+        return result
+
+    def _reading(self, run: str) -> RunReading:
+        return read_whole_run(self._root / run, SYSTEM.wall_ns())
+
+    def _skipped_evaluations(self) -> int:
+        return sum(
+            isinstance(record, Note) and record.text.startswith("evaluation skipped")
+            for run in self._plan.runs
+            if (self._root / run.id / "ledger").is_dir()
+            for record in read_run(self._root / run.id).records
+        )
+
+    def _title(self, text: str) -> None:
+        if not self._quiet:
+            console.rule(text, align="left")
+
+    def _say(self, what: object) -> None:
+        if not self._quiet:
+            console.print(what, markup=False, soft_wrap=isinstance(what, str))
+
+
+def _exact(cost: Money) -> str:
+    """Return an amount with all its digits, so that a column can be added up by eye."""
+    whole, rest = divmod(cost.micros, MICROS)
+    return f"{whole:,}.{rest:06d} {cost.currency}"
