@@ -14,6 +14,8 @@ from outlay.cli.output import AsJson, console, new_table, print_findings, print_
 from outlay.cli.sweep_live import show_while, status_table
 from outlay.clock import SYSTEM
 from outlay.report.latex import table
+from outlay.report.pictures import read_formats, write_pictures
+from outlay.report.sweep_charts import charts_of
 from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.aggregator import aggregate, write_reports
 from outlay.sweep.aggregate.comparison import verdict
@@ -162,26 +164,36 @@ def show_aggregate(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Go on when a completed run misses files.")
     ] = False,
+    pictures: Annotated[
+        str | None,
+        typer.Option(metavar="FORMATS", help="Also draw the charts as files: png,svg,pdf."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Summarise a sweep: a CSV with a row per run, and a page that says which was best.
 
-    Example: outlay sweep aggregate runs/demo
+    Example: outlay sweep aggregate runs/demo --pictures png,pdf
     """
     del enable_aggregator
+    formats = read_formats(pictures) if pictures is not None else ()
     chosen = directory or root or (manifest.parent if manifest else Path())
     now_ns = SYSTEM.wall_ns()
     summary = aggregate(chosen, now_ns, allow_missing=allow_missing)
     reports = write_reports(chosen, summary, now_ns, output)
     html = reports.markdown.with_name("report.html")
-    html.write_text(page(summary.name, summary.subjects, summary.rows, read_events(chosen)))
-    html.with_name("table.tex").write_text(table(summary.rows))
+    events = read_events(chosen)
+    html.write_text(page(summary.name, summary.subjects, summary.rows, events))
+    tex = html.with_name("table.tex")
+    tex.write_text(table(summary.rows))
+    charts = charts_of(summary.subjects, summary.rows, events) if formats else []
+    drawn = write_pictures(charts, html.with_name("pictures"), formats)
     if as_json:
-        written = {"csv": reports.csv, "markdown": reports.markdown, "html": html}
-        print_json(written | {"runs": summary.rows})
+        written = {"csv": reports.csv, "markdown": reports.markdown, "html": html, "latex": tex}
+        print_json(written | {"pictures": drawn, "runs": summary.rows})
         return
     console.print(verdict(summary.subjects, summary.rows), soft_wrap=True, markup=False)
-    console.print(f"{html}\n{reports.markdown}\n{reports.csv}", soft_wrap=True, markup=False)
+    for path in (html, reports.markdown, reports.csv, tex, *drawn):
+        console.print(str(path), soft_wrap=True, markup=False)
 
 
 def _ask(plan: Plan) -> None:

@@ -188,7 +188,7 @@ def bars(parts: Sequence[Bar], *, title: str) -> str:
 def gantt(stretches: Sequence[Stretch], *, title: str) -> str:
     """Return runs over time, a row each; attempts that ended badly bear a cross."""
     rows = {row: number for number, row in enumerate(dict.fromkeys(one.row for one in stretches))}
-    divisor, unit = _time_unit(max(one.end for one in stretches))
+    divisor, unit = time_unit(max(one.end for one in stretches))
     scale = ticks([0.0, *(one.end / divisor for one in stretches)])
     foot = 24 * len(rows) + 8
 
@@ -212,7 +212,7 @@ def gantt(stretches: Sequence[Stretch], *, title: str) -> str:
     return _svg(title, "".join([*axis, *names, *drawn, *crosses, under]), foot + 40)
 
 
-def _time_unit(longest_s: float) -> tuple[int, str]:
+def time_unit(longest_s: float) -> tuple[int, str]:
     """Return how many seconds an axis counts by, and what that is called."""
     units = ((86400, "days"), (3600, "hours"), (60, "minutes"))
     return next((unit for unit in units if longest_s >= 2 * unit[0]), (1, "seconds"))
