@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,17 +110,26 @@ class Harness:
             SweepNotRecorded: The journal cannot be written; nothing more was started.
             EngineBroken, SpendLogUnusable: Nothing can be started any more.
         """
-        self._queue.extend(runs)
-        self._free = list(self.options.devices or ())
+        self.take(runs)
         with self._signals():
-            while self._queue or self.active or self._deferred:
-                self._launch_what_fits()
-                self._look()
-                if self._is_stopping() and not self.active:
-                    break
+            while self.step():
+                pass
         if self._unwritten is not None:
             raise self._unwritten
         self.manifest.write()
+
+    def take(self, runs: Iterable[PlannedRun]) -> None:
+        """Take in what is to be run; the next step begins with it."""
+        self._queue.extend(runs)
+        self._free = list(self.options.devices or ())
+
+    def step(self) -> bool:
+        """Start what there is room for and look once; False when nothing is left to do."""
+        if not (self._queue or self.active or self._deferred):
+            return False
+        self._launch_what_fits()
+        self._look()
+        return bool(self.active) or not self._is_stopping()
 
     @property
     def cancelled(self) -> bool:
