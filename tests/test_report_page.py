@@ -74,6 +74,27 @@ def test_the_page_says_what_is_measured_estimated_and_assumed_and_marks_kills() 
     assert "Best: lr=3 with acc 0.95" in text
 
 
+def test_axes_are_round_and_no_value_stands_twice() -> None:
+    plane = report().split("<svg")[1]
+    across = re.findall(r'y="330" text-anchor="middle">([^<]*)', plane)
+    assert across == ["0.9", "0.92", "0.94", "0.96", "0.98", "1"]
+
+
+def test_a_kill_is_marked_above_every_bar_and_an_empty_page_has_no_chart() -> None:
+    gantt = report().split("Runs over time</h2>")[1].split("</svg>")[0]
+    assert gantt.rindex("<rect") < gantt.index("&#215;")
+    assert "<svg" not in page("empty", [], [], [])
+
+
+def test_runs_of_one_configuration_share_a_line_in_the_legend() -> None:
+    two = [subject(1, 0.9, 900_000), subject(2, 0.7, 950_000)]
+    for seed, one in enumerate(two):
+        one.static["params"].update(lr=5, seed=seed)
+    text = page("seeds", two, [row_of(one) for one in two], [])
+    assert re.findall(r"</svg> ([^<]*)</li>", text) == ["lr=5"]
+    assert text.count('class="curve c0"') == 3
+
+
 def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
     text = table([row_of(subject(1, 0.9, 900_000))])
     assert r"lr=1 & 1 & $0.9$ & 0.9~USD \\" in text

@@ -5,18 +5,25 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from outlay.clock import SYSTEM
 from outlay.sweep.engines.leftovers import carrying
+from outlay.sweep.engines.ports import Ports
+from outlay.sweep.files import plan_file
 from outlay.sweep.journal import Event, read_events
 from outlay.sweep.lock import holder_of
 from outlay.sweep.manifest import NAME, read_manifest
+from outlay.sweep.sweeps import HowToRun, start
 
+RANKS = Path(__file__).parent.parent / "programs" / "sweep_ranks.py"
 RUNS = 30
 NS = 10**9
 
@@ -130,6 +137,87 @@ def test_a_run_that_is_killed_is_an_error_and_the_rest_goes_on(tmp_path: Path) -
     states = read_manifest(tmp_path / "sweep").states
     assert [s.status for _, s in sorted(states.items())] == ["completed", "error", "completed"]
     assert states["002_group01_02"].reason == "killed by SIGKILL"
+
+
+class Thief:
+    """Takes ports right after they were reserved, before the run can."""
+
+    def __init__(self, times: int) -> None:
+        self.times = times
+        self.taken: list[socket.socket] = []
+        self.given: list[int] = []
+
+    def reserve(self, ports: Ports) -> int:
+        port = reserve(ports)
+        self.given.append(port)
+        if len(self.taken) < self.times:
+            taker = socket.socket()
+            taker.bind(("", port))
+            taker.listen()
+            self.taken.append(taker)
+        return port
+
+
+reserve = Ports.reserve
+
+
+@pytest.fixture
+def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[Thief]:
+    one = Thief(times=1)
+    monkeypatch.setattr(Ports, "reserve", lambda self: one.reserve(self))
+    yield one
+    for taker in one.taken:
+        taker.close()
+
+
+def test_a_port_taken_before_torchrun_gets_it_costs_no_retry(tmp_path: Path, thief: Thief) -> None:
+    pytest.importorskip("torch")
+    grid = {
+        "entrypoint": [str(RANKS)], "arguments": "none", "output_dir": str(tmp_path / "sweep"),
+        "grid": [{"nnodes": 1, "params": {"world_size": 2}}],
+    }  # fmt: skip
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    result = start(plan_file(tmp_path / "grid.json"), None, HowToRun())
+    log = (tmp_path / "sweep" / "001_group01" / "sweep.log").read_text()
+    assert result.counts == {"completed": 1}, log
+    assert "rank 1 of 2: 3.0" in log
+    first, failure, second, _ = read_events(result.root)
+    assert first.env["MASTER_PORT"] == str(thief.given[0])
+    assert failure.reason == f"its port {thief.given[0]} was taken (exit code 1)"
+    assert second.env["MASTER_PORT"] == str(thief.given[1]) != first.env["MASTER_PORT"]
+
+
+BIND = """
+import os, socket
+with socket.socket() as one:
+    one.bind(("127.0.0.1", int(os.environ["MASTER_PORT"])))
+"""
+
+
+@pytest.mark.parametrize(("stolen", "status"), [(3, "completed"), (9, "error")])
+def test_a_run_moves_to_other_ports_but_not_for_ever(
+    tmp_path: Path, thief: Thief, stolen: int, status: str
+) -> None:
+    thief.times = stolen
+    grid = json.loads(write_grid(tmp_path).read_text())
+    grid |= {"entrypoint": [sys.executable, "-c", BIND], "grid": [{}]}
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    result = start(plan_file(tmp_path / "grid.json"), None, HowToRun())
+    assert result.counts == {status: 1}
+    assert len(thief.given) == len(set(thief.given)) == 4
+    _books_are_closed(result.root)
+
+
+def test_a_failure_that_has_nothing_to_do_with_the_port_is_not_tried_again(
+    tmp_path: Path, thief: Thief
+) -> None:
+    thief.times = 0
+    grid = json.loads(write_grid(tmp_path).read_text())
+    grid |= {"entrypoint": ["sh", "-c", "echo address already in use: 80; exit 1"], "grid": [{}]}
+    (tmp_path / "grid.json").write_text(json.dumps(grid))
+    result = start(plan_file(tmp_path / "grid.json"), None, HowToRun())
+    assert result.counts == {"error": 1}
+    assert len(thief.given) == 1
 
 
 def test_a_disk_that_fills_up_stops_the_sweep_and_loses_nothing(tmp_path: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from outlay.clock import ManualClock
 from outlay.guard.spendlog import MemorySpendLog
@@ -51,12 +54,18 @@ class Machine:
     over: dict[str, Ended] = field(default_factory=dict)
     spent_ns: int = 0
     tickets: int = 0
+    refuses: bool = False
+    forgets: bool = False
 
     def new_ticket(self, name: str) -> str:
         self.tickets += 1
         return f"{name}#{self.tickets}"
 
     def submit(self, task: Task) -> None:
+        if self.refuses:
+            self.refuses = False
+            self.over[task.ticket] = Ended(how="not_started", reason="no such program")
+            return
         self.begun[task.ticket] = (task.name, self.clock.monotonic_ns())
 
     def wait(self, timeout_s: float) -> None:
@@ -89,7 +98,18 @@ class Machine:
         return task.name
 
     def reattach(self, task: Task) -> Ended | None:
-        return self.over.get(task.ticket) or Ended(how="lost")
+        kept = None if self.forgets else self.over.get(task.ticket)
+        return kept or Ended(how="lost")
+
+    def exit(self, ticket: str, code: int) -> None:
+        """Let a run end by itself, now."""
+        elapsed_ns = self.clock.monotonic_ns() - self.begun[ticket][1]
+        self._end(ticket, elapsed_ns, code, asked=ticket in self.told)
+
+    def used_ns(self) -> int:
+        """Return the time of everything that ran or runs."""
+        now_ns = self.clock.monotonic_ns()
+        return self.spent_ns + sum(now_ns - start_ns for _, start_ns in self.begun.values())
 
     def close(self) -> None:
         """What runs does not outlive its harness."""
@@ -131,7 +151,7 @@ def test_a_guarded_sweep_never_spends_past_its_ceiling(
         root = Path(directory)
         create(plan, root, {}, clock, cwd=root)
         for looks in [*crashes, None]:
-            _one_harness(plan, root, clock, machine, log, jobs, looks)
+            _one_harness(plan, root, machine, log, jobs, looks)
             spent = Money(log.books().captured())
             assert spent <= Money(ceiling * 10**6)
             assert machine.spent_ns <= ceiling * SECOND
@@ -141,15 +161,35 @@ def test_a_guarded_sweep_never_spends_past_its_ceiling(
         assert ended <= {"completed", "error", "cancelled", "skipped"}
 
 
-def _one_harness(
-    plan: Plan, root: Path, clock: ManualClock, machine: Machine, log: MemorySpendLog, jobs: int,
-    looks: int | None,
-) -> None:  # fmt: skip
-    """Run a harness to its end, or let it die after so many looks."""
+@contextmanager
+def open_harness(
+    plan: Plan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int,
+    watch: Callable[[Harness], None] = lambda _: None,
+) -> Iterator[Harness]:  # fmt: skip
+    """Take a sweep up as `resume` does; on leaving, nothing runs any more."""
+    clock = machine.clock
     manifest = read_manifest(root, clock)
     plan = take_up(plan, manifest, {}).plan
     treasury = Treasury(root, plan.grid.ceiling or Money(0), clock)
     treasury.guard.log = log
+    journal = Journal(root, clock)
+    harness = Harness(
+        plan=plan, manifest=manifest, journal=journal, engines={"process": machine},
+        options=Options(jobs=jobs, cwd=root, environ={}), treasury=treasury, clock=clock,
+        watch=watch,
+    )  # fmt: skip
+    try:
+        _settle_earlier(harness, plan)
+        yield harness
+    finally:
+        machine.close()
+        journal.close()
+
+
+def _one_harness(
+    plan: Plan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int, looks: int | None
+) -> None:
+    """Run a harness to its end, or let it die after so many looks."""
     left = [looks]
 
     def die(_: Harness) -> None:
@@ -158,17 +198,91 @@ def _one_harness(
             if left[0] <= 0:
                 raise Crash
 
-    journal = Journal(root, clock)
-    harness = Harness(
-        plan=plan, manifest=manifest, journal=journal, engines={"process": machine},
-        options=Options(jobs=jobs, cwd=root, environ={}), treasury=treasury, clock=clock,
-        watch=die,
+    with suppress(Crash), open_harness(plan, root, machine, log, jobs, die) as harness:
+        harness.run(to_do(harness.plan, harness.manifest, retry_failed=False))
+
+
+class GuardedSweep(RuleBasedStateMachine):
+    """Runs that fail, hang and vanish under a harness that is cancelled and killed."""
+
+    @initialize(
+        runs=st.integers(1, 6), predicted_s=st.integers(2, 20), retries=st.integers(0, 3),
+        ceiling=st.integers(3, 120), jobs=st.integers(1, 3),
     )  # fmt: skip
-    try:
-        _settle_earlier(harness, plan)
-        harness.run(to_do(plan, manifest, retry_failed=False))
-    except Crash:
-        pass
-    finally:
-        machine.close()
-        journal.close()
+    def begin(self, runs: int, predicted_s: int, retries: int, ceiling: int, jobs: int) -> None:
+        self.open = ExitStack()
+        self.root = Path(self.open.enter_context(tempfile.TemporaryDirectory()))
+        self.plan, self.jobs = plan_of(runs, predicted_s, retries, ceiling), jobs
+        self.ceiling_ns = ceiling * SECOND
+        forever = Behaviour(seconds=10**6, code=0, deaf=False)
+        self.machine = Machine(ManualClock(), {run.id: forever for run in self.plan.runs})
+        self.log = MemorySpendLog()
+        create(self.plan, self.root, {}, self.machine.clock, cwd=self.root)
+        self.take_up(retry_failed=False)
+
+    def take_up(self, *, retry_failed: bool) -> None:
+        self.harness = self.open.enter_context(
+            open_harness(self.plan, self.root, self.machine, self.log, self.jobs)
+        )
+        self.harness.take(
+            to_do(self.harness.plan, self.harness.manifest, retry_failed=retry_failed)
+        )
+
+    @rule(looks=st.integers(1, 60))
+    def time_passes(self, looks: int) -> None:
+        for _ in range(looks):
+            self.harness.step()
+            self.never_past_the_ceiling()
+
+    @precondition(lambda self: self.machine.begun)
+    @rule(data=st.data(), code=st.sampled_from([1, 1, 0, -9]))
+    def a_run_ends(self, data: st.DataObject, code: int) -> None:
+        self.machine.exit(data.draw(st.sampled_from(sorted(self.machine.begun))), code)
+
+    @rule(data=st.data())
+    def a_run_hears_no_signal(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.machine.behaviour)))
+        self.machine.behaviour[name] = Behaviour(seconds=10**6, code=0, deaf=True)
+
+    @rule()
+    def the_next_start_fails(self) -> None:
+        self.machine.refuses = True
+
+    @rule(times=st.integers(1, 2))
+    def somebody_cancels_and_goes_on_later(self, times: int) -> None:
+        self.harness._asked += times
+        while self.harness.step():
+            self.never_past_the_ceiling()
+        self.take_up(retry_failed=False)
+
+    @rule(forgets=st.booleans(), retry_failed=st.booleans())
+    def the_harness_dies_and_another_goes_on(self, forgets: bool, retry_failed: bool) -> None:
+        self.machine.close()
+        self.machine.forgets = forgets
+        self.take_up(retry_failed=retry_failed)
+
+    @invariant()
+    def never_past_the_ceiling(self) -> None:
+        books = self.log.books()
+        assert self.machine.used_ns() <= self.ceiling_ns
+        assert (books.captured() + books.held()) * 1000 <= self.ceiling_ns
+        assert (books.captured() + books.held()) * 1000 >= self.machine.used_ns()
+
+    def teardown(self) -> None:
+        if not hasattr(self, "harness"):
+            return
+        for _ in range(10_000):
+            for ticket in list(self.machine.begun):
+                self.machine.exit(ticket, 0)
+            if not self.harness.step():
+                break
+        self.never_past_the_ceiling()
+        assert self.log.books().held() == 0
+        self.open.close()
+
+
+GuardedSweep.TestCase.settings = settings(
+    max_examples=50, stateful_step_count=30, deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)  # fmt: skip
+TestGuardedSweep = GuardedSweep.TestCase

@@ -36,7 +36,10 @@ def show_report(
     if is_sweep(path):
         from outlay.cli.sweep import show_sweep_files
 
-        files = write_sweep_files(path, SYSTEM.wall_ns(), output=output, allow_missing=True)
+        pictures = ("png",) if png else ()
+        files = write_sweep_files(
+            path, SYSTEM.wall_ns(), output=output, allow_missing=True, pictures=pictures
+        )
         show_sweep_files(files, as_json=as_json)
         return
     account = read_account(path, SYSTEM.wall_ns())

@@ -13,6 +13,7 @@ from rich.markup import escape
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cli.sweep_live import show_while, status_table
 from outlay.clock import SYSTEM
+from outlay.report.pictures import read_formats
 from outlay.report.sweep_files import SweepFiles, write_sweep_files
 from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
@@ -158,26 +159,34 @@ def show_aggregate(
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Go on when a completed run misses files.")
     ] = False,
+    pictures: Annotated[
+        str | None,
+        typer.Option(metavar="FORMATS", help="Also draw the charts as files: png,svg,pdf."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Summarise a sweep: a CSV with a row per run, and a page that says which was best.
 
-    Example: outlay sweep aggregate runs/demo
+    Example: outlay sweep aggregate runs/demo --pictures png,pdf
     """
     del enable_aggregator
+    formats = read_formats(pictures) if pictures is not None else ()
     chosen = directory or root or (manifest.parent if manifest else Path())
-    files = write_sweep_files(chosen, SYSTEM.wall_ns(), output=output, allow_missing=allow_missing)
+    files = write_sweep_files(
+        chosen, SYSTEM.wall_ns(), output=output, allow_missing=allow_missing, pictures=formats
+    )
     show_sweep_files(files, as_json=as_json)
 
 
 def show_sweep_files(files: SweepFiles, *, as_json: bool) -> None:
     """Say which configuration was best and where the reports are."""
     if as_json:
-        written = {"csv": files.csv, "markdown": files.markdown, "html": files.html}
-        print_json(written | {"verdict": files.verdict, "runs": files.summary.rows})
+        about = {"verdict": files.verdict, "pictures": files.pictures, "runs": files.summary.rows}
+        print_json(files.written | about)
         return
     console.print(files.verdict, soft_wrap=True, markup=False)
-    console.print(f"{files.html}\n{files.markdown}\n{files.csv}", soft_wrap=True, markup=False)
+    for path in (*files.written.values(), *files.pictures):
+        console.print(str(path), soft_wrap=True, markup=False)
 
 
 def _ask(plan: Plan) -> None:

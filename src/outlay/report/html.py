@@ -14,17 +14,17 @@ from outlay.report import svg
 _STYLE: Final = """
 :root{--ink:#1b1b1b;--paper:#fff;--soft:#6b6b6b;--line:#d9d9d9;--c0:#0072b2;--c1:#d55e00;
 --c2:#009e73;--c3:#cc79a7;--c4:#b8860b;--c5:#56b4e9;--c6:#000}
-@media (prefers-color-scheme:dark){:root{--ink:#eee;--paper:#16181c;--soft:#a8adb5;--line:#3a3f47;
---c0:#56b4e9;--c1:#e69f00;--c2:#2bc79a;--c3:#e39fc4;--c4:#f0e442;--c5:#7cc4ff;--c6:#fff}}
-@media print{:root{--ink:#000;--paper:#fff;--soft:#444;--line:#bbb}section{break-inside:avoid}}
-*{box-sizing:border-box}body{margin:0 auto;padding:1rem;max-width:60rem;color:var(--ink);
+@media screen and (prefers-color-scheme:dark){:root{--ink:#eee;--paper:#16181c;--soft:#a8adb5;
+--line:#3a3f47;--c0:#56b4e9;--c1:#e69f00;--c2:#2bc79a;--c3:#e39fc4;--c4:#f0e442;--c5:#7cc4ff;--c6:#fff}}
+*{box-sizing:border-box}body{margin:0 auto;padding:1rem;max-width:68rem;color:var(--ink);
 background:var(--paper);font:16px/1.5 system-ui,sans-serif}h1{font-size:1.5rem}
 h2{font-size:1.15rem;margin-top:2rem}.verdict{font-size:1.1rem;border-left:4px solid var(--c0);
 padding-left:.8rem}svg{width:100%;height:auto;display:block}.wide{overflow-x:auto}
+.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:0 2rem}
 table{border-collapse:collapse;font-size:.9rem}th,td{padding:.3rem .6rem;text-align:left;
-border-bottom:1px solid var(--line);white-space:nowrap}td.n{text-align:right;
-font-variant-numeric:tabular-nums}p.note{color:var(--soft);font-size:.9rem}
-text{fill:var(--ink);font:12px system-ui,sans-serif}.tick{fill:var(--soft)}.rule{stroke:var(--line)}
+vertical-align:top;border-bottom:1px solid var(--line);white-space:nowrap}.n{text-align:right;
+font-variant-numeric:tabular-nums}td:last-child{white-space:normal;min-width:6rem}p.note{color:var(--soft);font-size:.9rem}
+text{fill:var(--ink);font:14px system-ui,sans-serif}.tick{fill:var(--soft)}.rule{stroke:var(--line)}
 .front{fill:none;stroke:var(--c1);stroke-width:2}.dot{fill:var(--c0)}.best{fill:var(--c1);
 stroke:var(--ink)}.bar{fill:var(--c0)}.bad{fill:none;stroke:var(--c1);stroke-width:2}
 .cross{fill:var(--c1);font-weight:bold}.curve{fill:none;stroke-width:2}
@@ -36,7 +36,10 @@ font-size:.85rem}.figures dd{margin:0;overflow-wrap:anywhere}.grade{font-size:.7
 color:var(--soft);border:1px solid var(--line);border-radius:.6rem;padding:0 .4rem;
 white-space:nowrap}.grade.estimated{border-style:dashed}.grade.assumed{border-style:dotted;
 color:var(--c1)}
-@media (max-width:40rem){svg text{font-size:17px}.legend{font-size:.8rem}}
+@media (max-width:40rem){svg text{font-size:19px}.legend{font-size:.8rem}}
+@media print{:root{--ink:#000;--soft:#444;--line:#bbb}.charts{grid-template-columns:1fr 1fr}
+section,tr{break-inside:avoid}h2{break-after:avoid}svg text{font-size:18px}.wide{overflow:visible}
+table{font-size:.7rem}}
 """
 _CURVES: Final = "".join(f".c{n}{{stroke:var(--c{n})}}" for n in range(svg.COLOURS))
 
@@ -64,15 +67,25 @@ def note(text: str) -> str:
 
 
 def legend(labels: Iterable[str]) -> str:
-    """Return which curve is whose, in the order in which they are drawn."""
+    """Return which line is whose, in the order of their looks."""
     items = (f"<li>{svg.stroke(n)} {escape(label)}</li>" for n, label in enumerate(labels))
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
+def charts(parts: Iterable[str]) -> str:
+    """Return sections side by side where there is room, one below the other where there is not."""
+    return f'<div class="charts">{"".join(parts)}</div>'
+
+
 def table(headings: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
     """Return a table; numbers align right, and a wide one scrolls by itself."""
-    head = "".join(f"<th>{escape(text)}</th>" for text in headings)
-    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in cells)
+    rows = list(cells)
+    numeric = {n for row in rows for n, value in enumerate(row) if isinstance(value, int | float)}
+    head = "".join(
+        f'<th class="{"n" if n in numeric else ""}">{escape(text)}</th>'
+        for n, text in enumerate(headings)
+    )
+    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
     return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{lines}</table></div>'
 
 

@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from html import escape
 from typing import Final
 
+from outlay.report.ticks import Tick, ticks
+
 WIDTH: Final = 640
 HEIGHT: Final = 360
 _LEFT: Final = 92
 _RIGHT: Final = 20
 _TOP: Final = 16
-_BOTTOM: Final = 46
+_FOOT: Final = HEIGHT - 46
+_INSET: Final = 8
+"""Room for a mark on the first or last tick."""
+_GUTTER: Final = 206
+"""Room for names left of bars."""
+_FITTING: Final = 20
 COLOURS: Final = 7
 
 
@@ -32,10 +39,11 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """A run's metric along an axis."""
+    """A run's metric along an axis; those of the same look are drawn alike, None is its own."""
 
     label: str
     points: tuple[tuple[float, float], ...]
+    look: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,52 +66,49 @@ class Stretch:
 
 
 class _Axes:
-    """Where values of a chart lie on the page."""
+    """Where values of a chart lie on the page; each axis begins and ends with a tick."""
 
     def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        self._x0, self._x1 = _widened(xs)
-        self._y0, self._y1 = _widened(ys)
+        self._xs = ticks(xs)
+        self._ys = ticks(ys)
 
     def x(self, value: float) -> float:
         """Return the place of a value on the horizontal axis."""
-        share = (value - self._x0) / (self._x1 - self._x0)
-        return round(_LEFT + share * (WIDTH - _LEFT - _RIGHT), 1)
+        room = WIDTH - _LEFT - _RIGHT - 2 * _INSET
+        return round(_LEFT + _INSET + _share(value, self._xs) * room, 1)
 
     def y(self, value: float) -> float:
         """Return the place of a value on the vertical axis."""
-        share = (value - self._y0) / (self._y1 - self._y0)
-        return round(HEIGHT - _BOTTOM - share * (HEIGHT - _TOP - _BOTTOM), 1)
+        return round(_FOOT - _INSET - _share(value, self._ys) * (_FOOT - _TOP - 2 * _INSET), 1)
 
     def frame(self, x_title: str, y_title: str) -> str:
-        """Return the axes with four values on each."""
-        parts = []
-        for step in range(4):
-            x = self._x0 + (self._x1 - self._x0) * step / 3
-            y = self._y0 + (self._y1 - self._y0) * step / 3
-            anchor = ("start", "middle", "middle", "end")[step]
-            below = HEIGHT - _BOTTOM
-            parts.append(
-                f'<text class="tick" x="{self.x(x)}" y="{below + 16}" text-anchor="{anchor}">'
-                f"{x:.4g}</text>"
-                f'<line class="rule" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{self.y(y)}" '
-                f'y2="{self.y(y)}"/>'
-                f'<text class="tick" x="{_LEFT - 6}" y="{self.y(y) + 4}" text-anchor="end">'
-                f"{y:.4g}</text>"
-            )
+        """Return the axes with round values on each."""
+        across = (
+            f'<text class="tick" x="{self.x(tick.value)}" y="{_FOOT + 16}" text-anchor="middle">'
+            f"{tick.label}</text>"
+            for tick in self._xs
+        )
+        up = (
+            f'<line class="rule" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{self.y(tick.value)}" '
+            f'y2="{self.y(tick.value)}"/>'
+            f'<text class="tick" x="{_LEFT - 6}" y="{self.y(tick.value) + 4}" text-anchor="end">'
+            f"{tick.label}</text>"
+            for tick in self._ys
+        )
         middle = (_LEFT + WIDTH - _RIGHT) / 2
-        parts.append(
+        titles = (
             f'<text class="title" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">'
             f"{escape(x_title)}</text>"
             f'<text class="title" x="14" y="{HEIGHT / 2}" text-anchor="middle" '
             f'transform="rotate(-90 14 {HEIGHT / 2})">{escape(y_title)}</text>'
         )
-        return "".join(parts)
+        return "".join([*across, *up, titles])
 
 
-def _widened(values: Sequence[float]) -> tuple[float, float]:
-    low, high = min(values), max(values)
-    margin = (high - low) * 0.05 or abs(high) * 0.05 or 1.0
-    return low - margin, high + margin
+def _share(value: float, scale: Sequence[Tick]) -> float:
+    """Return how far along a scale a value lies, 0 to 1."""
+    first, last = scale[0].value, scale[-1].value
+    return (value - first) / (last - first)
 
 
 def picture(title: str, body: str, height: int = HEIGHT) -> str:
@@ -136,74 +141,101 @@ def pareto(points: Sequence[tuple[float, float]], *, more_is_better: bool) -> li
 
 
 def curves(lines: Sequence[Curve], *, x_title: str, y_title: str) -> str:
-    """Return metrics along an axis, one line per run."""
+    """Return metrics along an axis, a line per run."""
     every = [point for line in lines for point in line.points]
     axes = _Axes([x for x, _ in every], [y for _, y in every])
     drawn = []
     for index, line in enumerate(lines):
         path = " ".join(f"{axes.x(x)},{axes.y(y)}" for x, y in line.points)
+        look = index if line.look is None else line.look
         drawn.append(
-            f'<polyline {_stroke(index)} points="{path}"><title>{escape(line.label)}</title>'
+            f'<polyline {_stroke(look)} points="{path}"><title>{escape(line.label)}</title>'
             "</polyline>"
         )
     return picture(f"{y_title} along {x_title}", axes.frame(x_title, y_title) + "".join(drawn))
 
 
-def stroke(index: int) -> str:
-    """Return a piece of the line that the curve of this number is drawn with, for a legend."""
+def stroke(look: int) -> str:
+    """Return a piece of the line that curves of this look are drawn with, for a legend."""
     return (
-        f'<svg viewBox="0 0 32 8" aria-hidden="true"><polyline {_stroke(index)} '
+        f'<svg viewBox="0 0 32 8" aria-hidden="true"><polyline {_stroke(look)} '
         'points="0,4 32,4"/></svg>'
     )
 
 
-def _stroke(index: int) -> str:
-    dash = ("", "6 3", "2 3")[index // COLOURS % 3]
-    return f'class="curve c{index % COLOURS}" stroke-dasharray="{dash}"'
+def _stroke(look: int) -> str:
+    dash = ("", "6 3", "2 3")[look // COLOURS % 3]
+    return f'class="curve c{look % COLOURS}" stroke-dasharray="{dash}"'
 
 
 def bars(parts: Sequence[Bar], *, title: str) -> str:
     """Return the parts of a whole as bars, each beginning where the last ended."""
     whole = sum(part.value for part in parts) or 1.0
-    height, at, rows = 28 * len(parts) + 8, 0.0, []
+    room = WIDTH - _GUTTER - 186
+    at, rows = 0.0, []
     for index, part in enumerate(parts):
-        x = 190 + at / whole * 300
-        width = part.value / whole * 300
         y = 6 + 28 * index
         rows.append(
-            f'<text class="tick" x="182" y="{y + 15}" text-anchor="end">{escape(part.label)}</text>'
-            f'<rect class="bar" x="{x:.1f}" y="{y}" width="{max(width, 1):.1f}" height="20"/>'
+            f"{_name(part.label, y + 15)}"
+            f'<rect class="bar" x="{_GUTTER + 8 + at / whole * room:.1f}" y="{y}" '
+            f'width="{max(part.value / whole * room, 1):.1f}" height="20"/>'
             f'<text class="tick" x="{WIDTH - 8}" y="{y + 15}" text-anchor="end">'
             f"{escape(part.text)}</text>"
         )
         at += part.value
-    return picture(title, "".join(rows), height)
+    return picture(title, "".join(rows), 28 * len(parts) + 8)
 
 
 def gantt(stretches: Sequence[Stretch], *, title: str) -> str:
     """Return runs over time, a row each; attempts that ended badly bear a cross."""
-    rows = list(dict.fromkeys(one.row for one in stretches))
-    last = max(one.end for one in stretches) or 1.0
-    height, drawn = 24 * len(rows) + 28, []
-    for one in stretches:
-        y = 6 + 24 * rows.index(one.row)
-        x = 190 + one.start / last * (WIDTH - 210)
-        width = max((one.end - one.start) / last * (WIDTH - 210), 1.0)
-        kind = "bad" if one.mark else "bar"
-        drawn.append(
-            f'<rect class="{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="16">'
-            f"<title>{escape(one.row)} {escape(one.mark)}</title></rect>"
-        )
-        if one.mark:
-            drawn.append(f'<text class="cross" x="{x + width + 3:.1f}" y="{y + 13}">&#215;</text>')
-    for index, row in enumerate(rows):
-        drawn.append(
-            f'<text class="tick" x="182" y="{19 + 24 * index}" text-anchor="end">'
-            f"{escape(row)}</text>"
-        )
-    drawn.append(
-        f'<text class="tick" x="190" y="{height - 6}">0</text>'
-        f'<text class="tick" x="{WIDTH - 20}" y="{height - 6}" text-anchor="end">'
-        f"{last:.4g} s</text>"
+    rows = {row: number for number, row in enumerate(dict.fromkeys(one.row for one in stretches))}
+    divisor, unit = time_unit(max(one.end for one in stretches))
+    scale = ticks([0.0, *(one.end / divisor for one in stretches)])
+    foot = 24 * len(rows) + 8
+
+    def x(seconds: float) -> float:
+        return _GUTTER + 8 + _share(seconds / divisor, scale) * (WIDTH - _GUTTER - 36)
+
+    axis = (
+        f'<line class="rule" x1="{x(tick.value * divisor):.1f}" x2="{x(tick.value * divisor):.1f}" '
+        f'y1="2" y2="{foot}"/><text class="tick" x="{x(tick.value * divisor):.1f}" '
+        f'y="{foot + 15}" text-anchor="middle">{tick.label}</text>'
+        for tick in scale
     )
-    return picture(title, "".join(drawn), height)
+    names = (_name(row, 19 + 24 * number) for row, number in rows.items())
+    places = [(one, x(one.start), x(one.end), 6 + 24 * rows[one.row]) for one in stretches]
+    drawn = (_stretch(*place) for place in places)
+    crosses = (_cross(right, y) for one, _, right, y in places if one.mark)
+    under = (
+        f'<text class="title" x="{(_GUTTER + WIDTH) / 2}" y="{foot + 34}" '
+        f'text-anchor="middle">{unit}</text>'
+    )
+    return picture(title, "".join([*axis, *names, *drawn, *crosses, under]), foot + 40)
+
+
+def time_unit(longest_s: float) -> tuple[int, str]:
+    """Return how many seconds an axis counts by, and what that is called."""
+    units = ((86400, "days"), (3600, "hours"), (60, "minutes"))
+    return next((unit for unit in units if longest_s >= 2 * unit[0]), (1, "seconds"))
+
+
+def _name(text: str, y: int) -> str:
+    """Return a row's name left of its bar, shortened at its end where it would not fit."""
+    fitting = text if len(text) <= _FITTING else f"{text[: _FITTING - 1]}…"
+    return (
+        f'<text class="tick" x="{_GUTTER}" y="{y}" text-anchor="end">'
+        f"<title>{escape(text)}</title>{escape(fitting)}</text>"
+    )
+
+
+def _stretch(one: Stretch, left: float, right: float, y: int) -> str:
+    said = escape(f"{one.row}: {one.mark}" if one.mark else one.row)
+    return (
+        f'<rect class="{"bad" if one.mark else "bar"}" x="{left:.1f}" y="{y}" '
+        f'width="{max(right - left, 1.0):.1f}" height="16"><title>{said}</title></rect>'
+    )
+
+
+def _cross(x: float, y: int) -> str:
+    """Return a cross just before where an attempt ended, where no later attempt hides it."""
+    return f'<text class="cross" x="{x - 2:.1f}" y="{y + 13}" text-anchor="end">&#215;</text>'

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,7 +24,7 @@ from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import Terms
 from outlay.runs.figures import RunFollower
 from outlay.sweep.engines.base import Ended, Engine, Task
-from outlay.sweep.engines.ports import Ports
+from outlay.sweep.engines.ports import Ports, was_taken
 from outlay.sweep.errors import SweepNotRecorded
 from outlay.sweep.journal import Event, Journal, Status
 from outlay.sweep.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
@@ -37,6 +37,8 @@ from outlay.sweep.redaction import Redactor, is_secret_name
 from outlay.units import Money
 
 TICK_S = 0.2
+MOST_PORTS = 4
+"""Ports that a run is tried on before it counts as failed, if others keep taking them."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CANCELLED = Verdict("cancelled", "the sweep was cancelled")
 NO_MONEY = Verdict("cancelled", "the ceiling left no more money for it")
@@ -61,7 +63,7 @@ class Options:
 
 @dataclass(slots=True)
 class Active:
-    """One attempt that goes on."""
+    """One attempt that goes on; its part of the log begins after ``logged`` bytes."""
 
     run: PlannedRun
     ticket: str
@@ -72,6 +74,7 @@ class Active:
     funds: Funds | None = None
     stopped: Verdict | None = None
     kill_ns: int | None = None
+    logged: int = 0
 
 
 @dataclass(slots=True)
@@ -97,6 +100,7 @@ class Harness:
     _queue: deque[PlannedRun] = field(default_factory=deque)
     _deferred: list[tuple[PlannedRun, str]] = field(default_factory=list)
     _tried: dict[str, int] = field(default_factory=dict)
+    _ports_lost: dict[str, int] = field(default_factory=dict)
     _free: list[str] = field(default_factory=list)
     _redactors: dict[frozenset[str], Redactor] = field(default_factory=dict)
     _ports: Ports = field(default_factory=Ports)
@@ -110,17 +114,26 @@ class Harness:
             SweepNotRecorded: The journal cannot be written; nothing more was started.
             EngineBroken, SpendLogUnusable: Nothing can be started any more.
         """
-        self._queue.extend(runs)
-        self._free = list(self.options.devices or ())
+        self.take(runs)
         with self._signals():
-            while self._queue or self.active or self._deferred:
-                self._launch_what_fits()
-                self._look()
-                if self._is_stopping() and not self.active:
-                    break
+            while self.step():
+                pass
         if self._unwritten is not None:
             raise self._unwritten
         self.manifest.write()
+
+    def take(self, runs: Iterable[PlannedRun]) -> None:
+        """Take in what is to be run; the next step begins with it."""
+        self._queue.extend(runs)
+        self._free = list(self.options.devices or ())
+
+    def step(self) -> bool:
+        """Start what there is room for and look once; False when nothing is left to do."""
+        if not (self._queue or self.active or self._deferred):
+            return False
+        self._launch_what_fits()
+        self._look()
+        return bool(self.active) or not self._is_stopping()
 
     @property
     def cancelled(self) -> bool:
@@ -174,6 +187,7 @@ class Harness:
         self._tried[run.id] = self._tried.get(run.id, 0) + 1
         started_ns = self.clock.monotonic_ns()
         self.active[ticket] = Active(run, ticket, engine, started_ns, port, devices, funds)
+        self.active[ticket].logged = task.log.stat().st_size if task.log.exists() else 0
         engine.submit(task)
 
     def _fund(self, run: PlannedRun, ticket: str) -> Funds | None:
@@ -293,6 +307,9 @@ class Harness:
         self._ports.release(active.port)
         self._free += active.devices
         verdict = judge(ended, active.stopped, self._logged_end(run))
+        port_lost = verdict.status == "error" and self._lost_its_port(active)
+        if port_lost:
+            verdict = Verdict("error", f"its port {active.port} was taken ({verdict.reason})")
         cost = self._cost(run, ended)
         if active.funds is not None:
             if ended.how == "not_started":
@@ -300,11 +317,27 @@ class Harness:
             elif cost is not None:
                 active.funds.settle(cost)
         self._record_end(run, verdict, ended, cost)
-        if verdict.status == "error" and self._tried[run.id] <= run.settings.retries:
+        if verdict.status == "error" and self._may_try_again(run, port_lost=port_lost):
             self._queue.appendleft(run)
         if not self._is_stopping():
             self._queue.extendleft(run for run, _ in reversed(self._deferred))
             self._deferred.clear()
+
+    def _lost_its_port(self, active: Active) -> bool:
+        path = self.manifest.root / active.run.id / LOG_NAME
+        with suppress(OSError), path.open("rb") as log:
+            log.seek(active.logged)
+            return was_taken(log.read().decode(errors="replace"), active.port)
+        return False
+
+    def _may_try_again(self, run: PlannedRun, *, port_lost: bool) -> bool:
+        """Say whether a failed run is started once more; a lost port is not its own failure."""
+        lost = self._ports_lost.get(run.id, 0) + port_lost
+        if port_lost and lost < MOST_PORTS:
+            self._ports_lost[run.id] = lost
+            self._tried[run.id] -= 1
+            return True
+        return self._tried[run.id] <= run.settings.retries
 
     def settle_earlier(self, run: PlannedRun, ended: Ended, hold: str) -> None:
         """Write down how an attempt of an earlier harness ended."""

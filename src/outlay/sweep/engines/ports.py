@@ -2,6 +2,7 @@
 
 A port is reserved by locking a file named after it for as long as the run lasts; the lock goes with
 the process that holds it. They lie below the range from which systems hand out ports themselves.
+Another program may take one all the same, before the run does: the harness then tries another.
 """
 
 from __future__ import annotations
@@ -66,6 +67,18 @@ class Ports:
             return False
         self._held[port] = descriptor
         return True
+
+
+def was_taken(printed: str, port: int) -> bool:
+    """Say whether a run failed because another program took its port after it was reserved.
+
+    Args:
+        printed: What the attempt wrote. torch names the port; other programs may not.
+        port: The one that it was given.
+    """
+    if "address already in use" not in printed.lower():
+        return False
+    return str(port) in printed or not _is_free(port)
 
 
 def _is_free(port: int) -> bool:
