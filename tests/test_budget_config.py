@@ -133,6 +133,17 @@ def test_the_shipped_hydra_group_takes_the_documented_overrides(tmp_path: Path) 
     assert budget == iso_tokens(50_000)
 
 
+def test_an_override_file_goes_over_the_shipped_hydra_group(tmp_path: Path) -> None:
+    (tmp_path / "runtime").mkdir()
+    (tmp_path / "runtime" / "short.yaml").write_text(
+        "defaults:\n  - default\n"
+        "budget:\n  enabled: true\n  mode: iso_time\n  max_minutes: 5\n  max_comm_bytes: 1_000\n"
+    )
+    assert hydra_budget(tmp_path, "runtime=short") == iso_time(5, max_comm_bytes=1000)
+    overridden = hydra_budget(tmp_path, "runtime=short", "runtime.budget.max_minutes=2.5")
+    assert overridden == iso_time(2.5, max_comm_bytes=1000)
+
+
 def test_the_document_is_indented_sorted_and_ends_with_a_newline(tmp_path: Path) -> None:
     tracker = BudgetTracker("iso_tokens", {"max_tokens": 5})
     tracker.update(5, 1.0)

@@ -417,11 +417,3 @@ def test_after_a_kill_nothing_spent_is_forgotten(tmp_path: Path) -> None:
         assert run.budget.totals["time_ms"] == spent_ns / 1e6
         remaining = len(list(run.steps(iter(int, 1), tokens=10)))
     assert remaining == 950
-
-
-def test_a_terminated_run_leaves_its_document(tmp_path: Path) -> None:
-    with start(tmp_path) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGTERM)
-    assert document(tmp_path)["totals"]["tokens"] == 3000  # type: ignore[index]

@@ -67,6 +67,9 @@ def test_ddp_with_gradient_accumulation_is_budgeted_over_all_ranks_and_restarts(
     assert replayed.tokens == 96
     assert replayed.steps == 16
 
+    # Six syncs of two ranks, and those before the death.
+    assert content["totals"]["comm_bytes"] == replayed.comm_bytes > 2 * 6 * parameter_bytes
+
 
 def test_four_ranks_with_a_straggler_stop_on_the_same_step(tmp_path: Path) -> None:
     ranks = results(torchrun(4, "straggler", tmp_path))
@@ -75,6 +78,15 @@ def test_four_ranks_with_a_straggler_stop_on_the_same_step(tmp_path: Path) -> No
     assert all(rank["totals"]["time_ms"] >= 600 for rank in ranks)
     assert "max_minutes" in ranks[0]["reason"]
     assert [rank["allowed"] for rank in ranks] == [True] * 4
+
+
+def test_a_cap_on_communication_counts_all_ranks_and_stops_after_the_step_that_reaches_it(
+    tmp_path: Path,
+) -> None:
+    ranks = results(torchrun(2, "talking", tmp_path))
+    assert [rank["steps"] for rank in ranks] == [5, 5]
+    assert [rank["totals"]["comm_bytes"] for rank in ranks] == [10_000, 10_000]
+    assert "max_comm_bytes" in ranks[0]["reason"]
 
 
 def free_port() -> int:

@@ -68,6 +68,21 @@ def test_cards_for_data_centres_are_not_surveyed_unless_asked_for() -> None:
     assert of_vast(a100, pair("0.40"), only=["A100"]).pick == a100
 
 
+@pytest.mark.parametrize("vendor", ["runpod", "vast"])
+def test_runpod_and_vast_are_compared_on_spot_with_consumer_cards(vendor: str) -> None:
+    offers = tuple(
+        pair("1", gpu=gpu, tier=tier, provider=vendor, source=vendor)
+        for gpu in ("RTX4090", "RTX6000Ada", "A100-80GB")
+        for tier in (Tier.SPOT, Tier.ON_DEMAND)
+    )
+    snapshot = Snapshot(source=vendor, fetched_ns=NOW, offers=offers)
+    (row,) = survey([snapshot], gpus=2, taken_ns=NOW).rows
+    assert {(one.gpu, one.tier) for one in row.offers} == {
+        ("RTX4090", Tier.SPOT),
+        ("RTX6000Ada", Tier.SPOT),
+    }
+
+
 def test_lambda_is_compared_on_demand_with_its_usual_machines() -> None:
     offers = tuple(
         pair("2", gpu=gpu, tier=Tier.ON_DEMAND, provider="lambda", source="lambda")

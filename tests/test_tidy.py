@@ -122,6 +122,12 @@ def test_the_package_and_the_project_have_one_version() -> None:
     assert outlay.__version__ == project["version"]
 
 
+def test_the_licence_is_the_one_that_is_declared() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert (project["license"], project["license-files"]) == ("MIT", ["LICENSE"])
+    assert text_of(ROOT / "LICENSE").startswith("MIT License\n")
+
+
 def changelog_versions(text: str) -> list[str]:
     return re.findall(r"^## (.+)$", text, re.MULTILINE)
 

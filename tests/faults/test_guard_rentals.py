@@ -365,6 +365,16 @@ class TestReaping:
         assert "IS STILL THERE" in said[-1]
         assert guard.held == 20.0
 
+    def test_what_its_watcher_settled_first_is_still_said_to_be_gone(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        guard.record_actual("lab02-tp", 1, hold=hold)
+        said: list[str] = []
+        assert Reaper(guard, ENVIRON, clock=clock, say=said.append).end(hold)
+        assert "verified gone" in said[-1]
+        assert guard.total_spent == 1.0
+
     def test_a_list_that_fails_is_a_finding_and_ends_nothing(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:

@@ -73,6 +73,13 @@ def train_until_a_rank_dies(run: outlay.Run) -> dict[str, object]:
     return {}
 
 
+def train_talking(run: outlay.Run) -> dict[str, object]:
+    """Train with steps that each reduce a thousand bytes on every rank."""
+    for _ in run.steps(batches(0), tokens=1):
+        dist.all_reduce(torch.ones(250))
+    return {}
+
+
 def count_fsdp() -> dict[str, int]:
     """Return the payload of one FSDP2 step by operation."""
     meter = CollectiveMeter()
@@ -88,6 +95,7 @@ BUDGETS = {
     "ddp": outlay.iso_tokens(100, max_comm_bytes=10**9),
     "ddp-dies": outlay.iso_tokens(100, max_comm_bytes=10**9),
     "straggler": outlay.iso_time("600ms"),
+    "talking": outlay.comm_cap(9000),
     "killed": outlay.iso_tokens(10**9),
 }
 
@@ -102,6 +110,8 @@ def main() -> None:
                 result = train_ddp(run, dies_at=6 if scenario == "ddp-dies" else None)
             case "straggler":
                 result = train_straggler(run)
+            case "talking":
+                result = train_talking(run)
             case _:
                 result = train_until_a_rank_dies(run)
         accord = run._budget_gate.accord if run._budget_gate is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from outlay.errors import Finding, InvalidValue
 
 NAME: Final = "budget.json"
 
+_drafts = itertools.count()
+
 
 def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None:
     """Put the snapshot in place of the last one; a disk that refuses is a finding.
@@ -21,7 +24,8 @@ def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None
     moment leaves one of the two.
     """
     path = run_dir / NAME
-    draft = run_dir / f".{NAME}.{os.getpid()}"
+    # A signal handler may write while a refresh does: each has a draft of its own.
+    draft = run_dir / f".{NAME}.{os.getpid()}.{next(_drafts)}"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
         with draft.open("w") as stream:

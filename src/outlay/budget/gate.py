@@ -111,7 +111,7 @@ class BudgetGate:
             self._record_terms()
             if os.environ.get("OUTLAY_PROGRESS", "1") not in ("0", "false", "off"):
                 self._display = display_for(sys.stderr, self._clock)
-            self._refresh()
+            self.refresh()
 
     def before_loop(self, loader: Iterable[Any], tokens: Count) -> Count:
         """Learn what a loader can tell; return how its batches' tokens are counted."""
@@ -153,7 +153,7 @@ class BudgetGate:
         """Return why no further step may run; ranks find out together, before the next one."""
         del step
         if self._clock.monotonic_ns() >= self._next_refresh_ns:
-            self._refresh()
+            self.refresh()
         self._display.update(self.tracker)
         return self._why_stop() if self.accord is None else None
 
@@ -165,7 +165,7 @@ class BudgetGate:
         if self._rank == 0:
             state = {key: self.document()[key] for key in ("totals", "clocks_ms", "stop_reason")}
             self._recorder.budget_event("ended", {"status": status, **state})
-            self._refresh()
+            self.refresh()
             self._display.close(self.tracker)
 
     def observe(self, record: KnownRecord, seq: int) -> None:
@@ -203,6 +203,14 @@ class BudgetGate:
             ranks = {"size": self.accord.group.size, "agreed_steps": self.accord.agreed_steps}
             document["ranks"] = ranks
         return document
+
+    def refresh(self) -> None:
+        """Write ``budget.json`` as things stand; also from a signal handler, and amid a refresh."""
+        self._next_refresh_ns = self._clock.monotonic_ns() + REFRESH_NS
+        if self._rank == 0:
+            finding = write_document(self._run_dir, self.document())
+            if finding is not None and finding not in self.tracker.findings:
+                self.tracker.findings.append(finding)
 
     # How it does that
 
@@ -287,13 +295,6 @@ class BudgetGate:
         if self._rank == 0:
             data = {"limit_key": threshold.bound.dimension.key, "percent": threshold.percent}
             self._recorder.budget_event("threshold", data | {"text": str(threshold)})
-
-    def _refresh(self) -> None:
-        self._next_refresh_ns = self._clock.monotonic_ns() + REFRESH_NS
-        if self._rank == 0:
-            finding = write_document(self._run_dir, self.document())
-            if finding is not None and finding not in self.tracker.findings:
-                self.tracker.findings.append(finding)
 
 
 class _ObservedWriter:

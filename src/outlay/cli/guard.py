@@ -8,19 +8,21 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 from rich.text import Text
 
 from outlay.cli import guard_plan, guard_spend
 from outlay.cli.guard_options import Ceiling, Log, open_guard
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.output import AsJson, console, fits, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import AnyLine, Simple
+from outlay.guard.preflight import cost_since_start
 from outlay.guard.stale import why_stale
 from outlay.guard.standing import Standing
-from outlay.units import Money
+from outlay.units import Money, Rate
 
 app = typer.Typer(
     help="Ask before spending, record after it, and end what was rented.", no_args_is_help=True
@@ -51,15 +53,21 @@ def show_authorize(
     if as_json:
         print_json(hold)
     else:
-        console.print(f"hold {hold.id}: {hold.amount} for {label}, lab {hold.lab}", markup=False)
+        text = f"hold {hold.id}: {hold.amount} for {label}, lab {hold.lab}"
+        console.print(text, markup=False, soft_wrap=True)
 
 
 @app.command("record")
 def show_record(
     label: Annotated[str, typer.Argument(help="The operation, as it was authorised.")],
-    amount: Annotated[str, typer.Argument(help='What it cost, such as "2.10 USD".')],
+    amount: Annotated[
+        str | None, typer.Argument(help='What it cost, such as "2.10 USD"; or --rate.')
+    ] = None,
     log: Log = Path("spend.jsonl"),
     ceiling: Ceiling = None,
+    rate: Annotated[
+        str | None, typer.Option(help='Charge the time since its preflight, at "0.70 USD/h".')
+    ] = None,
     hold: Annotated[str | None, typer.Option(help="The hold it settles.")] = None,
     key: Annotated[str, typer.Option(help="Idempotency key: recording twice counts once.")] = "",
     as_json: AsJson = False,
@@ -68,13 +76,21 @@ def show_record(
 
     Example: outlay guard record lab02-tp-spinup "2.10 USD"
     """
+    if (amount is None) == (rate is None):
+        raise InvalidValue("AMOUNT", amount, "what it cost, or --rate and a recorded preflight")
     guard = open_guard(log, ceiling)
-    captured = guard.record_actual(label, amount, hold=hold, key=key)
+    if rate is None:
+        captured = guard.record_actual(label, amount, hold=hold, key=key)
+    else:
+        per_hour = Rate.parse(rate, name="rate", currency=guard.currency)
+        cost = cost_since_start(guard, label, per_hour, now_ns=SYSTEM.wall_ns())
+        captured = guard.record_actual(label, cost, hold=hold, key=key, basis="estimated")
     if as_json:
         print_json(captured)
         return
     settled = f"settles hold {captured.hold}" if captured.hold else "was never authorised"
-    console.print(f"{captured.actual} {captured.currency} for {label} ({settled})", markup=False)
+    text = f"{captured.actual} {captured.currency} for {label} ({settled})"
+    console.print(text, markup=False, soft_wrap=True)
 
 
 @app.command("void")
@@ -221,17 +237,20 @@ def _show_status(guard: BudgetGuard, *, as_json: bool) -> None:
     if as_json:
         print_json(_Status(guard, standings, holds, findings).document())
         return
-    table = new_table("scope", ">limit", ">spent", ">held", ">remaining", "")
-    for row in standings:
-        table.add_row(
-            str(row.scope), str(row.limit), str(row.captured), str(row.held), str(row.remaining),
-            _bar(row),
-        )  # fmt: skip
-    console.print(table)
+    table = _scopes_table(standings, bars=True)
+    console.print(table if fits(table) else _scopes_table(standings, bars=False))
     if holds:
         console.print()
         console.print(_holds_table(holds))
     print_findings(findings)
+
+
+def _scopes_table(standings: tuple[Standing, ...], *, bars: bool) -> Table:
+    table = new_table("scope", ">limit", ">spent", ">held", ">remaining", *([""] if bars else []))
+    for row in standings:
+        amounts = map(str, (row.limit, row.captured, row.held, row.remaining))
+        table.add_row(str(row.scope), *amounts, *([_bar(row)] if bars else []))
+    return table
 
 
 def _holds_table(holds: tuple[Hold, ...]) -> object:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from outlay.errors import Finding
@@ -39,9 +39,18 @@ def print_findings(findings: Iterable[Finding]) -> None:
 
 
 def new_table(*columns: str, title: str | None = None) -> Table:
-    """Return an empty table in the house style; columns that start with ">" align right."""
+    """Return an empty table in the house style; columns that start with ">" align right.
+
+    What is too wide for its column goes on below: a figure or a name that is cut is a wrong one.
+    """
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
     for column in columns:
-        right = column.startswith(">")
-        table.add_column(column.lstrip(">"), justify="right" if right else "left")
+        justify: JustifyMethod = "right" if column.startswith(">") else "left"
+        table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
     return table
+
+
+def fits(table: Table) -> bool:
+    """Return whether the terminal is wide enough to show a table without wrapping any cell."""
+    wide = console.options.update(width=10_000)
+    return console.measure(table, options=wide).maximum <= console.width

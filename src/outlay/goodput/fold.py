@@ -14,6 +14,8 @@ import numpy as np
 from outlay.goodput.columns import Column, Ints
 from outlay.goodput.cover import Cover, SpanInterval, flatten
 from outlay.goodput.phases import phase_of_span
+from outlay.goodput.step_blocks import StepBlock
+from outlay.goodput.steps import StepColumns, Usage
 from outlay.ledger import (
     CheckpointCommitted,
     Record,
@@ -45,74 +47,6 @@ class Committed:
     step: int
 
 
-@dataclass(slots=True)
-class Usage:
-    """What the steps of a segment used, in all."""
-
-    steps: int = 0
-    tokens: int = 0
-    samples: int = 0
-    flops: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class StepColumns:
-    """Steps by column: numbers, begin and end instants, waits before, how many steps each."""
-
-    number: Ints
-    start: Ints
-    end: Ints
-    wait: Ints
-    count: Ints
-
-    @classmethod
-    def of(cls, steps: Sequence[Step]) -> StepColumns:
-        """Return the columns of step records."""
-        end = np.array([step.t_ns for step in steps], dtype=np.int64)
-        return cls(
-            number=np.array([step.step for step in steps], dtype=np.int64),
-            start=end - np.array([step.dur_ns for step in steps], dtype=np.int64),
-            end=end,
-            wait=np.array([step.wait_ns for step in steps], dtype=np.int64),
-            count=np.array([step.count for step in steps], dtype=np.int64),
-        )
-
-    def in_order(self) -> StepColumns:
-        """Return the same steps in order of their ends.
-
-        Of those that end together the lower number comes first: an order that does not depend on
-        how the records arrived.
-        """
-        if (np.diff(self.end) > 0).all():
-            return self
-        order = np.lexsort((self.count, self.wait, self.start, self.number, self.end))
-        return StepColumns(*(column[order] for column in self._all()))
-
-    def first_ones(self, length: int) -> StepColumns:
-        """Return the first steps."""
-        return StepColumns(*(column[:length] for column in self._all()))
-
-    def followed_by(self, later: StepColumns) -> StepColumns:
-        """Return these steps and then the later ones."""
-        pairs = zip(self._all(), later._all(), strict=True)
-        return StepColumns(*(np.concatenate(pair) for pair in pairs))
-
-    def bounds(self, begin_ns: int, first: int, beyond: int) -> tuple[Ints, Ints, Ints]:
-        """Return wait starts, starts and ends of some steps of a process begun at ``begin_ns``.
-
-        Steps of one thread do not overlap; where a log says they do, the earlier keeps its time.
-        """
-        ends = np.maximum(self.end[first:beyond], begin_ns)
-        before_first = self.end[first - 1] if first else begin_ns
-        previous = np.concatenate([[max(before_first, begin_ns)], ends[:-1]])
-        starts = np.minimum(np.maximum(self.start[first:beyond], previous), ends)
-        waits = self.start[first:beyond] - self.wait[first:beyond]
-        return np.minimum(np.maximum(waits, previous), starts), starts, ends
-
-    def _all(self) -> tuple[Ints, ...]:
-        return self.number, self.start, self.end, self.wait, self.count
-
-
 class SegmentFold:
     """One process's records as columns, tables and its life."""
 
@@ -131,6 +65,10 @@ class SegmentFold:
 
     def fold(self, records: Sequence[Record]) -> None:
         """Add more records of the segment."""
+        if isinstance(records, StepBlock):
+            self.add_steps(records.steps)
+            self.usage += records.usage
+            records = records.others
         steps = [record for record in records if type(record) is Step]
         if len(steps) != len(records):
             others = [record for record in records if type(record) is not Step]
@@ -139,7 +77,7 @@ class SegmentFold:
                 self._fold_one(record)
         if steps:
             self.add_steps(StepColumns.of(steps))
-            self._add_usage(steps)
+            self.usage += Usage.of(steps)
 
     def add_steps(self, steps: StepColumns) -> None:
         """Add steps; those that are older than some already here are merged in."""
@@ -147,11 +85,11 @@ class SegmentFold:
         in_place = int(np.searchsorted(self.end.values, steps.end[0]))
         if in_place < len(self.end):
             later = StepColumns(*(column.values[in_place:] for column in self._columns()))
-            steps = later.followed_by(steps).in_order()
+            steps = StepColumns.joined([later, steps]).in_order()
             for column in self._columns():
                 column.truncate(in_place)
             self._forget_from(in_place)
-        for column, values in zip(self._columns(), steps._all(), strict=True):
+        for column, values in zip(self._columns(), steps.all(), strict=True):
             column.extend(values)
         self.life.last_sign_ns = max(self.life.last_sign_ns, int(steps.end[-1]))
 
@@ -202,13 +140,6 @@ class SegmentFold:
             if not span.overlapped
         ]
         return Cover(flatten([*self.spans, *still_open], start_ns, end_ns))
-
-    def _add_usage(self, steps: Sequence[Step]) -> None:
-        # Lists, not generators: a third of the time, and this runs for every step there is.
-        self.usage.steps += sum([step.count for step in steps])
-        self.usage.tokens += sum([step.tokens for step in steps])
-        self.usage.samples += sum([step.samples for step in steps])
-        self.usage.flops += sum([step.flops for step in steps])
 
     def _fold_one(self, record: Record) -> None:
         match record:

@@ -7,8 +7,10 @@ from pathlib import Path
 
 from outlay.errors import Finding, InvalidValue, NotARun
 from outlay.goodput.breakdown import Breakdown, Window, break_down, without
-from outlay.goodput.fold import RunFold, Usage
+from outlay.goodput.fold import RunFold
 from outlay.goodput.payload_segments import PayloadSegments
+from outlay.goodput.step_blocks import decode_steps, without_bulk
+from outlay.goodput.steps import Usage
 from outlay.goodput.throughput import RankRow, stragglers, total_usage
 from outlay.goodput.timeline import Timeline, TimelineBuilder
 from outlay.ledger import LedgerReader, derive_attempts
@@ -67,7 +69,7 @@ class GoodputFollower:
 
     def __init__(self, run_dir: Path) -> None:
         self._dir = run_dir
-        self._reader = LedgerReader(run_dir)
+        self._reader = LedgerReader(run_dir, decode=decode_steps)
         self._builder = TimelineBuilder()
         self._payloads = PayloadSegments(self._builder.fold)
 
@@ -86,7 +88,7 @@ class GoodputFollower:
         """
         for chunk in self._reader.poll():
             self._builder.fold.fold(chunk.segment, chunk.records)
-            self._payloads.take(chunk.segment, chunk.records)
+            self._payloads.take(chunk.segment, without_bulk(chunk.records))
         attempts = derive_attempts(self._builder.fold.lives())
         if alive is None and attempts:
             alive = seems_alive(self._dir, attempts[-1])

@@ -8,10 +8,11 @@ import numpy as np
 
 from outlay.goodput.columns import Ints
 from outlay.goodput.cover import SpanInterval
-from outlay.goodput.fold import SegmentFold, StepColumns
+from outlay.goodput.fold import SegmentFold
 from outlay.goodput.payload_events import Began, Ended
 from outlay.goodput.payload_steps import StepStarts
 from outlay.goodput.phases import DATA_LOADING
+from outlay.goodput.steps import StepColumns, Usage
 from outlay.ledger import AttemptEnded, SpanBegun, SpanEnded
 
 LATE = "comes after a later one and is not counted"
@@ -126,4 +127,4 @@ class JobAttempt:
             count = np.diff(number)
             wait = np.zeros(len(count), dtype=np.int64)
             self.fold.add_steps(StepColumns(number[:-1], t_ns[:-1], t_ns[1:], wait, count))
-            self.fold.usage.steps += int(number[-1] - number[0])
+            self.fold.usage += Usage(steps=int(number[-1] - number[0]))

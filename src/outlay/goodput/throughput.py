@@ -9,7 +9,8 @@ import numpy as np
 
 from outlay.errors import InvalidValue
 from outlay.goodput.breakdown import Breakdown
-from outlay.goodput.fold import RunFold, SegmentFold, Usage
+from outlay.goodput.fold import RunFold, SegmentFold
+from outlay.goodput.steps import Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +39,7 @@ class RankRow:
 
 def total_usage(fold: RunFold) -> Usage:
     """Return what all ranks used together; repeated work counts each time."""
-    usages = [segment.usage for segment in fold.segments.values()]
-    return Usage(
-        steps=sum(usage.steps for usage in usages),
-        tokens=sum(usage.tokens for usage in usages),
-        samples=sum(usage.samples for usage in usages),
-        flops=sum(usage.flops for usage in usages),
-    )
+    return sum((segment.usage for segment in fold.segments.values()), start=Usage())
 
 
 def throughput(usage: Usage, breakdown: Breakdown) -> Throughput:

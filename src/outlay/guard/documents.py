@@ -223,6 +223,8 @@ A spot machine can be taken back with 30 seconds' notice: save results after eve
 # After every launch
 
 - [ ] 1. `outlay guard down {label}`, and wait for "verified gone".
+         If you launched it by hand: end it by hand, and then run
+         `outlay guard record {label} --rate "{e.rate}"`.
 - [ ] 2. Vendor console: nothing is running. Take a screenshot.
 - [ ] 3. Run `outlay guard postflight --label {label} --proof proof-terminated.png`.
 - [ ] 4. Commit the directory.

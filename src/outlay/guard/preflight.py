@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from outlay.clock import utc_text
+from outlay.clock import utc_text, wall_ns_of
+from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.documents import ALERT_PERCENT, AUTO_TERMINATION, HEADROOM_PERCENT
+from outlay.guard.entries import Noted, parse_timestamp
 from outlay.guard.lease import Terms
 from outlay.guard.reap import Census
 from outlay.guard.scopes import WHOLE, Scope, lab_of
@@ -135,6 +137,25 @@ def _timer(flight: Flight, cap: Money) -> Check:
         return Check(name="auto-termination", passed=False, text=text)
     text += f" ({cost} at {flight.rate}, within {cap})"
     return Check(name="auto-termination", passed=None, text=text)
+
+
+def cost_since_start(guard: BudgetGuard, label: str, rate: Rate, *, now_ns: int) -> Money:
+    """Return what an operation cost by now: the time since its last preflight, at a rate.
+
+    Raises:
+        InvalidValue: No preflight of this label recorded a start, or it lies ahead.
+    """
+    starts = [
+        line.detail["start"]
+        for line in guard.log.lines()
+        if isinstance(line, Noted) and (line.event, line.op_label) == ("preflight", label)
+    ]
+    if not starts:
+        raise InvalidValue("label", label, "an operation whose start a preflight recorded")
+    elapsed_ns = now_ns - wall_ns_of(parse_timestamp(starts[-1]))
+    if elapsed_ns < 0:
+        raise InvalidValue("label", label, f"a start in the past; it is {starts[-1]}")
+    return Terms(rate=rate).cost(elapsed_ns)
 
 
 def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tuple[Check, ...]:

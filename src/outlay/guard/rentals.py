@@ -201,6 +201,7 @@ class Tenancy:
         try:
             self.guard.record_actual(self.hold.op_label, cost, hold=self.hold, basis="estimated")
         except HoldResolved:  # the watcher and a person saw it at the same time
+            self.say(f"{self.rental.name}: {proof}; settled already")
             return
         self.say(f"{self.rental.name}: {proof}; about {cost}")
         try:

@@ -18,8 +18,8 @@ import msgspec
 from outlay.ledger.records import KnownRecord, Record, Step, Unknown
 
 _PREFIX = b'{"v":1,'
-_SEAL = b',"crc":"%08x"}'
-_SEAL_BYTES = len(_SEAL % 0)
+SEAL = b',"crc":"%08x"}'
+SEAL_BYTES = len(SEAL % 0)
 _SEAL_PATTERN = re.compile(rb',"crc":"[0-9a-f]{8}"\}')
 _UNREADABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 
@@ -37,10 +37,15 @@ _any_decoder = msgspec.json.Decoder(dict[str, object])
 
 
 class Decoded(NamedTuple):
-    """What a block of lines held: the good records, and (line index, complaint) of the rest."""
+    """What a block of lines held: the good records, and (line index, complaint) of the rest.
+
+    ``first_seq`` is the number of the first record, told only where the others are known to follow
+    it one by one, and none of them is a gap.
+    """
 
     records: Sequence[Record]
     complaints: list[tuple[int, str]]
+    first_seq: int | None = None
 
 
 def encode_line(record: KnownRecord, seq: int) -> bytes:
@@ -63,8 +68,8 @@ def decode_block(block: bytes) -> Decoded:
 
 def _are_sealed(lines: Sequence[bytes]) -> bool:
     # All at once: formatting each line's checksum by itself would cost more than computing it.
-    found = b"".join([line[-_SEAL_BYTES:] for line in lines])
-    return found == _SEAL * len(lines) % tuple([crc32(line[:-_SEAL_BYTES]) for line in lines])
+    found = b"".join([line[-SEAL_BYTES:] for line in lines])
+    return found == SEAL * len(lines) % tuple([crc32(line[:-SEAL_BYTES]) for line in lines])
 
 
 def _are_of_this_version(block: bytes, lines: int) -> bool:

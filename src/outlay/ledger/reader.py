@@ -7,14 +7,14 @@ on bad bytes, and what it returns does not depend on the order or the names of t
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
 from outlay.errors import Finding, NotARun
-from outlay.ledger.codec import decode_block
+from outlay.ledger.codec import Decoded, decode_block
 from outlay.ledger.records import AttemptStarted, Gap, Record
 from outlay.ledger.segments import SegmentId, id_from_name, segment_paths
 
@@ -83,10 +83,16 @@ class _Sequence:
 
 
 class LedgerReader:
-    """Follows one run's log; each record is returned once, by the first poll that can see it."""
+    """Follows one run's log; each record is returned once, by the first poll that can see it.
 
-    def __init__(self, run_dir: Path) -> None:
+    Args:
+        run_dir: The run's directory.
+        decode: What makes records of a block of whole lines, in the codec's stead.
+    """
+
+    def __init__(self, run_dir: Path, decode: Callable[[bytes], Decoded] = decode_block) -> None:
         self.run_dir = run_dir
+        self._decode = decode
         self._files: dict[str, _File] = {}
         self._sequences: dict[SegmentId, _Sequence] = {}
         self._findings: dict[Finding, None] = {}  # A set that keeps the order of discovery.
@@ -125,13 +131,17 @@ class LedgerReader:
         return lines
 
     def _take(self, path: Path, file: _File, block: bytes) -> Chunk:
-        decoded = decode_block(block)
+        decoded = self._decode(block)
         if file.segment is None:
             file.segment = _identify(path, decoded.records)
         sequence = self._sequences.setdefault(file.segment, _Sequence())
         for index, complaint in decoded.complaints:
             self._complain(path, file.line + index + 1, complaint)
         sequence.damaged += len(decoded.complaints)
+        if decoded.first_seq == sequence.next_seq:  # A record for every line, and all of them new.
+            sequence.next_seq += len(decoded.records)
+            file.line += len(decoded.records)
+            return Chunk(file.segment, decoded.records)
         file.line += block.count(b"\n")
         return Chunk(file.segment, self._new_records(path, sequence, decoded.records))
 

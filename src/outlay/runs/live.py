@@ -250,6 +250,7 @@ class Run:
     def preempted(self, reason: str = "preempted") -> None:
         """State that the machine is being taken back: time until the next start is not billed."""
         self._preempted = reason
+        self._show_budget()
 
     # What a training loop asks
 
@@ -411,6 +412,12 @@ class Run:
         else:
             self._recorder.note("SIGTERM received")
             self._recorder.writer.sync()
+            self._show_budget()
+
+    def _show_budget(self) -> None:
+        """Leave the budget as it stands: what comes next may be a SIGKILL."""
+        if self._budget_gate is not None and os.getpid() == self._pid:
+            self._budget_gate.refresh()
 
     def _close_at_exit(self) -> None:
         """The script ended without closing the run; the interpreter knows how."""

@@ -1,0 +1,269 @@
+"""Bulk: a block read many lines at a time says what it says line by line, to the last bit."""
+
+from __future__ import annotations
+
+import random
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import ledger_strategies as some
+from ledgers import START_NS, Segment, to_lines
+from outlay.goodput import step_blocks
+from outlay.goodput.fold import RunFold, SegmentFold
+from outlay.goodput.step_blocks import StepBlock, decode_steps
+from outlay.goodput.steps import StepColumns, Usage
+from outlay.ledger import LedgerReader, Record, Step, encode_line
+from outlay.ledger.codec import Decoded, decode_block
+
+NAMES = ("wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "flops", "count")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_lines_are_many() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_blocks, "_FEW", 1)
+        yield
+
+
+def sealed(body: bytes) -> bytes:
+    return body + b',"crc":"%08x"}\n' % crc32(body)
+
+
+def written(seq: int, text: str) -> bytes:
+    """Return a sealed line of a step with some text for its numbers."""
+    return sealed(b'{"v":1,"seq":%d,"kind":"step",%b' % (seq, text.encode()))
+
+
+def split(decoded: Decoded) -> tuple[list[list[int]], Usage, list[Record]]:
+    """Return what a fold takes from a block: the steps by column, what they used, the others."""
+    records = decoded.records
+    if isinstance(records, StepBlock):
+        columns, usage, others = records.steps, records.usage, list(records.others)
+    else:
+        steps = [record for record in records if isinstance(record, Step)]
+        others = [record for record in records if not isinstance(record, Step)]
+        columns, usage = StepColumns.of(steps), Usage.of(steps)
+    return [column.tolist() for column in columns.all()], usage, others
+
+
+def assert_the_same(block: bytes) -> None:
+    bulk, slow = decode_steps(block), decode_block(block)
+    assert bulk.complaints == slow.complaints
+    assert list(bulk.records) == list(slow.records)
+    assert len(bulk.records) == len(slow.records)
+    assert split(bulk) == split(slow)
+    if bulk.first_seq is not None:
+        assert [r.seq for r in slow.records] == list(
+            range(bulk.first_seq, bulk.first_seq + block.count(b"\n"))
+        )
+
+
+numbers = st.integers(min_value=0, max_value=2**62) | st.sampled_from(
+    [0, 1, 9, 10, 9999, 10_000, 10**18, 9_219_999_999_999_999_999, 2**63 - 1]
+)
+
+
+@st.composite
+def plain_blocks(draw: st.DrawFn) -> list[bytes]:
+    """Lines as a loop writes them: the same names in each, the numbers alike or not."""
+    names = draw(st.sets(st.sampled_from(NAMES)))
+    number = draw(st.sampled_from([numbers, st.integers(0, 9), st.integers(1000, 9999)]))
+    first = draw(st.integers(min_value=0, max_value=10**7))
+    count = draw(st.integers(min_value=1, max_value=8))
+    fields = st.fixed_dictionaries(dict.fromkeys(sorted(names | {"step", "dur_ns"}), number))
+    return [
+        encode_line(Step(t_ns=draw(numbers), **draw(fields)), seq)
+        for seq in range(first, first + count)
+    ]
+
+
+@given(lines=plain_blocks())
+@settings(deadline=None, max_examples=200)
+def test_steps_read_in_bulk_are_those_read_one_by_one(lines: list[bytes]) -> None:
+    assert_the_same(b"".join(lines))
+
+
+odd_lines = st.one_of(
+    some.records.map(lambda record: lambda seq: encode_line(record, seq)),
+    st.sampled_from(
+        [
+            '"t_ns":5,"step":1,"dur_ns":1.0',
+            '"t_ns":5,"step":1.5,"dur_ns":1',
+            '"t_ns":5,"step":01,"dur_ns":1',
+            '"t_ns":05,"step":1,"dur_ns":10',
+            '"t_ns":5,"step":-1,"dur_ns":1',
+            '"t_ns":5,"step": 1,"dur_ns":1',
+            '"t_ns":5,"step":1,"dur_ns":1,"new":7',
+            '"t_ns":5,"step":1,"dur_ns":1,"count":1',
+            '"t_ns":5,"step":1,"step":2,"dur_ns":1',
+            '"t_ns":5,"dur_ns":1,"step":1',
+            '"t_ns":5,"step":1',
+            '"t_ns":5,"step":1,"dur_ns":1,"flops":100000000000000000000',
+            '"t_ns":"5","step":1,"dur_ns":1',
+        ]
+    ).map(lambda text: lambda seq: written(seq, text)),
+    st.just(lambda seq: sealed(b'{"v":1,"seq":%d,"kind":"news","t_ns":5' % seq)),
+    st.just(lambda seq: sealed(b'{"v":2,"seq":%d,"kind":"step","t_ns":5' % seq)),
+    st.binary(max_size=30).map(lambda junk: lambda _: junk.replace(b"\n", b"") + b"\n"),
+)
+
+
+@given(lines=plain_blocks(), odd=st.lists(st.tuples(st.integers(0, 9), odd_lines), max_size=3))
+@settings(deadline=None, max_examples=300)
+def test_odd_lines_among_them_change_nothing(
+    lines: list[bytes], odd: list[tuple[int, object]]
+) -> None:
+    assert_the_same(b"".join(with_odd_lines(lines, odd)))
+
+
+def with_odd_lines(lines: Sequence[bytes], odd: list[tuple[int, object]]) -> list[bytes]:
+    """Put odd lines in the place of some, each with the number of the line that it replaces."""
+    mixed = list(lines)
+    for at, line in odd:
+        place = at % len(mixed)
+        seq = decode_block(lines[place]).records[0].seq
+        mixed[place] = line(seq)  # type: ignore[operator]
+    return mixed
+
+
+@given(
+    lines=plain_blocks(),
+    order=st.lists(st.integers(min_value=0, max_value=7), min_size=1, max_size=10),
+)
+@settings(deadline=None)
+def test_lost_repeated_and_swapped_lines_change_nothing(
+    lines: list[bytes], order: list[int]
+) -> None:
+    assert_the_same(b"".join(lines[place % len(lines)] for place in order))
+
+
+@given(
+    lines=plain_blocks(),
+    flips=st.lists(st.tuples(st.integers(min_value=0), st.integers(0, 7)), min_size=1, max_size=3),
+)
+@settings(deadline=None, max_examples=200)
+def test_flipped_bits_are_found_just_the_same(
+    lines: list[bytes], flips: list[tuple[int, int]]
+) -> None:
+    block = bytearray(b"".join(lines))
+    for at, bit in flips:
+        block[at % len(block)] ^= 1 << bit
+    assert_the_same(bytes(block) if block.endswith(b"\n") else bytes(block) + b"\n")
+
+
+def usual_lines(count: int) -> list[bytes]:
+    """Return the lines of a loop whose steps take about 50 ms, with notes between them."""
+    draw = random.Random(7)
+    lines = []
+    for seq in range(count):
+        t_ns = START_NS + seq * 50_000_000 + draw.randrange(1_000_000)
+        step = Step(
+            t_ns=t_ns,
+            step=seq,
+            dur_ns=draw.randrange(9_000_000, 90_000_000),
+            wait_ns=draw.randrange(200_000),
+            tokens=draw.randrange(900, 4096),
+        )
+        usual = draw.random() < 0.99
+        lines.append(
+            encode_line(step, seq)
+            if usual
+            else sealed(b'{"v":1,"seq":%d,"kind":"note","t_ns":%d' % (seq, t_ns))
+        )
+    return lines
+
+
+def test_every_flipped_bit_of_a_line_is_one_complaint_about_it() -> None:
+    lines = usual_lines(40)
+    start = sum(map(len, lines[:20]))
+    for offset in range(start, start + len(lines[20]) - 1):
+        for bit in range(8):
+            block = bytearray(b"".join(lines))
+            block[offset] ^= 1 << bit
+            if block[offset] == ord("\n"):
+                continue  # It would make two lines of one.
+            complaints = decode_steps(bytes(block)).complaints
+            assert [line for line, _ in complaints] == [20], (offset, bit)
+
+
+def test_a_usual_log_is_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step_blocks, "_FEW", 64)
+    block = b"".join(usual_lines(5000))
+    records = decode_steps(block).records
+    assert isinstance(records, StepBlock)
+    assert len(records.steps.end) + len(records.others) == len(records) == 5000
+    assert_the_same(block)
+
+
+def test_a_single_line_can_be_looked_at() -> None:
+    lines = usual_lines(200)
+    records = decode_steps(b"".join(lines)).records
+    whole = decode_block(b"".join(lines)).records
+    assert (records[0], records[-1], records[3:5]) == (whole[0], whole[-1], whole[3:5])
+
+
+def test_sums_beyond_64_bits_are_exact() -> None:
+    steps = [Step(t_ns=9, step=n, dur_ns=1, flops=9 * 10**18) for n in range(50)]
+    records = decode_steps(b"".join(encode_line(s, n) for n, s in enumerate(steps))).records
+    assert isinstance(records, StepBlock)
+    assert records.usage.flops == 450 * 10**18
+
+
+def folds(run_dir: Path, *, bulk: bool) -> tuple[RunFold, list[str]]:
+    reader = LedgerReader(run_dir, decode_steps) if bulk else LedgerReader(run_dir)
+    fold = RunFold()
+    for chunk in reader.poll():
+        fold.fold(chunk.segment, chunk.records)
+    return fold, [str(finding) for finding in reader.findings()]
+
+
+def told(fold: SegmentFold) -> tuple[object, ...]:
+    columns = [column.tolist() for column in fold.steps.all()]
+    own = [part.tolist() for part in fold.own_before()]
+    return columns, own, fold.usage, fold.life, fold.spans, fold.open, fold.checkpoints
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> bytes:
+    """A segment as a crash leaves it: its lines damaged, lost or torn anywhere."""
+    segment = Segment()
+    for _ in range(draw(st.integers(min_value=1, max_value=12))):
+        segment.step(draw(st.sampled_from([1, 2, 0.5, 20])), tokens=draw(st.integers(0, 2000)))
+        if draw(st.integers(0, 4)) == 0:
+            segment.checkpoint()
+    kept = [line for line in to_lines(segment.records) if draw(st.integers(0, 19))]
+    log = bytearray(b"".join(kept))
+    if log and draw(st.booleans()):
+        log[draw(st.integers(0, len(log) - 1))] ^= 1 << draw(st.integers(0, 7))
+    return bytes(log[: len(log) - draw(st.integers(0, 150))])
+
+
+@given(log=logs())
+@settings(deadline=None, max_examples=150)
+@example(log=b"")
+def test_a_run_is_folded_alike_whatever_its_log_suffered(log: bytes) -> None:
+    with tempfile.TemporaryDirectory(prefix="outlay-law-") as folder:
+        path = Segment().write(Path(folder))
+        path.write_bytes(log)
+        bulk, bulk_findings = folds(Path(folder), bulk=True)
+        slow, slow_findings = folds(Path(folder), bulk=False)
+    assert bulk_findings == slow_findings
+    assert {s: told(f) for s, f in bulk.segments.items()} == {
+        s: told(f) for s, f in slow.segments.items()
+    }
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["05", "5:", "/5", "5e", "-5", "5.", " 5", "5 ", "9300000000000000000", "9223372036854775808"],
+)
+def test_what_only_looks_like_a_number_is_left_to_the_codec(odd: str) -> None:
+    usual = "1" * len(odd)
+    texts = [f'"t_ns":7,"step":3,"dur_ns":2,"tokens":{number}' for number in (usual, odd, usual)]
+    assert_the_same(b"".join(written(seq, text) for seq, text in enumerate(texts)))
