@@ -1,9 +1,10 @@
-"""What the documents show is run: Python blocks, and `outlay` commands in console blocks.
+"""What the documents show is run: Python blocks; `outlay` and `python` commands in console blocks.
 
 The blocks of a page run in order in one empty directory, so that a command may look at what the
 Python above it recorded. An HTML comment right before a Python block can say ``before`` and then
 lines that run ahead of it (what a reader has and the page does not show), or ``needs: NAME`` for a
-module that may be missing: then the block is skipped, and fails where CI=true.
+module that may be missing: then the block is skipped, and fails where CI=true. A block of any
+language with ``file: NAME`` before it is what a reader saves under that name.
 """
 
 from __future__ import annotations
@@ -13,17 +14,19 @@ import os
 import shlex
 import subprocess
 import sys
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from papers import ROOT, Block, blocks, markdown_files
 
-BEFORE, NEEDS = "before\n", "needs: "
+BEFORE, NEEDS, FILE = "before\n", "needs: ", "file: "
 
 
 def runnable(path: Path) -> list[Block]:
-    return [b for b in blocks(path.read_text()) if b.language in ("python", "console")]
+    found = blocks(path.read_text())
+    return [b for b in found if b.language in ("python", "console") or b.comment.startswith(FILE)]
 
 
 PAGES = [path for path in markdown_files() if runnable(path)]
@@ -37,16 +40,29 @@ def missing_module(block: Block) -> str | None:
 
 
 def programs(block: Block) -> list[list[str]]:
-    """Return the commands that a block stands for."""
+    """Return the commands that a block stands for; ``NAME=value`` before one is its environment."""
     if block.language == "python":
         before = block.comment[len(BEFORE) :] if block.comment.startswith(BEFORE) else ""
         return [[sys.executable, "-W", "error", "-c", f"{before}\n{block.text}"]]
-    typed = [line[2:] for line in block.text.splitlines() if line.startswith("$ outlay")]
-    return [[sys.executable, "-m", *shlex.split(line, comments=True)] for line in typed]
+    lines = [line[2:] for line in block.text.splitlines() if line.startswith("$ ")]
+    return [program for line in lines if (program := typed(shlex.split(line, comments=True)))]
+
+
+def typed(words: list[str]) -> list[str] | None:
+    """Return a typed command as it is run here; None for programs that are not ours."""
+    settings = list(takewhile(lambda word: "=" in word, words))
+    command = words[len(settings) :]
+    if command[:1] not in (["outlay"], ["python"]):
+        return None
+    module = ["-m"] if command[0] == "outlay" else []
+    return ["env", *settings, sys.executable, *module, *command[not module :]]
 
 
 def complaint_about(block: Block, directory: Path) -> str | None:
-    """Run a block; return what went wrong with it."""
+    """Run a block, or save it; return what went wrong with it."""
+    if block.comment.startswith(FILE):
+        (directory / block.comment.removeprefix(FILE).strip()).write_text(block.text)
+        return None
     for program in programs(block):
         done = subprocess.run(program, cwd=directory, capture_output=True, text=True, check=False)
         if done.returncode != 0:
