@@ -30,6 +30,7 @@ from outlay.export.sinks import JsonLinesFile
 from outlay.export.uploaders import ProcessUploader
 from outlay.export.uploads import Tally
 from outlay.export.worker import TALLY_BYTES, padded
+from outlay.goodput.readings import DeviationReading, GoodputReading, Reading
 
 SOON_S = 60.0
 PROGRAM = Path(__file__).parent / "programs" / "monitored.py"
@@ -275,6 +276,49 @@ def test_a_log_that_only_this_process_can_read_is_watched_by_a_thread(tmp_path: 
     watching.start_goodput_uploader()
     watching.stop_goodput_uploader()
     assert [row["value"] for row in rows(output) if row["name"] == "goodput/goodput"] == [100]
+
+
+class Collecting:
+    """A sink that keeps what it is given, as a user would write one."""
+
+    def __init__(self) -> None:
+        self.readings: list[Reading] = []
+        self.closed = False
+
+    def write(self, reading: Reading) -> None:
+        self.readings.append(reading)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def test_a_sink_that_only_this_process_has_is_written_to_by_a_thread(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    sink = Collecting()
+    watching = monitor(tmp_path / "run", sinks=[sink], include_step_deviation=True)
+    watching.start_goodput_uploader()
+    watching.start_step_deviation_uploader()
+    watching.stop_goodput_uploader()
+    watching.stop_step_deviation_uploader()
+    assert {type(reading) for reading in sink.readings} == {GoodputReading, DeviationReading}
+    assert watching.tally.lost == 0
+    assert not sink.closed
+
+
+def test_a_sink_of_ones_own_that_raises_is_counted_and_others_go_on(tmp_path: Path) -> None:
+    class Refusing(Collecting):
+        def write(self, reading: Reading) -> None:
+            raise ConnectionError(f"no {type(reading).__name__}")
+
+    train(tmp_path / "run")
+    output = tmp_path / "out.jsonl"
+    sinks = [Refusing(), JsonLinesFile(str(output))]
+    watching = monitor(tmp_path / "run", sinks=sinks, upload_interval=3600)
+    watching.start_goodput_uploader()
+    watching.stop_goodput_uploader()
+    assert watching.tally.lost == 1
+    assert watching.tally.trouble == "ConnectionError: no GoodputReading"
+    assert rows(output)
 
 
 def test_a_log_that_cannot_be_read_is_counted(tmp_path: Path) -> None:

@@ -2,34 +2,63 @@
 
 from __future__ import annotations
 
+import statistics
+from fractions import Fraction
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.goodput.deviation import StepTimes, ideal_step_ns, step_deviation
+from outlay.goodput.deviation import StepTimes, ideal_step_ns, ideal_time, step_deviation
+from outlay.goodput.typical import SortedTimes
 
 
 def times(*seconds: float) -> StepTimes:
     return StepTimes(np.arange(len(seconds)), np.array(seconds, dtype=np.float64) * 1e9)
 
 
+def sorted_times(*seconds: float) -> SortedTimes:
+    own = np.array([round(second * 1e9) for second in seconds], dtype=np.int64)
+    return SortedTimes().and_more(own)
+
+
 def test_nothing_is_ideal_without_steps() -> None:
-    assert ideal_step_ns(times()) is None
+    assert ideal_step_ns(sorted_times()) is None
 
 
 def test_anomalous_steps_do_not_shift_the_ideal() -> None:
-    assert ideal_step_ns(times(1.0, 1.1, 0.9, 1.0, 500.0)) == pytest.approx(1.0e9)
+    assert ideal_step_ns(sorted_times(1.0, 1.1, 0.9, 1.0, 500.0)) == pytest.approx(1.0e9)
 
 
-@given(st.integers(-17, 17), st.integers(3, 50))
-def test_the_ideal_scales_with_the_length_of_steps(exponent: int, count: int) -> None:
-    length = 2.0**exponent  # Exact, so that no step changes sides of a bound by rounding.
-    pattern = [1.0 + 0.01 * (index % 3) for index in range(count)]
-    short, long = (
-        ideal_step_ns(times(*pattern)),
-        ideal_step_ns(times(*[length * p for p in pattern])),
+@given(st.lists(st.lists(st.integers(0, 10**12), min_size=1), min_size=1, max_size=5))
+def test_the_ideal_of_a_growing_run_is_what_the_definition_says(batches: list[list[int]]) -> None:
+    growing = SortedTimes()
+    for batch in batches:
+        growing = growing.and_more(np.array(batch, dtype=np.int64))
+    every = [time for batch in batches for time in batch]
+    median = statistics.median(map(Fraction, every))
+    spread = statistics.median(abs(time - median) for time in every)
+    usual = [time for time in every if time <= median + 3 * spread]
+    assert ideal_step_ns(growing) == sum(usual) / len(usual)
+    assert ideal_step_ns(growing.beside(np.array([5]))) == ideal_step_ns(
+        growing.and_more(np.array([5]))
     )
+
+
+@given(st.lists(st.integers(0, 2**40), min_size=1))
+def test_the_ideal_of_a_run_is_that_of_a_list(own: list[int]) -> None:
+    of_a_list = ideal_time([float(time) for time in own])
+    assert ideal_step_ns(SortedTimes().and_more(np.array(own))) == pytest.approx(
+        of_a_list, rel=1e-12
+    )
+
+
+@given(st.integers(1, 10**10), st.integers(3, 50))
+def test_the_ideal_scales_with_the_length_of_steps(length: int, count: int) -> None:
+    pattern = np.array([100 + index % 3 for index in range(count)], dtype=np.int64)
+    short = ideal_step_ns(SortedTimes().and_more(pattern))
+    long = ideal_step_ns(SortedTimes().and_more(length * pattern))
     assert short is not None
     assert long == pytest.approx(short * length, rel=1e-12)
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
+from outlay.goodput.rollback import Undone, UndoneTime, undone_steps, where_numbers_go_back
 
 
 def undone(numbers: list[int], counts: list[int], redone_from: int | None = None) -> Undone:
     number, count = np.array(numbers, dtype=np.int64), np.array(counts, dtype=np.int64)
-    return undone_steps(number, count, redone_from)
+    only_grows = not len(where_numbers_go_back(number, count))
+    return undone_steps(number, count, redone_from, only_grows=only_grows)
 
 
 def shares(found: Undone, records: int) -> list[float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +17,7 @@ times = st.lists(st.integers(0, 10**15), min_size=MIN_STEPS, max_size=40)
 def sorted_times(*batches: list[int]) -> SortedTimes:
     found = SortedTimes()
     for batch in batches:
-        found.add(np.array(batch, dtype=np.int64))
+        found = found.and_more(np.array(batch, dtype=np.int64))
     return found
 
 
@@ -59,6 +61,14 @@ def test_a_few_times_are_inserted_among_many() -> None:
     many = sorted_times(list(range(0, 200, 2)), [7, 3], [])
     assert len(many) == 102
     assert many.typical() == sorted_times([*range(0, 200, 2), 7, 3]).typical()
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=12))
+def test_runs_stay_few_however_times_are_added(batches: list[int]) -> None:
+    added = sorted_times(*(list(range(batch)) for batch in batches))
+    lengths = [len(run.times) for run in added.runs]
+    assert sum(lengths) == sum(batches)
+    assert all(4 * shorter <= longer for longer, shorter in pairwise(lengths))
 
 
 def test_the_longest_time_of_none_is_zero() -> None:

@@ -6,12 +6,18 @@ from pathlib import Path
 
 import pytest
 
+import outlay
 from outlay import plugins
 from outlay.errors import InvalidValue
+from outlay.export.gcp import GCPOptions
+from outlay.export.sinks import PluginSink, open_sink
 from outlay.prices.sources.base import fetch
 from outlay.prices.sources.registry import sources_named
 from outlay.units import Money
 from plugin_packages import install
+from readings import goodput
+
+NO_CLOUD = GCPOptions(enable_gcp_goodput_metrics=False, enable_gcp_step_deviation_metrics=False)
 
 A_SOURCE = """
 from outlay.prices.sources.manual import ManualSource
@@ -50,3 +56,96 @@ def test_a_package_that_cannot_be_imported_is_named(
 def test_nothing_is_announced_where_nothing_is_installed() -> None:
     assert plugins.names(plugins.SINKS) == ()
     assert plugins.load(plugins.SINKS, "any") is None
+
+
+A_SINK = """
+class Appending:
+    def __init__(self, path, team):
+        self.path, self.team = path, team
+
+    def write(self, reading):
+        with open(self.path, "a") as stream:
+            stream.write(f"{self.team} {reading.last_step}\\n")
+
+    def close(self):
+        with open(self.path, "a") as stream:
+            stream.write("closed\\n")
+
+entry = Appending
+"""
+
+
+def test_a_sink_of_another_package_is_made_with_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, plugins.SINKS, "ours", A_SINK, monkeypatch)
+    sink = open_sink(PluginSink("ours", {"path": str(tmp_path / "out"), "team": "vision"}))
+    sink.write(goodput(3))
+    sink.close()
+    assert (tmp_path / "out").read_text() == "vision 3\nclosed\n"
+
+
+def test_a_monitor_writes_through_the_sink_of_another_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", plugins.SINKS, "ours", A_SINK, monkeypatch)
+    with outlay.run("model", dir=tmp_path / "run") as run:
+        for _ in run.steps(range(5)):
+            pass
+    place = PluginSink("ours", {"path": str(tmp_path / "out"), "team": "vision"})
+    monitor = watching(tmp_path / "run", place)
+    monitor.start_goodput_uploader()
+    monitor.stop_goodput_uploader()
+    assert monitor.tally.lost == 0
+    *written, last = (tmp_path / "out").read_text().splitlines()
+    assert set(written) == {"vision 4"}
+    assert last == "closed"
+
+
+def watching(run_dir: Path, place: PluginSink) -> outlay.GoodputMonitor:
+    return outlay.GoodputMonitor(
+        "job",
+        "log",
+        None,
+        upload_interval=3600,
+        monitoring_enabled=True,
+        gcp_options=NO_CLOUD,
+        final_flush_timeout_seconds=120,
+        run_dir=run_dir,
+        sinks=[place],
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "trouble"),
+    [
+        pytest.param("import no_such_module", "ModuleNotFoundError", id="cannot be imported"),
+        pytest.param("def entry(): ...", "TypeError", id="does not know the option"),
+    ],
+)
+def test_a_sink_that_cannot_be_made_is_a_loss_that_the_monitor_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, trouble: str
+) -> None:
+    install(tmp_path / "site", plugins.SINKS, "ours", code, monkeypatch)
+    with outlay.run("model", dir=tmp_path / "run") as run:
+        for _ in run.steps(range(5)):
+            pass
+    monitor = watching(tmp_path / "run", PluginSink("ours", {"secret": "hunter2"}))
+    monitor.start_goodput_uploader()
+    monitor.stop_goodput_uploader()
+    assert monitor.tally.lost == 1
+    assert trouble in monitor.tally.trouble
+    assert "hunter2" not in monitor.tally.trouble
+
+
+def test_an_unknown_sink_is_told_of_those_that_packages_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, plugins.SINKS, "ours", A_SINK, monkeypatch)
+    with pytest.raises(InvalidValue, match="one of ours"):
+        open_sink(PluginSink("theirs"))
+
+
+def test_an_unknown_sink_where_no_package_brings_any_says_so() -> None:
+    with pytest.raises(InvalidValue, match="a package that announces it"):
+        open_sink(PluginSink("theirs"))

@@ -16,7 +16,7 @@ from pathlib import Path
 from outlay.errors import InvalidValue
 from outlay.export.cloud_logging import CloudLogger
 from outlay.export.gcp import GCPOptions
-from outlay.export.sinks import CloudMonitoring, Destination, TensorBoard
+from outlay.export.sinks import CloudMonitoring, Destination, LentSink, Sink, TensorBoard
 from outlay.export.uploaders import ProcessUploader, ThreadUploader, Uploader
 from outlay.export.uploads import (
     CloudLog,
@@ -39,8 +39,8 @@ class GoodputMonitor:
     """Uploads what became of a job, at intervals, beside its training.
 
     Only rank 0 monitors, and only where it is enabled; ``OUTLAY_DISABLED=1`` disables it. Each
-    uploader is a process of its own; for a ``cloud_logger`` that only this process can read it is a
-    thread.
+    uploader is a process of its own; for a ``cloud_logger`` that only this process can read, or a
+    sink that only it can write to, it is a thread.
 
     Args:
         job_name: The full name of the job.
@@ -61,7 +61,8 @@ class GoodputMonitor:
         max_logs_retention_period: How far back a Cloud Logging log is read.
         cloud_logger: Where entries are read from; default: the job's local run log.
         run_dir: Where that is; default: where the job's name leads.
-        sinks: Where uploads go besides, such as a ``CsvFile``.
+        sinks: Where uploads go besides: a ``CsvFile``, a ``PluginSink`` of another package, or any
+            object with the methods of a ``Sink``, which is the caller's to close.
         include_slice_efficiency: Whether Google Cloud is told how an elastic job uses its slices.
 
     Raises:
@@ -89,7 +90,7 @@ class GoodputMonitor:
         *,
         cloud_logger: GoodputLogger | None = None,
         run_dir: str | Path | None = None,
-        sinks: Sequence[Destination] = (),
+        sinks: Sequence[Destination | Sink] = (),
         include_slice_efficiency: bool = False,
     ) -> None:
         del gcs_sync_interval_seconds
@@ -111,7 +112,8 @@ class GoodputMonitor:
         self._skip_final = skip_final_flush
         self._finish_s = final_flush_timeout_seconds or FLUSH_TIMEOUT_S
         self._cache_dir = cache_dir
-        self._sinks = tuple(sinks)
+        self._sinks = tuple(sink for sink in sinks if isinstance(sink, Destination))
+        self._lent = [LentSink(sink) for sink in sinks if not isinstance(sink, Destination)]
         self._slices = include_slice_efficiency
         self._uploaders: dict[str, Uploader] = {}
         self._ended = Tally()
@@ -199,7 +201,7 @@ class GoodputMonitor:
         destinations: tuple[Destination, ...],
         interval_s: float | None = None,
     ) -> None:
-        if not self._enabled or name in self._uploaders or not destinations:
+        if not self._enabled or name in self._uploaders or not (destinations or self._lent):
             return
         upload = Upload(
             job_name=self.job_name,
@@ -220,8 +222,8 @@ class GoodputMonitor:
             _log.warning("job %s: %s", self.job_name, trouble)
 
     def _uploader(self, upload: Upload) -> Uploader:
-        if self._logger is not None:
-            return ThreadUploader(upload, self._finish_s, self._logger)
+        if self._logger is not None or self._lent:
+            return ThreadUploader(upload, self._finish_s, self._logger, self._lent)
         return ProcessUploader(upload, self._finish_s)
 
     def _stop(self, name: str, skip_final_flush: bool | None) -> None:  # noqa: FBT001

@@ -1,7 +1,8 @@
 """How an uploader runs beside training: in a process of its own, or in a thread.
 
 A process costs the training next to nothing, whatever the length of the run, and takes its sinks'
-libraries and troubles elsewhere. A thread is for a log that only this process can read.
+libraries and troubles elsewhere. A thread is for a log that only this process can read, and for a
+sink that only it can write to.
 """
 
 from __future__ import annotations
@@ -12,10 +13,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Sequence
 from typing import IO, Protocol
 
 import msgspec
 
+from outlay.export.sinks import LentSink
 from outlay.export.uploads import Tally, Upload, Uploads
 from outlay.export.worker import TALLY_BYTES, Order
 from outlay.goodput.logs import GoodputLogger
@@ -95,8 +98,14 @@ class ProcessUploader:
 class ThreadUploader:
     """An uploader in a thread of this process."""
 
-    def __init__(self, upload: Upload, finish_s: float, logger: GoodputLogger) -> None:
-        self._uploads = Uploads(upload, logger)
+    def __init__(
+        self,
+        upload: Upload,
+        finish_s: float,
+        logger: GoodputLogger | None,
+        lent: Sequence[LentSink] = (),
+    ) -> None:
+        self._uploads = Uploads(upload, logger, lent=lent)
         self._finish_s = finish_s
         self._final = True
         self._stop = threading.Event()

@@ -18,7 +18,7 @@ import msgspec
 
 from outlay.clock import SYSTEM
 from outlay.export.background import Background, Limits, Outcome
-from outlay.export.sinks import Destination, Sink, destination_name, open_sink
+from outlay.export.sinks import Destination, LentSink, Sink, destination_name, open_sink
 from outlay.goodput.logs import GoodputLogger, LocalRunLog
 from outlay.goodput.readings import GoodputReader, Reading
 
@@ -95,15 +95,14 @@ def tally_of(outcomes: Sequence[Outcome]) -> Tally:
 class _Outlet:
     """A sink that is opened when the first reading comes, and again while that fails."""
 
-    def __init__(self, job_name: str, destination: Destination) -> None:
-        name = f"job {job_name}: {destination_name(destination)}"
+    def __init__(self, name: str, open_it: Callable[[], Sink]) -> None:
         self.background: Background[Reading] = Background(name, self._write, Limits(waiting=16))
-        self._destination = destination
+        self._open = open_it
         self._sink: Sink | None = None
 
     def _write(self, batch: Sequence[Reading]) -> None:
         if self._sink is None:
-            self._sink = open_sink(self._destination)
+            self._sink = self._open()
         for reading in batch:
             self._sink.write(reading)
 
@@ -115,6 +114,17 @@ class _Outlet:
             self._sink.close()
 
 
+def _outlets(upload: Upload, lent: Sequence[LentSink]) -> list[_Outlet]:
+    job = f"job {upload.job_name}"
+    return [
+        *(
+            _Outlet(f"{job}: {destination_name(place)}", partial(open_sink, place))
+            for place in upload.destinations
+        ),
+        *(_Outlet(f"{job}: a sink of its own", sink.opened) for sink in lent),
+    ]
+
+
 class Uploads:
     """One uploader's loop.
 
@@ -122,6 +132,7 @@ class Uploads:
         upload: What to ask, how often, and where to put it.
         logger: Where entries are read from; default: what the upload says.
         report: Told the tally after each round.
+        lent: Sinks of this process that are written to as well.
     """
 
     def __init__(
@@ -129,10 +140,11 @@ class Uploads:
         upload: Upload,
         logger: GoodputLogger | None = None,
         report: Callable[[Tally], None] = lambda _: None,
+        lent: Sequence[LentSink] = (),
     ) -> None:
         self._upload = upload
         self._reader = _reader(upload, logger)
-        self._outlets = [_Outlet(upload.job_name, place) for place in upload.destinations]
+        self._outlets = _outlets(upload, lent)
         self._report = report
         self._failed = 0
         self._trouble = ""

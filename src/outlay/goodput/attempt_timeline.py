@@ -17,6 +17,7 @@ from outlay.goodput import phases as ph
 from outlay.goodput.columns import Ints
 from outlay.goodput.fold import Committed, SegmentFold
 from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
+from outlay.goodput.stalls import SlowSteps
 from outlay.goodput.typical import Typical
 
 
@@ -65,10 +66,14 @@ class AttemptTimeline:
         self._cover = fold.cover(start_ns, end_ns)
         self._own, self._waited = fold.own_before()
         self._typical = typical
-        self.undone: Undone = undone_steps(self._steps.number, self._steps.count, redone_from)
+        self._only_grows = fold.only_grows
+        self.undone: Undone = undone_steps(
+            self._steps.number, self._steps.count, redone_from, only_grows=fold.only_grows
+        )
         self._undone_time = UndoneTime(self.undone, self._own)
         self._startup_ns = self._startup()
-        self.stalled, self._stalls = self._find_stalls()
+        self.stalled = self._stalled(fold.slow)
+        self._stalls = self._beyond_typical(self.stalled)
         self._stall_before = _cumulative(self._stalls)
         is_undone = self.undone.contains(self.stalled)
         self._undone_stall_before = _cumulative(np.where(is_undone, self._stalls, 0))
@@ -81,7 +86,8 @@ class AttemptTimeline:
     @property
     def last_step(self) -> int:
         """The highest step number that the attempt executed; -1 when it executed none."""
-        reached = self._steps.number + self._steps.count - 1
+        latest = slice(-1, None) if self._only_grows else slice(None)
+        reached = self._steps.number[latest] + self._steps.count[latest] - 1
         return int(reached.max(initial=-1))
 
     @property
@@ -99,8 +105,12 @@ class AttemptTimeline:
 
     def when_past(self, step: int) -> int:
         """Return when the first step beyond ``step`` began; the attempt's end when none did."""
-        beyond = np.flatnonzero(self._steps.number > step)
-        return self._bounds(int(beyond[0]))[1] if len(beyond) else self.end_ns
+        number = self._steps.number
+        if self._only_grows:
+            place = int(np.searchsorted(number, step, side="right"))
+        else:
+            place = next(iter(np.flatnonzero(number > step).tolist()), self.step_count)
+        return self._bounds(place)[1] if place < self.step_count else self.end_ns
 
     def first_kept_after(self, step: int) -> int | None:
         """Return when the first surviving step beyond ``step`` began, or None without one."""
@@ -142,17 +152,19 @@ class AttemptTimeline:
         own_ns = self.own_ns(0)
         return own_ns - usual_ns if own_ns > usual_ns else 0
 
-    def _find_stalls(self) -> tuple[Ints, Ints]:
-        """Return which steps stalled, and the tail of each beyond the typical step."""
-        nothing = np.empty(0, dtype=np.int64)
+    def _stalled(self, slow: SlowSteps) -> Ints:
+        """Return the places of the steps that stalled."""
         if self._typical is None or self.step_count < 2:
-            return nothing, nothing
-        own = np.diff(self._own)
-        count = self._steps.count
-        late = own > self._typical.stall_beyond_ns * count
-        late[0] = False  # What the first step takes too long is startup.
-        stalled = np.flatnonzero(late)
-        return stalled, own[stalled] - self._typical.step_ns * count[stalled]
+            return np.empty(0, dtype=np.int64)
+        late = slow.beyond(self._typical.stall_beyond_ns, self._own, self._steps.count)
+        return late[late > 0]  # What the first step takes too long is startup.
+
+    def _beyond_typical(self, stalled: Ints) -> Ints:
+        """Return the tail of each stalled step beyond the typical one."""
+        if self._typical is None:
+            return stalled
+        own = self._own[stalled + 1] - self._own[stalled]
+        return own - self._typical.step_ns * self._steps.count[stalled]
 
     def _whole_steps_before(self, index: int) -> _Split:
         """Return the split of all steps before ``index``, from cumulative sums."""

@@ -19,6 +19,7 @@ from outlay.goodput.breakdown import Breakdown, Window
 from outlay.goodput.cache import GoodputCache, GoodputInfo, StepInfo
 from outlay.goodput.deviation import StepTimes, ideal_step_ns, step_deviation
 from outlay.goodput.elastic import SliceEfficiency, slice_efficiency
+from outlay.goodput.fold import SegmentFold
 from outlay.goodput.follower import RunView
 from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.goodput.reliability import disruptions
@@ -248,11 +249,10 @@ class GoodputCalculator:
         return slice_efficiency(view.timeline, changes, [window])
 
     def _steps(self, view: RunView, configured_ideal_step_time: float | None) -> StepInfo | None:
-        times = step_times(view)
-        ideal_ns = ideal_of(times, configured_ideal_step_time)
+        ideal_ns = ideal_of(view, configured_ideal_step_time)
         if ideal_ns is None:
             return None
-        return StepInfo(ideal_ns / 1e9, step_deviation(times, ideal_ns))
+        return StepInfo(ideal_ns / 1e9, step_deviation(StepTimes.of(folds_of(view)), ideal_ns))
 
     def _remember(
         self, view: RunView, breakdown: Breakdown, configured_ideal_step_time: float | None
@@ -278,18 +278,18 @@ class GoodputCalculator:
             self._cache.update_step_info(steps)
 
 
-def step_times(view: RunView) -> StepTimes:
-    """Return the own times of a run's steps, without what a later attempt overlaps."""
+def folds_of(view: RunView) -> list[SegmentFold]:
+    """Return the records of a run's attempts, without what a later attempt overlaps."""
     segments = view.fold.segments
-    return StepTimes.of(
+    return [
         segments[a.segment].clipped(a.last_sign_ns) if a.overlaps else segments[a.segment]
         for a in view.timeline.attempts
-    )
+    ]
 
 
-def ideal_of(times: StepTimes, configured_ideal_step_time: float | None) -> float | None:
+def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float | None:
     """Return the ideal step time in nanoseconds: what was configured, in seconds, or measured."""
-    measured_ns = ideal_step_ns(times)
+    measured_ns = ideal_step_ns(view.timeline.times)
     if measured_ns is None or configured_ideal_step_time is None:
         return measured_ns
     return configured_ideal_step_time * 1e9

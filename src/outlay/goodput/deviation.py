@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from outlay.goodput.columns import Ints
 from outlay.goodput.fold import SegmentFold
+from outlay.goodput.typical import SortedTimes
 
 Floats = NDArray[np.float64]
 Values = Floats | Sequence[float]
@@ -29,31 +30,65 @@ class StepTimes:
 
     @classmethod
     def of(cls, folds: Iterable[SegmentFold]) -> StepTimes:
-        """Return the step times of a run's attempts."""
-        numbers = [np.empty(0, dtype=np.int64)]
-        times = [np.empty(0, dtype=np.float64)]
-        for fold in folds:
-            own, _ = fold.own_before()
-            numbers.append(fold.number.values)
-            times.append(np.diff(own) / fold.count.values)
-        return cls(np.concatenate(numbers), np.concatenate(times))
+        """Return the executions of a run's attempts."""
+        return cls._joined(cls._of(fold, 0) for fold in folds)
+
+    @classmethod
+    def after(cls, folds: Iterable[SegmentFold], step: int) -> StepTimes:
+        """Return the executions of steps beyond a number in a run's attempts."""
+        return cls._joined(cls._of(fold, _first_after(fold, step)) for fold in folds).beyond(step)
+
+    @classmethod
+    def latest(cls, folds: Sequence[SegmentFold], count: int) -> StepTimes:
+        """Return the last executions of a run's attempts."""
+        parts: list[StepTimes] = []
+        for fold in reversed(folds):
+            if count <= 0:
+                break
+            parts.append(cls._of(fold, max(len(fold.end) - count, 0)))
+            count -= len(parts[-1])
+        return cls._joined(reversed(parts))
+
+    @classmethod
+    def _of(cls, fold: SegmentFold, first: int) -> StepTimes:
+        own, _ = fold.own_before()
+        times = np.diff(own[first:]) / fold.count.values[first:]
+        return cls(fold.number.values[first:], times)
+
+    @classmethod
+    def _joined(cls, parts: Iterable[StepTimes]) -> StepTimes:
+        nothing = cls(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float64))
+        every = [nothing, *parts]
+        return cls(
+            np.concatenate([part.number for part in every]),
+            np.concatenate([part.own_ns for part in every]),
+        )
 
     def __len__(self) -> int:
         return len(self.number)
 
-    def after(self, number: int) -> StepTimes:
+    def beyond(self, step: int) -> StepTimes:
         """Return the executions of steps beyond a number."""
-        beyond = self.number > number
-        return StepTimes(self.number[beyond], self.own_ns[beyond])
-
-    def last(self, count: int) -> StepTimes:
-        """Return the latest executions."""
-        return StepTimes(self.number[-count:], self.own_ns[-count:])
+        later = self.number > step
+        return StepTimes(self.number[later], self.own_ns[later])
 
 
-def ideal_step_ns(times: StepTimes) -> float | None:
-    """Return the mean of the times that are not anomalously long, or None without any."""
-    return ideal_time(times.own_ns)
+def _first_after(fold: SegmentFold, step: int) -> int:
+    """Return the place from which on alone there are steps beyond a number."""
+    return int(fold.number.values.searchsorted(step, side="right")) if fold.only_grows else 0
+
+
+def ideal_step_ns(times: SortedTimes) -> float | None:
+    """Return the mean of the times that are not anomalously long, or None without any.
+
+    Halves are avoided: twice the median and four times the spread are whole numbers.
+    """
+    if not len(times):
+        return None
+    twice_median = sum(times.middle())
+    spread_four_times = sum(times.middle_distances(twice_median))
+    beyond = (2 * twice_median + ANOMALOUS_MADS * spread_four_times) // 4 + 1
+    return times.total_below(beyond) / times.below(beyond)
 
 
 def ideal_time(times: Values) -> float | None:

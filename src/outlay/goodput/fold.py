@@ -14,6 +14,8 @@ import numpy as np
 from outlay.goodput.columns import Column, Ints
 from outlay.goodput.cover import Cover, SpanInterval, flatten
 from outlay.goodput.phases import phase_of_span
+from outlay.goodput.rollback import where_numbers_go_back
+from outlay.goodput.stalls import SlowSteps
 from outlay.goodput.step_blocks import StepBlock
 from outlay.goodput.steps import StepColumns, Usage
 from outlay.ledger import (
@@ -60,7 +62,9 @@ class SegmentFold:
         self.slices: list[SlicesChanged] = []
         self.usage = Usage()
         self.revision = 0  # Changes when own times that were computed before are computed anew.
+        self.slow = SlowSteps()
         self._unmatched_ends: dict[int, int] = {}
+        self._goes_back_at: int | None = None
         self._own, self._waited = Column([0]), Column([0])
 
     def fold(self, records: Sequence[Record]) -> None:
@@ -91,12 +95,32 @@ class SegmentFold:
             self._forget_from(in_place)
         for column, values in zip(self._columns(), steps.all(), strict=True):
             column.extend(values)
+        self._look_back(in_place)
         self.life.last_sign_ns = max(self.life.last_sign_ns, int(steps.end[-1]))
 
     @property
     def steps(self) -> StepColumns:
         """The steps so far; what is added later does not change them."""
         return StepColumns(*(column.values for column in self._columns()))
+
+    def _look_back(self, new_from: int) -> None:
+        """Take note of where numbers go back, of which only the first place matters."""
+        if self._goes_back_at is None or self._goes_back_at >= new_from:
+            seen = max(new_from - 1, 0)
+            back = where_numbers_go_back(self.number.values[seen:], self.count.values[seen:])
+            self._goes_back_at = seen + int(back[0]) if len(back) else None
+
+    @property
+    def only_grows(self) -> bool:
+        """Whether each step's number is beyond that of the step before."""
+        return self._goes_back_at is None
+
+    @property
+    def least_number(self) -> int | None:
+        """The least step number; None without steps."""
+        if not len(self.number):
+            return None
+        return int(self.number.values[0] if self.only_grows else self.number.values.min())
 
     def own_before(self) -> tuple[Ints, Ints]:
         """Return cumulative own time of steps and of waits: entry i is before step i."""
@@ -171,6 +195,7 @@ class SegmentFold:
         self._forget_from(int(np.searchsorted(self.end.values, t_ns, side="right")))
 
     def _forget_from(self, index: int) -> None:
+        self.slow.forget_from(index)
         if index + 1 < len(self._own):
             self._own.truncate(index + 1)
             self._waited.truncate(index + 1)

@@ -13,11 +13,11 @@ from outlay.goodput.breakdown import Window
 from outlay.goodput.calculator import (
     GoodputCalculator,
     NoStepTimes,
+    folds_of,
     ideal_of,
     last_step,
-    step_times,
 )
-from outlay.goodput.deviation import Spikes, deviations_s, step_deviation
+from outlay.goodput.deviation import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.types import SECONDS, BadputParts
@@ -84,7 +84,7 @@ class GoodputReader(GoodputCalculator):
         view = self._view()
         breakdown = view.break_down()
         goodput, parts = self._percent(view, breakdown, "yet")
-        ideal_ns = ideal_of(step_times(view), configured_ideal_step_time)
+        ideal_ns = ideal_of(view, configured_ideal_step_time)
         return GoodputReading(
             t_ns=view.timeline.now_ns,
             goodput_percent=goodput,
@@ -129,14 +129,13 @@ class GoodputReader(GoodputCalculator):
             NoStepTimes: No step has a duration yet.
         """
         view = self._view()
-        times = step_times(view)
-        ideal_ns = ideal_of(times, configured_ideal_step_time)
+        ideal_ns = ideal_of(view, configured_ideal_step_time)
         if ideal_ns is None:
             raise NoStepTimes(self.job_name)
-        spikes = Spikes()
+        folds, spikes = folds_of(view), Spikes()
         return DeviationReading(
             t_ns=view.timeline.now_ns,
             ideal_step_s=ideal_ns / 1e9,
-            deviations_s=step_deviation(times.after(after_step), ideal_ns),
-            spike_s=spikes.of(deviations_s(times.last(spikes.steps), ideal_ns)),
+            deviations_s=step_deviation(StepTimes.after(folds, after_step), ideal_ns),
+            spike_s=spikes.of(deviations_s(StepTimes.latest(folds, spikes.steps), ideal_ns)),
         )

@@ -61,15 +61,21 @@ class UndoneTime:
         return int(self._own[index] - self._own[min(self._first, index)])
 
 
-def undone_steps(number: Ints, count: Ints, redone_from: int | None) -> Undone:
+def where_numbers_go_back(number: Ints, count: Ints) -> Ints:
+    """Return the places of the records that do not go beyond the record before."""
+    return 1 + np.flatnonzero(number[1:] < number[:-1] + count[:-1])
+
+
+def undone_steps(number: Ints, count: Ints, redone_from: int | None, *, only_grows: bool) -> Undone:
     """Return what was undone of the steps in ``number``, in order of execution.
 
     Args:
         number: The first step number of each record.
         count: How many consecutive steps each record stands for.
         redone_from: The least number that was executed after all of these, if any was.
+        only_grows: Whether no number goes back.
     """
-    if (number[1:] >= number[:-1] + count[:-1]).all():
+    if only_grows:
         return _undone_tail(number, count, redone_from)
     later = np.append(number[1:], _NEVER if redone_from is None else redone_from)
     redone = np.minimum.accumulate(later[::-1])[::-1]

@@ -57,6 +57,7 @@ class Timeline:
         now_ns: int,
         alive: bool,
         typical: Typical | None,
+        times: SortedTimes,
     ) -> None:
         self.attempts = attempts
         self.stretches = stretches
@@ -65,6 +66,7 @@ class Timeline:
         self.now_ns = now_ns
         self.alive = alive
         self.typical = typical
+        self.times = times
         self._starts = [stretch.start_ns for stretch in stretches]
         self._before: list[dict[str, int]] = [{}]
         for stretch in stretches:
@@ -131,7 +133,8 @@ class TimelineBuilder:
         if alive:
             attempts = alive_until(attempts, now_ns)
         folds = [self._fold_of(attempt) for attempt in attempts]
-        typical = self._typical(attempts, folds)
+        times = self._times_of(attempts, folds)
+        typical = times.typical()
         timelines = _attempt_timelines(attempts, folds, typical)
         end_ns = attempts[-1].last_sign_ns
         return Timeline(
@@ -141,27 +144,27 @@ class TimelineBuilder:
             now_ns=now_ns,
             alive=alive,
             typical=typical,
+            times=times.beside(_first_times(folds)),
         )
 
     def _fold_of(self, attempt: Attempt) -> SegmentFold:
         fold = self.fold.segments[attempt.segment]
         return fold.clipped(attempt.last_sign_ns) if attempt.overlaps else fold
 
-    def _typical(self, attempts: Sequence[Attempt], folds: Sequence[SegmentFold]) -> Typical | None:
+    def _times_of(self, attempts: Sequence[Attempt], folds: Sequence[SegmentFold]) -> SortedTimes:
+        """Return the own times of all steps but the attempts' first ones."""
         if any(attempt.overlaps for attempt in attempts):
             # Rare: what counts may have shrunk, so nothing that was taken in before is kept.
             self._forget()
-            times = SortedTimes()
-            for fold in folds:
-                times.add(_own_times(fold, 0))
-            return times.typical()
+            return SortedTimes().and_more(np.concatenate([_own_times(fold, 0) for fold in folds]))
         for fold in folds:
             fold.own_before()
         leading = {fold.life.segment for fold in folds}
         if not self._seen.keys() <= leading or any(self._is_stale(fold) for fold in folds):
             self._forget()
-        self._times.add(np.concatenate([self._new_times(fold) for fold in folds]))
-        return self._times.typical()
+        new = np.concatenate([self._new_times(fold) for fold in folds])
+        self._times = self._times.and_more(new)
+        return self._times
 
     def _new_times(self, fold: SegmentFold) -> Ints:
         seen = self._seen.setdefault(fold.life.segment, _Seen(0, fold.revision))
@@ -185,6 +188,13 @@ def _own_times(fold: SegmentFold, first: int) -> Ints:
     return times // fold.count.values[skip:]
 
 
+def _first_times(folds: Sequence[SegmentFold]) -> Ints:
+    """Return own time per step of the attempts' first records."""
+    stepping = [fold for fold in folds if len(fold.end)]
+    own = np.array([fold.own_before()[0][1] for fold in stepping], dtype=np.int64)
+    return own // np.array([fold.count.values[0] for fold in stepping], dtype=np.int64)
+
+
 def _attempt_timelines(
     attempts: Sequence[Attempt], folds: Sequence[SegmentFold], typical: Typical | None
 ) -> list[AttemptTimeline]:
@@ -195,8 +205,7 @@ def _attempt_timelines(
         timelines.append(
             AttemptTimeline(attempt.start_ns, attempt.last_sign_ns, fold, typical, redone_from)
         )
-        if len(fold.number):
-            least = int(fold.number.values.min())
+        if (least := fold.least_number) is not None:
             redone_from = least if redone_from is None else min(redone_from, least)
     return timelines[::-1]
 

@@ -153,13 +153,7 @@ class Recorder:
 
         The wait for each batch is timed apart. The loop ends when the loader does, or when a gate
         lets no further step run. A step left by ``break`` counts; one left by an exception does
-        not.
-
-        Args:
-            loader: Any iterable of batches.
-            tokens: The tokens of a batch: a number, or a function of the batch.
-            samples: The samples of a batch, likewise.
-            start: The number of the first step, where it is not the last committed checkpoint + 1.
+        not. What the arguments mean is said in ``Run.steps``, through which a training comes here.
         """
         if start is not None:
             self.next_step = start
