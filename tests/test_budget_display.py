@@ -72,5 +72,17 @@ def test_a_terminal_shows_a_bar_redrawn_twice_a_second(clock: ManualClock) -> No
     assert "budget 60% used" in stream.getvalue()
 
 
+def test_a_narrow_terminal_shows_the_closest_limit_and_the_time_to_go(clock: ManualClock) -> None:
+    stream = io.StringIO()
+    tracker = BudgetTracker("iso_tokens", {"max_tokens": 10**9, "max_minutes": 600})
+    for _ in range(5):
+        tracker.update(10**7, 60_000.0)
+    bar = Bar(clock, Console(file=stream, force_terminal=True, width=80))
+    bar.update(tracker)
+    bar.close(tracker)
+    assert "budget 5% used, 950,000,000 tok left, about 1h35m (95 steps) to go" in stream.getvalue()
+    assert "…" not in stream.getvalue()
+
+
 def test_what_is_no_terminal_gets_lines(clock: ManualClock) -> None:
     assert isinstance(display_for(io.StringIO(), clock), Lines)

@@ -249,3 +249,12 @@ def test_no_figure_and_no_name_is_cut_to_fit_the_terminal(
         assert "11345.678901" in shown
         assert max(map(len, shown.splitlines())) <= columns
     assert ("█" in command("guard", "status", *log)) == (columns == 200)
+
+
+def test_checks_go_on_below_their_own_text(log_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlay.cli.output.console.width", 80)
+    words = ["preflight", "--label", "lab02-tp", "--estimate", "2", "--ceiling", "5"]
+    shown = CliRunner().invoke(app, ["guard", *words, "--log", str(log_path)])
+    assert shown.exit_code == 3
+    assert "\n     (--confirm instance-type)" in shown.output
+    assert max(map(len, shown.output.splitlines())) <= 80

@@ -12,6 +12,7 @@ from outlay.units import Duration
 
 _BAR_EVERY_NS = 500_000_000
 _LINE_EVERY_NS = 60_000_000_000
+_BAR_COLUMNS = 16
 
 
 class Display(Protocol):
@@ -41,14 +42,28 @@ def budget_line(tracker: BudgetTracker) -> str:
         f"{bound.dimension.text(bound.limit)}"
         for bound in tracker.bounds
     ]
-    parts = [f"budget {tracker.fraction_used:.0%} used", *limits]
+    return ", ".join([_used(tracker), *limits, *_ahead(tracker)])
+
+
+def short_line(tracker: BudgetTracker) -> str:
+    """Return the same for a narrow terminal: of the limits, the one closest to its end."""
+    total = tracker.used
+    nearest_last = sorted(tracker.bounds, key=lambda bound: bound.used(total) / bound.limit)
+    left = [f"{bound.dimension.text(bound.left(total))} left" for bound in nearest_last[-1:]]
+    return ", ".join([_used(tracker), *left, *_ahead(tracker)])
+
+
+def _used(tracker: BudgetTracker) -> str:
+    return f"budget {tracker.fraction_used:.0%} used"
+
+
+def _ahead(tracker: BudgetTracker) -> list[str]:
+    """Return what stopped the run, or else when that will happen, if it can be told."""
     if (reason := tracker.stop_reason) is not None:
-        parts.append(f"stopped by {reason.key}")
-    elif (forecast := tracker.forecast()) is not None:
-        parts.append(
-            f"about {Duration(forecast.time_left_ns)} ({forecast.steps_left:,} steps) to go"
-        )
-    return ", ".join(parts)
+        return [f"stopped by {reason.key}"]
+    if (forecast := tracker.forecast()) is None:
+        return []
+    return [f"about {Duration(forecast.time_left_ns)} ({forecast.steps_left:,} steps) to go"]
 
 
 class Lines:
@@ -89,7 +104,7 @@ class Bar:
         self._monotonic_ns = clock.monotonic_ns
         self._next_ns = 0
         self._progress = Progress(
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=_BAR_COLUMNS),
             TextColumn("{task.description}"),
             console=console or Console(stderr=True),
             auto_refresh=False,
@@ -110,10 +125,13 @@ class Bar:
         self._progress.stop()
 
     def _draw(self, tracker: BudgetTracker) -> None:
+        line = budget_line(tracker)
+        if len(line) > self._progress.console.width - _BAR_COLUMNS - 1:
+            line = short_line(tracker)
         self._progress.update(
             self._task,
             completed=min(1.0, tracker.fraction_used),
-            description=budget_line(tracker),
+            description=line,
             refresh=True,
         )
 

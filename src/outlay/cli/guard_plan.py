@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from outlay.cli.guard_options import Ceiling, Log, open_guard
 from outlay.cli.output import AsJson, console, print_json
@@ -158,16 +160,21 @@ def _show_checks(checks: tuple[Check, ...], *, passed: bool, as_json: bool) -> N
     if as_json:
         print_json({"passed": passed, "checks": checks})
     else:
-        for check in checks:
-            mark = {
-                True: "[green]ok[/green]    ",
-                False: "[red]FAILED[/red]",
-                None: "[red]open[/red]  ",
-            }
-            console.print(mark[check.passed], end=" ")
-            hint = f" (--confirm {check.name})" if check.passed is None else ""
-            console.print(f"{check.text}{hint}", markup=False, soft_wrap=True)
+        console.print(_checks_table(checks))
     raise typer.Exit(0 if passed else 3)
+
+
+def _checks_table(checks: tuple[Check, ...]) -> Table:
+    marks = {
+        True: Text("ok", style="green"),
+        False: Text("FAILED", style="red"),
+        None: Text("open", style="red"),
+    }
+    table = Table.grid(padding=(0, 1))
+    for check in checks:
+        hint = f" (--confirm {check.name})" if check.passed is None else ""
+        table.add_row(marks[check.passed], Text(f"{check.text}{hint}"))
+    return table
 
 
 def _pairs(values: list[str] | None, name: str) -> list[tuple[str, str]]:
