@@ -13,6 +13,7 @@ import pytest
 
 from command_line import outlay
 from ledgers import Segment, dollars
+from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import BudgetEvent, Metric
@@ -20,6 +21,7 @@ from outlay.sweep.aggregate.aggregator import write_reports
 from outlay.sweep.aggregate.comparison import fairness, half_width, replicates
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.aggregate.from_ledger import CACHE
+from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.aggregate.rows import minutes_of
 from outlay.sweep.errors import IncompleteRuns
 from sweep_on_disk import NOW_NS, Sweep
@@ -110,6 +112,32 @@ def test_figures_of_an_unchanged_log_are_read_from_beside_it_and_of_a_changed_on
     assert sweep.row()["ips_mean"] == 1.0
     write_log(run_dir, story.step(1, samples=3))
     assert sweep.row()["ips_mean"] == 2.0
+
+
+def test_figures_kept_when_runs_ended_need_no_log_and_say_the_same(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story = Segment(about={"price": dollars(3600)}).step(1, samples=4, comm_bytes=7)
+    story.add(BudgetEvent(t_ns=story.now_ns, event="stopped", data={"text": "max_minutes: 4s"}))
+    run_dir = sweep.add("001_a")
+    write_log(run_dir, metric(story, 0.9).end())
+    read = sweep.row()
+    (run_dir / CACHE).unlink()
+    keeper = FiguresKeeper(ManualClock(wall_ns=NOW_NS))
+    keeper.keep(run_dir)
+    keeper.close()
+    with monkeypatch.context() as patched:
+        patched.setattr("outlay.sweep.aggregate.from_ledger._fold", None)
+        assert sweep.row() == read
+    (run_dir / CACHE).write_text("damaged")
+    assert sweep.row() == read
+
+
+def test_a_run_without_a_log_keeps_no_figures(tmp_path: Path) -> None:
+    keeper = FiguresKeeper(ManualClock())
+    keeper.keep(tmp_path)
+    keeper.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_completed_run_that_lacks_its_metric_says_so(sweep: Sweep) -> None:

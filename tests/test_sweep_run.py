@@ -138,6 +138,7 @@ def test_runs_know_their_budget_price_and_place_without_code(tmp_path: Path) -> 
     printed = (root / "001_group01" / "sweep.log").read_text()
     assert printed.endswith(f"\n{root}/001_group01 iso_time\n")
     assert (root / "001_group01" / "ledger").is_dir()
+    assert (root / "001_group01" / "outlay_facts.json").exists()  # Kept as it ended.
 
 
 def test_gpus_are_shared_out_and_never_twice_at_once(tmp_path: Path) -> None:

@@ -38,6 +38,11 @@ def print_findings(findings: Iterable[Finding]) -> None:
         console.print(str(finding), markup=False, soft_wrap=True)
 
 
+def print_sentence(text: str) -> None:
+    """Print a sentence: broken between words on a terminal, on one line for whoever reads on."""
+    console.print(text, markup=False, soft_wrap=not console.is_terminal)
+
+
 def new_table(*columns: str, title: str | None = None) -> Table:
     """Return an empty table in the house style; columns that start with ">" align right.
 

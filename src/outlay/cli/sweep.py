@@ -10,8 +10,15 @@ from typing import Annotated
 import typer
 from rich.markup import escape
 
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.cli.sweep_live import show_while, status_table
+from outlay.cli.output import (
+    AsJson,
+    console,
+    new_table,
+    print_findings,
+    print_json,
+    print_sentence,
+)
+from outlay.cli.sweep_live import show_while, standing, status_table
 from outlay.clock import SYSTEM
 from outlay.report.pictures import read_formats
 from outlay.report.sweep_files import SweepFiles, write_sweep_files
@@ -19,7 +26,7 @@ from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
 from outlay.sweep.lock import holder_of
-from outlay.sweep.manifest import Manifest, counts, read_manifest
+from outlay.sweep.manifest import counts, read_manifest
 from outlay.sweep.plan import Plan
 from outlay.sweep.plan_text import budget_text, plan_document
 from outlay.sweep.sweeps import HowToRun, Result, cancel, resume, spent, start
@@ -123,7 +130,8 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
         return
     console.print(status_table(manifest, SYSTEM.wall_ns()))
     running = f"run by process {holder}" if holder else "nobody runs it"
-    console.print(f"\n{_tally(counts(manifest))}; {running}; {_money(manifest)}")
+    console.print()
+    print_sentence(f"{standing(manifest)}; {running}")
 
 
 @app.command("cancel")
@@ -184,7 +192,7 @@ def show_sweep_files(files: SweepFiles, *, as_json: bool) -> None:
         about = {"verdict": files.verdict, "pictures": files.pictures, "runs": files.summary.rows}
         print_json(files.written | about)
         return
-    console.print(files.verdict, soft_wrap=True, markup=False)
+    print_sentence(files.verdict)
     for path in (*files.written.values(), *files.pictures):
         console.print(str(path), soft_wrap=True, markup=False)
 
@@ -211,7 +219,7 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         )  # fmt: skip
     else:
         print_findings(result.findings)
-        console.print(f"{_tally(result.counts)}; {_money(result.manifest)}", soft_wrap=True)
+        print_sentence(standing(result.manifest))
         console.print(f"Summarise it with: outlay sweep aggregate {result.root}", soft_wrap=True)
     if result.cancelled:
         raise typer.Exit(130)
@@ -219,15 +227,6 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         raise RunsFailed(failed)
     if skipped:
         raise RunsSkipped(skipped)
-
-
-def _tally(found: dict[str, int]) -> str:
-    return ", ".join(f"{count} {status}" for status, count in sorted(found.items()))
-
-
-def _money(manifest: Manifest) -> str:
-    total = ", ".join(map(str, spent(manifest)))
-    return f"{total} spent (measured)" if total else "no price"
 
 
 def render_plan(plan: Plan) -> None:
@@ -242,7 +241,8 @@ def render_plan(plan: Plan) -> None:
             "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost),
         )  # fmt: skip
     console.print(table)
-    console.print(f"\n{_total(plan)}", soft_wrap=True, markup=False)
+    console.print()
+    print_sentence(_total(plan))
     print_findings(plan.warnings)
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+from rich.console import Group
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from outlay.budget.document import read_document
 from outlay.cli.output import console, new_table
 from outlay.clock import SYSTEM
+from outlay.guard.lease import Terms
 from outlay.sweep.harness import Harness
-from outlay.sweep.manifest import Manifest
+from outlay.sweep.manifest import Manifest, counts
 from outlay.sweep.states import RunState
-from outlay.units import Money
+from outlay.sweep.sweeps import spent
+from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 
 _REFRESH_NS = 500_000_000
@@ -30,7 +35,9 @@ def show_while(*, quiet: bool) -> Iterator[Callable[[Harness], None]]:
         yield lambda _: None
     elif console.is_terminal:
         with Live(console=console, auto_refresh=False) as live:
-            yield _Table(live).look
+            shown = _Table(live)
+            yield shown.look
+            shown.leave()
     else:
         yield _Lines().look
 
@@ -41,13 +48,21 @@ class _Table:
     def __init__(self, live: Live) -> None:
         self._live = live
         self._next_ns = 0
+        self._table: Table | None = None
 
     def look(self, harness: Harness) -> None:
         """Draw how things stand."""
         now_ns = SYSTEM.monotonic_ns()
         if now_ns >= self._next_ns or not harness.active:
             self._next_ns = now_ns + _REFRESH_NS
-            self._live.update(status_table(harness.manifest, SYSTEM.wall_ns()), refresh=True)
+            manifest = harness.manifest
+            self._table = status_table(manifest, SYSTEM.wall_ns())
+            self._live.update(Group(self._table, Text(standing(manifest))), refresh=True)
+
+    def leave(self) -> None:
+        """Leave the table on the screen, and the last word to whoever called."""
+        if self._table is not None:
+            self._live.update(self._table, refresh=True)
 
 
 class _Lines:
@@ -73,6 +88,17 @@ class _Lines:
                 console.print(f"{run} {state.status}{tail}", markup=False, soft_wrap=True)
 
 
+def standing(manifest: Manifest) -> str:
+    """Return in a line how many runs stand how, and what they have cost so far."""
+    tally = ", ".join(f"{count} {status}" for status, count in sorted(counts(manifest).items()))
+    if not any(static.get("price") for static in manifest.runs.values()):
+        return f"{tally}; no price"
+    total = ", ".join(map(str, spent(manifest))) or "nothing"
+    ceiling = manifest.about.get("ceiling")
+    room = f", ceiling {ceiling}" if ceiling else ""
+    return f"{tally}; {total} spent (measured){room}"
+
+
 def status_table(manifest: Manifest, now_ns: int) -> Table:
     """Return the runs of a sweep: those that run or failed first when they are many."""
     table = new_table("run", "status", ">time", ">budget used", ">cost", "reason")
@@ -85,7 +111,7 @@ def status_table(manifest: Manifest, now_ns: int) -> Table:
         table.add_row(
             escape(run), state.status, _time(state, now_ns),
             _budget_used(manifest.root / manifest.runs[run]["run_dir"]),
-            _cost(state), escape(state.reason),
+            _cost(state, manifest.runs[run], now_ns), escape(state.reason),
         )  # fmt: skip
     if len(names) > _ROWS:
         table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "")
@@ -99,7 +125,12 @@ def _time(state: RunState, now_ns: int) -> str:
     return duration_text(ns) if ns else ""
 
 
-def _cost(state: RunState) -> str:
+def _cost(state: RunState, static: Mapping[str, Any], now_ns: int) -> str:
+    """Return what a run has cost; of an attempt that goes on, what it should have by now."""
+    price, gpus = static.get("price"), static.get("gpus")
+    if state.status == "running" and state.started_ns is not None and price and gpus:
+        so_far = Terms(rate=Rate.parse(price) * gpus).cost(now_ns - state.started_ns)
+        return f"~{Money(so_far.micros + (state.cost_micros or 0), so_far.currency)}"
     return "" if state.cost_micros is None else str(Money(state.cost_micros, state.currency))
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from outlay.errors import InvalidValue
@@ -21,4 +24,20 @@ def plan_file(path: Path) -> Plan:
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "no UTF-8 text"
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
-    return make_plan(read_grid(text, source=str(path), default_name=path.stem))
+    with _no_collecting():
+        return make_plan(read_grid(text, source=str(path), default_name=path.stem))
+
+
+@contextmanager
+def _no_collecting() -> Iterator[None]:
+    """Put the garbage collector off: a long grid makes a million objects that all stay.
+
+    Looking through them again and again, in vain, would take as long as reading the grid.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()

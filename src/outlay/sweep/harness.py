@@ -86,6 +86,7 @@ class Harness:
         engines: An engine by each name that the plan uses.
         treasury: The guard, where the sweep has a ceiling.
         watch: Called at every look, for showing how things stand.
+        ended: Called with the directory of a run whose attempt has ended.
     """
 
     plan: Plan
@@ -96,6 +97,7 @@ class Harness:
     treasury: Treasury | None = None
     clock: Clock = SYSTEM
     watch: Callable[[Harness], None] = lambda _: None
+    ended: Callable[[Path], None] = lambda _: None
     active: dict[str, Active] = field(default_factory=dict)
     _queue: deque[PlannedRun] = field(default_factory=deque)
     _deferred: list[tuple[PlannedRun, str]] = field(default_factory=list)
@@ -317,6 +319,7 @@ class Harness:
             elif cost is not None:
                 active.funds.settle(cost)
         self._record_end(run, verdict, ended, cost)
+        self.ended(self.manifest.root / run.id)
         if verdict.status == "error" and self._may_try_again(run, port_lost=port_lost):
             self._queue.appendleft(run)
         if not self._is_stopping():

@@ -12,6 +12,7 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding
+from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.devices import check_fit
 from outlay.sweep.engines.base import Engine, Task
 from outlay.sweep.engines.leftovers import kill_marked
@@ -172,18 +173,19 @@ def _locked(root: Path) -> Iterator[None]:
 def _harness(
     plan: Plan, manifest: Manifest, engines: dict[str, Engine], options: Options, how: HowToRun
 ) -> Iterator[Harness]:
-    journal = Journal(manifest.root, how.clock)
+    journal, figures = Journal(manifest.root, how.clock), FiguresKeeper(how.clock)
     ceiling = plan.grid.ceiling
     try:
         yield Harness(
             plan=plan, manifest=manifest, journal=journal, engines=engines, options=options,
             treasury=None if ceiling is None else Treasury(manifest.root, ceiling, how.clock),
-            clock=how.clock, watch=how.watch,
+            clock=how.clock, watch=how.watch, ended=figures.keep,
         )  # fmt: skip
     finally:
         for engine in engines.values():
             engine.close()
         journal.close()
+        figures.close()
 
 
 def _result(manifest: Manifest, harness: Harness, findings: tuple[Finding, ...] = ()) -> Result:

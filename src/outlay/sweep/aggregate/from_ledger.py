@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -76,36 +77,41 @@ class _Tally:
         self.metrics: list[Metric] = []
         self.stop_reason = ""
 
-    def fold(self, segment: SegmentId, record: Record) -> None:
-        """Take in one record."""
+    def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
+        """Take in more records of one segment."""
+        steps = [record for record in records if type(record) is Step]
+        self._steps(steps, timed=segment.rank <= 0)
+        others = [record for record in records if type(record) is not Step]
+        for record in others:
+            self._one(record, leading=segment.rank <= 0)
+
+    def _one(self, record: Record, *, leading: bool) -> None:
         match record:
-            case Step():
-                self._step(record, timed=segment.rank <= 0)
             case Heartbeat():
                 self.energy_mj += record.energy_mj
-            case Metric() if segment.rank <= 0:
+            case Metric() if leading:
                 self.metrics.append(record)
             case BudgetEvent(event="stopped"):
                 self.stop_reason = str(record.data.get("text", ""))
             case _:
                 pass
 
-    def _step(self, step: Step, *, timed: bool) -> None:
-        self.samples += step.samples
-        self.tokens += step.tokens
-        self.comm_bytes += step.comm_bytes
-        self.energy_mj += step.energy_mj
+    def _steps(self, steps: Sequence[Step], *, timed: bool) -> None:
+        # Lists, not generators: this runs for every step there is.
+        self.samples += sum([step.samples for step in steps])
+        self.tokens += sum([step.tokens for step in steps])
+        self.comm_bytes += sum([step.comm_bytes for step in steps])
+        self.energy_mj += sum([step.energy_mj for step in steps])
         if timed:
-            self.steps += step.count
-            self.step_ns += step.dur_ns + step.wait_ns
+            self.steps += sum([step.count for step in steps])
+            self.step_ns += sum([step.dur_ns + step.wait_ns for step in steps])
 
 
 def _fold(run_dir: Path, now_ns: int) -> RunFacts | None:
     reader, builder, tally = LedgerReader(run_dir), TimelineBuilder(), _Tally()
     for chunk in reader.poll():
         builder.fold.fold(chunk.segment, chunk.records)
-        for record in chunk.records:
-            tally.fold(chunk.segment, record)
+        tally.fold(chunk.segment, chunk.records)
     timeline = builder.build(now_ns, alive=False)
     if timeline is None:
         return None

@@ -1,0 +1,93 @@
+"""A real terminal of 80 columns for a command to run in: typed into, read from, waited for."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from outlay.clock import SYSTEM
+
+PATIENCE_NS = 120 * 10**9
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]")
+
+
+class Terminal:
+    """The near end of a pseudo-terminal whose session one command leads."""
+
+    def __init__(self, master: int, process: subprocess.Popen[bytes]) -> None:
+        self.process = process
+        self._master = master
+        self._raw = b""
+
+    @property
+    def shown(self) -> str:
+        """Everything that was printed so far, without colours and movements."""
+        text = self._raw.decode(errors="replace").replace("\r\n", "\n")
+        return _CONTROL.sub("", text)
+
+    @property
+    def widest(self) -> int:
+        """The length of the longest line that was printed."""
+        return max(len(line.rstrip()) for line in re.split(r"[\r\n]+", self.shown))
+
+    def type(self, keys: str) -> None:
+        """Press keys; ``\\x03`` is Ctrl-C."""
+        os.write(self._master, keys.encode())
+
+    def until(self, text: str) -> None:
+        """Wait until a text was printed."""
+        deadline_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
+        while text not in self.shown:
+            assert SYSTEM.monotonic_ns() < deadline_ns, f"no {text!r} in: {self.shown}"
+            assert self._read() or text in self.shown, f"ended without {text!r}: {self.shown}"
+
+    def end(self) -> int:
+        """Wait for the command to end and return its exit code."""
+        while self._read():
+            pass
+        return self.process.wait(PATIENCE_NS / 1e9)
+
+    def _read(self) -> bool:
+        """Read what there is; False when nobody is left to print anything."""
+        if not select.select([self._master], [], [], 0.2)[0]:
+            return self.process.poll() is None
+        try:
+            more = os.read(self._master, 1 << 16)
+        except OSError:  # Linux says so when the far end was closed.
+            return False
+        self._raw += more
+        return bool(more)
+
+
+@contextmanager
+def terminal(*arguments: str | Path, columns: int = 80, rows: int = 24) -> Iterator[Terminal]:
+    """Run ``outlay`` in a terminal of its own; whatever is left of it at the end is killed."""
+    master, far_end = pty.openpty()
+    fcntl.ioctl(far_end, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    # The session's leader opens the terminal by its name, which makes it the one of the session.
+    shell = ["/bin/sh", "-c", 'exec "$@" <"$0" >"$0" 2>&1', os.ttyname(far_end)]
+    environ = {
+        name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES")
+    }
+    process = subprocess.Popen(
+        [*shell, sys.executable, "-m", "outlay", *map(str, arguments)],
+        env=environ | {"TERM": "xterm-256color"},
+        start_new_session=True,
+    )
+    try:
+        yield Terminal(master, process)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(far_end)
+        os.close(master)

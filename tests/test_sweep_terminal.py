@@ -1,0 +1,80 @@
+"""A sweep on a real terminal of 80 columns: the question, the live table, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from outlay.sweep.engines.leftovers import carrying
+from outlay.sweep.journal import read_events
+from outlay.sweep.manifest import read_manifest
+from terminal import terminal
+
+WAIT = "while [ ! -e ../go ]; do sleep 0.05; done"
+BUDGET = json.dumps({"limits": {"max_minutes": 2}, "totals": {"time_minutes": 1.5}})
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    """A grid whose runs say what they used of their budget, and wait for a file to appear."""
+    script = f"cd $MFCL_SWEEP_RUN_DIR; echo '{BUDGET}' > budget.json; {WAIT}; test {{x}} != 2"
+    stated: dict[str, Any] = {
+        "engine": "process", "arguments": "none", "entrypoint": ["sh", "-c", script],
+        "output_dir": str(tmp_path / "sweep"), "price": "1 USD/h", "timeout": "1h",
+        "ceiling": "5 USD",
+        "grid": [{"name": "a-rather-long-name-for-a-group", "params": {"x": [1, 2]}}],
+    }  # fmt: skip
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(stated))
+    return path
+
+
+def test_the_plan_is_shown_and_a_no_starts_nothing(grid: Path, tmp_path: Path) -> None:
+    with terminal("sweep", "run", grid) as screen:
+        screen.until("Start these runs? [y/N]:")
+        assert re.search(r"001_a-rather\S* +x=1 ", screen.shown)
+        assert "2 runs: 2h00m of training, 2.00 USD (estimated), ceiling 5.00 USD" in screen.shown
+        screen.type("n\n")
+        assert screen.end() == 3
+    assert not (tmp_path / "sweep").exists()
+
+
+def test_a_yes_runs_them_under_a_live_table_that_fits(grid: Path, tmp_path: Path) -> None:
+    with terminal("sweep", "run", grid, "--jobs", "2") as screen:
+        screen.until("Start these runs? [y/N]:")
+        screen.type("y\n")
+        screen.until("2 running; nothing spent (measured), ceiling 5.00 USD")
+        screen.until("75%")
+        assert re.search(r"002_a-rather\S* +running +\S+ +75% +~0\.\d+ USD", screen.shown)
+        (tmp_path / "sweep" / "go").touch()
+        assert screen.end() == 1
+        assert re.search(r"001_a-rather\S* +completed .* USD", screen.shown)
+        assert re.search(r"002_a-rather\S* +error .*exit code 1", screen.shown)
+        assert "1 of the runs did not complete: 002_a-rather" in screen.shown.replace("\n", "")
+
+
+def test_no_line_of_the_table_is_wider_than_the_terminal(grid: Path, tmp_path: Path) -> None:
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "go").touch()
+    with terminal("sweep", "run", grid, "--yes") as screen:
+        assert screen.end() == 1
+        table = screen.shown.partition("Summarise it with")[0]
+    assert max(len(line.rstrip()) for line in re.split(r"[\r\n]+", table)) <= 80
+    with terminal("sweep", "status", tmp_path / "sweep") as screen:
+        assert screen.end() == 0
+        assert screen.widest <= 80
+
+
+def test_ctrl_c_on_the_terminal_cancels_and_no_run_is_left(grid: Path, tmp_path: Path) -> None:
+    with terminal("sweep", "run", grid, "--yes") as screen:
+        screen.until("75%")
+        screen.type("\x03")
+        assert screen.end() == 130
+    manifest = read_manifest(tmp_path / "sweep")
+    assert [manifest.state(run).status for run in manifest.runs] == ["cancelled", "pending"]
+    tickets = [event.ticket for event in read_events(tmp_path / "sweep") if event.ticket]
+    assert [carrying(ticket) for ticket in tickets] == [[]]
