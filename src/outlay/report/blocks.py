@@ -34,11 +34,17 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A picture as inline SVG, and the labels of its curves, if it needs a legend."""
+    """A picture as inline SVG.
+
+    Attributes:
+        legend: Which curve is whose, where that needs to be said; HTML.
+        wide: Whether it needs the whole width of a page.
+    """
 
     svg: str
     grade: Grade = "measured"
     legend: str = ""
+    wide: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,8 @@ stroke:var(--ink)}.bar{fill:var(--c0)}.bad{fill:none;stroke:var(--c1);stroke-wid
 .cross{fill:var(--c1);font-weight:bold}.curve{fill:none;stroke-width:2}
 .legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0;list-style:none;font-size:.85rem}
 .legend svg{display:inline-block;width:1.6rem;height:.6rem;vertical-align:middle}
-.legend.squares svg{width:.8rem;height:.8rem}.figures{display:grid;gap:.4rem 1.5rem;
+.half{max-width:40rem}.legend.squares svg{width:.8rem;height:.8rem}
+.figures{display:grid;gap:.4rem 1.5rem;
 grid-template-columns:repeat(auto-fill,minmax(17rem,1fr));margin:0}.figures dt{color:var(--soft);
 font-size:.85rem}.figures dd{margin:0;overflow-wrap:anywhere}.grade{font-size:.7rem;
 color:var(--soft);border:1px solid var(--line);border-radius:.6rem;padding:0 .4rem;

@@ -36,8 +36,9 @@ def _html(blocks: Iterable[Block]) -> Iterator[str]:
 
 def _block_html(block: Block) -> str:
     match block:
-        case Chart(svg, grade, legend):
-            return f"{svg}{legend}{html.note(f'{grade.capitalize()}.')}"
+        case Chart(svg, grade, legend, wide):
+            width = "" if wide else ' class="half"'
+            return f"<div{width}>{svg}{legend}</div>{html.note(f'{grade.capitalize()}.')}"
         case Table(headings, rows, grade):
             return html.table(headings, rows) + html.note(f"{grade.capitalize()}.")
         case Note(text):

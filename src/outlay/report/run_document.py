@@ -74,7 +74,7 @@ def _attempts(account: RunAccount) -> str:
     if end is None:
         how = "still runs" if account.summary.alive else "ended without a word"
     else:
-        how = end.reason or end.status
+        how = end.status
     return f"{len(attempts)}; the last {how}"
 
 
@@ -108,7 +108,7 @@ def _phases(account: RunAccount) -> Iterator[Block]:
     order = [row.phase for row in summary.phases]
     texts = {row.phase: f"{row.share:.1%}" for row in summary.phases}
     strip = run_charts.phase_strip(account.reading.view.timeline, order)
-    yield Chart(strip, legend=run_charts.phase_legend(order, texts))
+    yield Chart(strip, legend=run_charts.phase_legend(order, texts), wide=True)
     rows = [
         (row.phase, duration_text(row.ns), f"{row.share:.2%}", row.cost) for row in summary.phases
     ]
