@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import timing
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -80,6 +81,8 @@ def show_updates() -> None:
             best_us(bare.update, bare.should_stop),
         )
         print(f"{target:>12,} {ours:>10.2f} {floats:>10.2f} {ours / floats:>6.1f}")
+        peer = timing.Figure("the promised 3 us", 3.0)
+        timing.row(f"update + should_stop after {target:,} steps", ours, peer, unit="us", least=1)
 
 
 def step_us(directory: Path, budget: Budget | None) -> float:

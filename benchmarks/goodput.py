@@ -23,12 +23,15 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import timing
+
 from outlay.clock import SYSTEM, utc_datetime
 
 SIZES = (10_000, 100_000, 1_000_000)
 DISRUPTIONS = (0, 10, 100)
 NEW_STEPS = 10
 REPEATS = {10_000: 3, 100_000: 3, 1_000_000: 2}
+ASKED = {"cold_s": ("s", 15), "after_s": ("s", 500), "peak_mb": ("MB", 8)}  # At a million steps.
 WAYS = ("reference", "classes", "native")
 IMPORTS = {
     "reference": "import ml_goodput_measurement.src.goodput",
@@ -207,6 +210,9 @@ def show_imports() -> None:
         ratio = times["reference"] / times[name]
         seconds = f"reference {times['reference']:.3f} s, {name} {times[name]:.3f} s"
         print(f"import: {seconds}: {ratio:.0f}x")
+        peer = timing.Figure("ml-goodput-measurement", times["reference"] * 1e3)
+        least = {"calculator": 10, "recorder": 20}[name]
+        timing.row(f"import the {name}", times[name] * 1e3, peer, unit="ms", least=least)
 
 
 def show(steps: int, disruptions: int) -> None:
@@ -229,6 +235,10 @@ def show(steps: int, disruptions: int) -> None:
             f"  {mine['goodput']:.3f} %",
             flush=True,
         )
+        for name, (unit, least) in ASKED.items():
+            peer = timing.Figure("ml-goodput-measurement", reference[name])
+            what = f"goodput, {way}, {steps:,} steps, {disruptions} disruptions, {name}"
+            timing.row(what, mine[name], peer, unit=unit, least=least if steps >= 10**6 else None)
 
 
 def main() -> None:

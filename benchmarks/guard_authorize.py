@@ -15,6 +15,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import timing
+
 from outlay.guard.budget_guard import BudgetGuard
 
 REPEATS, CALLS = 5, 200
@@ -65,6 +67,8 @@ def main() -> None:
     print(f"one write + fsync                {bare:8.0f} us")
     for n, best in zip(LENGTHS, ours, strict=True):
         print(f"authorize, {n:6d} lines before  {best:8.0f} us   {best / bare:.2f} x one fsync")
+        peer = timing.Figure("one write + fsync", bare)
+        timing.row(f"authorise after {n:,} lines", best, peer, unit="us", least=1 / 3)
     print(f"longest log / empty log          {ours[-1] / ours[0]:8.2f} x")
 
 

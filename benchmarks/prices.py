@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuhunt
+import timing
 from gpuhunt._internal import storage
 from gpuhunt._internal.catalog import OFFLINE_PROVIDERS, ProviderCatalog
 
@@ -115,7 +116,7 @@ def compare_queries(directory: Path, offers: int) -> None:
     # gpuhunt's order holds within a provider only, so the answers are compared as prices of all.
     cheapest = sorted(_exact_per_gpu(item) for item in theirs.query(gpu_name="H100"))[:20]
     assert [one.price_per_gpu.amount for one in our_h100()] == cheapest
-    _row("cheapest 20 H100", best_ms(our_h100), best_ms(their_h100))
+    _row("cheapest 20 H100", best_ms(our_h100), best_ms(their_h100), least=20)
 
     five = Money.parse("5")
     query = Query(tier=Tier.SPOT, min_memory_gb=40, max_total_price=five)
@@ -125,7 +126,8 @@ def compare_queries(directory: Path, offers: int) -> None:
 
     assert len(ours.find(query)) == len(their_spot())
     print(f"  ({len(their_spot()):,} offers answer the next question)")
-    _row("spot, >= 40 GB, <= $5", best_ms(lambda: ours.find(query)), best_ms(their_spot))
+    found_ms, theirs_ms = best_ms(lambda: ours.find(query)), best_ms(their_spot)
+    _row("spot, >= 40 GB, <= $5", found_ms, theirs_ms, least=20)
 
 
 def _exact_per_gpu(item: Any) -> Decimal:
@@ -133,9 +135,12 @@ def _exact_per_gpu(item: Any) -> Decimal:
     return each.quantize(Decimal("0.000001"), ROUND_HALF_UP)
 
 
-def _row(name: str, ours_ms: float, theirs_ms: float) -> None:
+def _row(name: str, ours_ms: float, theirs_ms: float, least: float | None = None) -> None:
     ratio = theirs_ms / ours_ms
     print(f"  {name:<24} outlay {ours_ms:9.3f} ms  gpuhunt {theirs_ms:9.3f} ms  {ratio:7.1f}x")
+    timing.row(
+        f"prices: {name}", ours_ms, timing.Figure("gpuhunt", theirs_ms), unit="ms", least=least
+    )
 
 
 def measure_book(directory: Path, observations: int) -> None:

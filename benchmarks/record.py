@@ -142,6 +142,9 @@ def main() -> None:
     for length_ms in (50, 500):
         share = step / (length_ms / 1000)
         print(f"\nOf a step of {length_ms} ms, recording it is {share:.4%}.")
+    peer = timing.Figure("bare os.write", bare * 1e6)
+    for name, seconds in (("run.step()", step), ("run.steps()", driven)):
+        timing.row(f"record a step, {name}", seconds * 1e6, peer, unit="us", least=1 / STEP_LIMIT)
     timing.verdict("run.step() in bare writes", step / bare, STEP_LIMIT)
     timing.verdict("a step of run.steps() in bare writes", driven / bare, STEP_LIMIT)
     timing.verdict("a step after 500,000 others, in early steps", flatness(), FLAT_LIMIT)

@@ -1,4 +1,4 @@
-"""Runs every benchmark beside it and keeps what they print in one dated file.
+"""Runs every benchmark beside it; keeps one dated table of them all, and what each printed.
 
 python benchmarks/run_all.py
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+
+from timing import ROW, machine
 
 from outlay.clock import SYSTEM, utc_datetime
 
@@ -29,13 +31,32 @@ def run(script: Path) -> str:
     return f"## `{command}`\n{done.stdout}{failed}"
 
 
+def table(reports: list[str]) -> str:
+    """Return the rows that all benchmarks printed, as one table."""
+    rows = [
+        line.removeprefix(ROW)
+        for report in reports
+        for line in report.splitlines()
+        if line.startswith(ROW)
+    ]
+    head = "| what | outlay | peer | peer's figure | peer / outlay | at least | |"
+    return "\n".join([head, "|---|---:|---|---:|---:|---:|---|", *rows])
+
+
+def without_rows(report: str) -> str:
+    """Return a report without the rows that stand in the table."""
+    return "".join(line for line in report.splitlines(keepends=True) if not line.startswith(ROW))
+
+
 def main() -> int:
     """Run them all; returns 1 if one of them failed."""
     day = utc_datetime(SYSTEM.wall_ns()).strftime("%Y-%m-%d")
     reports = [run(script) for script in scripts()]
     result = HERE / "results" / f"{day}.md"
     result.parent.mkdir(exist_ok=True)
-    result.write_text(f"# Benchmarks of {day}\n\n" + "\n".join(reports))
+    head = f"# Benchmarks of {day}\n\n{machine()}; each line is of one run of one script.\n\n"
+    details = "\n".join(map(without_rows, reports))
+    result.write_text(f"{head}{table(reports)}\n\n{details}")
     print(result.read_text())
     return int(any("\nFAILED with" in report for report in reports))
 

@@ -29,6 +29,8 @@ def main() -> None:
     timings = timing.compare(works, calls=1, rounds=ROUNDS)
     timing.show("Importing outlay", timings, unit="ms", scale=1000)
     bare, imported = timings[0].seconds, timings[1].seconds
+    peer = timing.Figure("a bare start of Python", bare * 1e3)
+    timing.row("import outlay", imported * 1e3, peer, unit="ms", least=1 / LIMIT)
     timing.verdict("import outlay in bare starts of Python", imported / bare, LIMIT)
 
 

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import timing
+
 from outlay.clock import SYSTEM
 from outlay.export.csv_files import export_csv
 from outlay.ledger import AttemptStarted, KnownRecord, Metric, Step, encode_line, ledger_dir
@@ -59,6 +61,8 @@ def planning(directory: Path) -> None:
         assert len(plan_file(path).runs) == PLANNED
         seconds = best_of(3, lambda path=path: plan_file(path))
         print(f"plan {PLANNED} runs {what}: {seconds:.2f} s (limit 2 s)")
+        peer = timing.Figure("the promised 2 s", 2.0)
+        timing.row(f"plan {PLANNED:,} runs {what}", seconds, peer, unit="s", least=1)
 
 
 def launching(directory: Path) -> None:
@@ -90,6 +94,8 @@ def launching(directory: Path) -> None:
         f"launch {LAUNCHED} jobs, {AT_ONCE} at once: Popen {by_hand:.2f} s, "
         f"outlay {outlay_s:.2f} s, {outlay_s / by_hand:.2f}x (limit 1.3x)"
     )
+    peer = timing.Figure("bare Popen", by_hand)
+    timing.row(f"launch {LAUNCHED} jobs", outlay_s, peer, unit="s", least=1 / 1.3)
 
 
 def updating(directory: Path) -> None:
@@ -165,6 +171,9 @@ def summarising(directory: Path) -> None:
         f"outlay's first summary {kept_s:.2f} s, {csv_s / kept_s:.1f}x faster (asked: 5x); "
         f"of runs that no harness saw end, from their logs, {logs_s:.2f} s, {csv_s / logs_s:.1f}x"
     )
+    peer = timing.Figure("the csv module", csv_s)
+    timing.row(f"summarise {SUMMARISED:,} runs", kept_s, peer, unit="s", least=5)
+    timing.row(f"summarise {SUMMARISED:,} runs from their logs", logs_s, peer, unit="s")
 
 
 def _write_run(run_dir: Path) -> None:

@@ -53,6 +53,34 @@ def show(title: str, timings: list[Timing], *, unit: str, scale: float, base: in
         print(f"| {timing.name} | {timing.seconds * scale:.3f} | {ratio:.2f} |")
 
 
+ROW = "row: "
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One side of a comparison: whose figure it is, and how much."""
+
+    whose: str
+    value: float
+
+
+def row(what: str, ours: float, peer: Figure, *, unit: str, least: float | None = None) -> None:
+    """Print a row for the table of all benchmarks; ``run_all`` gathers them.
+
+    Args:
+        what: What was measured.
+        ours: outlay's figure; the smaller, the better.
+        peer: What people use instead, and its figure.
+        unit: Of both.
+        least: How many times the peer's figure must be of ours, where something was promised.
+    """
+    ratio = peer.value / ours
+    asked = "" if least is None else f"{least:.3g}"
+    word = "" if least is None else ("holds" if ratio >= least else "NOT REACHED")
+    cells = (what, f"{ours:.4g} {unit}", peer.whose, f"{peer.value:.4g} {unit}", f"{ratio:.3g}")
+    print(f"{ROW}| {' | '.join([*cells, asked, word])} |")
+
+
 def verdict(claim: str, value: float, limit: float) -> None:
     """Print whether a claim holds in this run."""
     word = "holds" if value <= limit else "NOT REACHED"
