@@ -111,12 +111,11 @@ def overview(
 
 
 def main() -> None:
-    """Run the command line; an OutlayError becomes one line and its exit code."""
+    """Run the command line; whatever the user can mend becomes one line and its exit code."""
     try:
         build(needed(sys.argv[1:]))()
     except OutlayError as error:
-        errors.print("[red]error:[/red] ", end="")
-        errors.print(str(error), markup=False, soft_wrap=True)
+        _print_error(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         errors.print("interrupted")
@@ -125,6 +124,16 @@ def main() -> None:
         # The reader went away (`outlay ... | head`): nothing is wrong and nobody listens.
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        if error.filename is None:
+            raise  # It says nothing that a user could mend.
+        _print_error(f"{error.filename}: {error.strerror}")
+        sys.exit(1)
+
+
+def _print_error(text: str) -> None:
+    errors.print("[red]error:[/red] ", end="")
+    errors.print(text, markup=False, soft_wrap=True)
 
 
 def __getattr__(name: str) -> Any:

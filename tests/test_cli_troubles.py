@@ -1,0 +1,113 @@
+"""The command line where nothing is right: a clear sentence and the right exit code each time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from command_line import Outcome, outlay
+from ledgers import Segment, dollars
+
+REFUSES_FILES = Path("/sys/outlay")  # A file system on which nobody can make a directory.
+
+A_RUN = [
+    ["goodput"], ["budget", "show"], ["cost"], ["advise"], ["report"], ["ledger", "cat"],
+    ["ledger", "verify"], ["export", "csv"],
+]  # fmt: skip
+A_SWEEP = [["sweep", command] for command in ("status", "resume", "cancel", "aggregate")]
+A_FILE = [["sweep", "plan"], ["sweep", "run", "--yes"], ["goodput", "import", "out"]]
+A_DIRECTORY = [["runs"], ["collect"]]
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OUTLAY_HOME", str(tmp_path / "home"))
+    return tmp_path
+
+
+def in_a_sentence(done: Outcome, *codes: int) -> None:
+    assert done.code in codes, done.err
+    assert "Traceback" not in done.err + done.out
+    assert done.code == 0 or "error" in done.err + done.out
+
+
+@pytest.mark.parametrize("command", [[], ["runs"], ["cost", "summary"], ["guard", "verify"]])
+def test_where_there_is_nothing_yet_it_says_so_and_what_to_do(
+    empty: Path, command: list[str]
+) -> None:
+    del empty
+    done = outlay(*command)
+    in_a_sentence(done, 0)
+    assert done.out
+
+
+@pytest.mark.parametrize("command", [["prices", "list"], ["prices", "stats"]])
+def test_prices_that_were_never_loaded_are_not_called_none(empty: Path, command: list[str]) -> None:
+    del empty
+    done = outlay(*command)
+    in_a_sentence(done, 1)
+    assert "outlay prices fetch" in done.err
+
+
+@pytest.mark.parametrize("command", [*A_RUN, *A_SWEEP, *A_FILE, *A_DIRECTORY], ids=" ".join)
+def test_a_wrong_path_is_named(empty: Path, command: list[str]) -> None:
+    first = command[:2] if len(command) > 1 else command
+    done = outlay(*first, "nowhere", *command[2:])
+    in_a_sentence(done, 2)
+    assert "nowhere" in done.err
+    assert not (empty / "nowhere").exists()
+
+
+@pytest.mark.parametrize("command", A_RUN, ids=" ".join)
+def test_a_corrupt_ledger_is_answered_from_what_is_left_or_refused(
+    empty: Path, command: list[str]
+) -> None:
+    segment = Segment(about={"price": dollars(3.6)})
+    for _ in range(5):
+        segment.step(1.0)
+    path = segment.end().write(empty / "run")
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(lines[0] + b"\x00\xff garbage\n" + b"".join(lines[1:]))
+    done = outlay(*command, empty / "run")
+    in_a_sentence(done, 0, 1, 2)
+    if command == ["ledger", "verify"]:
+        assert done.code == 1
+
+
+@pytest.mark.parametrize("command", A_RUN, ids=" ".join)
+def test_a_ledger_of_garbage_alone_is_refused_in_a_sentence(
+    empty: Path, command: list[str]
+) -> None:
+    (empty / "run" / "ledger").mkdir(parents=True)
+    (empty / "run" / "ledger" / "1-host-7-r0.jsonl").write_bytes(b"\x00" * 4096)
+    done = outlay(*command, empty / "run")
+    in_a_sentence(done, 0, 1, 2)
+
+
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="only Linux has /sys")
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["report", "run", "--output", str(REFUSES_FILES)],
+        ["export", "csv", "run", "--output", str(REFUSES_FILES)],
+        ["demo", "--dir", str(REFUSES_FILES)],
+        ["guard", "init", str(REFUSES_FILES), "--ceiling", "5"],
+        ["guard", "authorize", "a", "1", "--ceiling", "5", "--log", "/sys/spend.jsonl"],
+    ],
+    ids=lambda command: " ".join(command[:2]),
+)
+def test_where_nothing_may_be_written_the_place_is_named(empty: Path, command: list[str]) -> None:
+    Segment().step(1.0).end().write(empty / "run")
+    done = outlay(*command)
+    in_a_sentence(done, 1, 3)
+    assert "/sys/" in done.err
+
+
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="only Linux has /sys")
+def test_a_program_is_run_even_where_nothing_can_be_recorded(empty: Path) -> None:
+    del empty
+    done = outlay("exec", "--dir", REFUSES_FILES, "--", "true")
+    assert done.code == 0
+    assert "cannot record" in done.err
