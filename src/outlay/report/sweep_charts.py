@@ -24,24 +24,27 @@ _CROSS: Final = "A cross: it failed, was ended or killed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plane:
-    """Runs as points: what they got against what they used."""
+class _Titled:
+    """What every chart has: a name for files, a title, and what it rests on."""
 
     name: str
     title: str
     note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane(_Titled):
+    """Runs as points: what they got against what they used."""
+
     x_title: str
     y_title: str
     points: tuple[Point, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class Lines(_Titled):
     """Learning curves; ``labels`` name the configurations in the order of their looks."""
 
-    name: str
-    title: str
-    note: str
     x_title: str
     y_title: str
     curves: tuple[Curve, ...]
@@ -49,23 +52,17 @@ class Lines:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall:
+class Waterfall(_Titled):
     """The parts of a sum, the largest first."""
 
-    name: str
-    title: str
-    note: str
     x_title: str
     bars: tuple[Bar, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spans:
+class Spans(_Titled):
     """The attempts of runs over time, in seconds since the first."""
 
-    name: str
-    title: str
-    note: str
     stretches: tuple[Stretch, ...]
 
 

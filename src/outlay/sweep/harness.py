@@ -212,7 +212,7 @@ class Harness:
         place = self._place(run, port, devices)
         directory = Path(place.directory)
         directory.mkdir(parents=True, exist_ok=True)
-        set_by_us = environment_of(run, place, self.options.environ)
+        set_by_us = environment_of(run, place)
         timeout = run.settings.timeout
         return Task(
             name=run.id, ticket=ticket, command=tuple(command_of(self.plan, run, place)),
@@ -225,7 +225,7 @@ class Harness:
         shared = self.options.devices is not None and "CUDA_VISIBLE_DEVICES" not in run.env
         return Place(
             root=str(self.manifest.root), run_dir=run.id, python=sys.executable, port=port,
-            devices=devices if shared else None,
+            devices=devices if shared else None, master=self.options.environ,
         )  # fmt: skip
 
     def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
@@ -267,6 +267,8 @@ class Harness:
                 self._mind(active)
             else:
                 self._finish(active, ended)
+        with suppress(SweepNotRecorded):
+            self.manifest.catch_up()
         self.watch(self)
 
     def _mind(self, active: Active) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import Final
 
@@ -27,6 +27,7 @@ class Place:
         python: The interpreter that starts scripts and torchrun.
         port: A free port for the processes of the run to meet on.
         devices: The GPUs that it may use; None leaves that to the environment.
+        master: What is inherited; a MASTER_ADDR or MASTER_PORT in it is used.
     """
 
     root: str
@@ -34,6 +35,7 @@ class Place:
     python: str
     port: int
     devices: tuple[str, ...] | None = None
+    master: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def directory(self) -> str:
@@ -90,19 +92,17 @@ def torchrun(run: PlannedRun, place: Place) -> list[str]:
     if not stated:
         stated = ["--standalone"]
     elif not met:
-        address = run.env.get("MASTER_ADDR", "127.0.0.1")
-        port = run.env.get("MASTER_PORT", str(place.port))
+        address = run.env.get("MASTER_ADDR", place.master.get("MASTER_ADDR", "127.0.0.1"))
+        port = run.env.get("MASTER_PORT", place.master.get("MASTER_PORT", str(place.port)))
         stated += [f"--master_addr={address}", f"--master_port={port}"]
     launcher = [place.python, "-m", "torch.distributed.run"]
     return [*launcher, *stated, f"--nproc_per_node={run.world_size}"]
 
 
-def environment_of(
-    run: PlannedRun, place: Place, inherited: Mapping[str, str] | None = None
-) -> dict[str, str]:
+def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     """Return what the sweep sets in a run's environment, on top of what it inherits."""
     settings = run.settings
-    master = inherited or {}
+    master = place.master
     variables = {
         "MASTER_ADDR": master.get("MASTER_ADDR", "127.0.0.1"),
         "MASTER_PORT": master.get("MASTER_PORT", str(place.port)),

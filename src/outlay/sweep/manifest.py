@@ -41,6 +41,7 @@ class Manifest:
     states: dict[str, RunState] = field(default_factory=dict)
     clock: Clock = SYSTEM
     _next_ns: int = 0
+    _behind: bool = False
 
     def state(self, run: str) -> RunState:
         """Return how a run stands."""
@@ -65,14 +66,20 @@ class Manifest:
             raise SweepNotRecorded(str(path), error.strerror or str(error)) from error
         now_ns = self.clock.monotonic_ns()
         self._next_ns = now_ns + _REST * (now_ns - began_ns)
+        self._behind = False
 
     def refresh(self) -> None:
-        """Rewrite the file unless that was just done.
+        """Rewrite the file, now or, if that was just done, at a later ``catch_up``.
 
         Rewriting takes longer the more runs there are, and is done the more seldom: its share of
         the harness's time is bounded, whatever the number of runs. The journal is never behind.
         """
-        if self.clock.monotonic_ns() >= self._next_ns:
+        self._behind = True
+        self.catch_up()
+
+    def catch_up(self) -> None:
+        """Write what a refresh has put off, if it is time."""
+        if self._behind and self.clock.monotonic_ns() >= self._next_ns:
             self.write()
 
     def document(self) -> bytes:
