@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from outlay.goodput.cover import Cover, SpanInterval, flatten
+from outlay.goodput.cover import Cover, cover_of, flatten
+from outlay.goodput.spans import SpanInterval, Spans
 
 
 def spans(*intervals: tuple[int, int, str]) -> list[SpanInterval]:
     """Spans in the order of the log."""
     return [SpanInterval(begin, place, end, n) for place, (begin, end, n) in enumerate(intervals)]
+
+
+def covered(*intervals: tuple[int, int, str], still_open: int = 0) -> Cover:
+    """Return the cover of the first ten instants; the last so many spans are still open."""
+    every, over = spans(*intervals), Spans()
+    closed = len(every) - still_open
+    for span in every[:closed]:
+        over.append(span)
+    return cover_of(over, every[closed:], 0, 10)
 
 
 def painted(*intervals: tuple[int, int, str], start: int = 0, end: int = 10) -> str:
@@ -48,21 +60,56 @@ def test_a_span_cut_at_the_start_keeps_its_place_among_others() -> None:
 
 
 def test_the_time_before_each_instant_is_what_spans_held() -> None:
-    cover = Cover(flatten(spans((1, 4, "a"), (6, 8, "b")), 0, 10))
+    cover = covered((1, 4, "a"), (6, 8, "b"))
     instants = np.arange(0, 11, dtype=np.int64)
     assert cover.before(instants).tolist() == [0, 0, 1, 2, 3, 3, 3, 4, 5, 5, 5]
 
 
 def test_without_spans_nothing_is_held() -> None:
-    cover = Cover([])
+    cover = covered()
     assert cover.before(np.array([1, 5], dtype=np.int64)).tolist() == [0, 0]
     assert cover.phases_before(5) == {}
 
 
 def test_each_phase_has_its_own_time() -> None:
-    cover = Cover(flatten(spans((1, 9, "a"), (3, 6, "b")), 0, 10))
+    cover = covered((1, 9, "a"), (3, 6, "b"))
     assert [cover.phases_before(t) for t in (0, 4, 10)] == [
         {"a": 0, "b": 0},
         {"a": 2, "b": 1},
         {"a": 5, "b": 3},
     ]
+
+
+some_spans = st.lists(
+    st.tuples(st.integers(-2, 12), st.integers(-2, 12), st.sampled_from("abc")), max_size=6
+)
+
+
+@given(intervals=some_spans, still_open=st.integers(0, 6))
+def test_a_cover_holds_what_is_painted(
+    intervals: list[tuple[int, int, str]], still_open: int
+) -> None:
+    picture = painted(*intervals)
+    cover = covered(*intervals, still_open=min(still_open, len(intervals)))
+    held = cover.before(np.arange(11, dtype=np.int64)).tolist()
+    assert held == [t - picture[:t].count(".") for t in range(11)]
+    for t in range(11):
+        found = {phase: ns for phase, ns in cover.phases_before(t).items() if ns}
+        assert found == {name: picture[:t].count(name) for name in sorted(set(picture[:t]) - {"."})}
+
+
+@given(batches=st.lists(some_spans, max_size=4))
+def test_spans_that_are_added_between_looks_are_seen(
+    batches: list[list[tuple[int, int, str]]],
+) -> None:
+    growing, every = Spans(), list[SpanInterval]()
+    for batch in batches:
+        for span in spans(*batch):
+            growing.append(span)
+            every.append(span)
+        found = growing.columns()
+        names = [found.phases[place] for place in found.phase]
+        rows = zip(
+            found.begin.tolist(), found.order.tolist(), found.end.tolist(), names, strict=True
+        )
+        assert [SpanInterval(*row) for row in rows] == every == list(growing)

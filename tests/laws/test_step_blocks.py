@@ -226,7 +226,7 @@ def folds(run_dir: Path, *, bulk: bool) -> tuple[RunFold, list[str]]:
 def told(fold: SegmentFold) -> tuple[object, ...]:
     columns = [column.tolist() for column in fold.steps.all()]
     own = [part.tolist() for part in fold.own_before()]
-    return columns, own, fold.usage, fold.life, fold.spans, fold.open, fold.checkpoints
+    return columns, own, fold.usage, fold.life, list(fold.spans), fold.open, fold.checkpoints
 
 
 @st.composite

@@ -9,35 +9,21 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from outlay.goodput.columns import Ints
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class SpanInterval:
-    """A span during ``[begin_ns, end_ns)``; ``order`` is its place in the log."""
-
-    begin_ns: int
-    order: int
-    end_ns: int
-    phase: str
+from outlay.goodput.spans import SpanColumns, SpanInterval, Spans
 
 
 class Cover:
     """Disjoint stretches of time, each held by one span's phase, in order."""
 
-    def __init__(self, intervals: Sequence[SpanInterval]) -> None:
-        self._starts: Ints = np.array([i.begin_ns for i in intervals], dtype=np.int64)
-        self._ends: Ints = np.array([i.end_ns for i in intervals], dtype=np.int64)
+    def __init__(self, stretches: SpanColumns) -> None:
+        self._starts, self._ends = stretches.begin, stretches.end
         self._cumulative = _cumulative(self._starts, self._ends)
-        self._by_phase = {
-            phase: _Stretches([i for i in intervals if i.phase == phase])
-            for phase in dict.fromkeys(i.phase for i in intervals)
-        }
+        self._by_phase = {phase: _Stretches(spans) for phase, spans in stretches.by_phase()}
 
     def before(self, instants: Ints) -> Ints:
         """Return how many nanoseconds are held by spans before each instant."""
@@ -57,9 +43,8 @@ class Cover:
 class _Stretches:
     """The disjoint stretches of one phase."""
 
-    def __init__(self, intervals: Sequence[SpanInterval]) -> None:
-        self._starts: Ints = np.array([i.begin_ns for i in intervals], dtype=np.int64)
-        self._ends: Ints = np.array([i.end_ns for i in intervals], dtype=np.int64)
+    def __init__(self, spans: SpanColumns) -> None:
+        self._starts, self._ends = spans.begin, spans.end
         self._cumulative = _cumulative(self._starts, self._ends)
 
     def before(self, t_ns: int) -> int:
@@ -70,6 +55,14 @@ class _Stretches:
         return int(self._cumulative[begun]) - (last_end_ns - t_ns if last_end_ns > t_ns else 0)
 
 
+def cover_of(spans: Spans, still_open: Sequence[SpanInterval], start_ns: int, end_ns: int) -> Cover:
+    """Return which span holds each instant of a window."""
+    clipped = spans.columns(still_open).within(start_ns, end_ns)
+    if (clipped.end[:-1] <= clipped.begin[1:]).all():
+        return Cover(clipped)  # The usual case: spans one after another.
+    return Cover(SpanColumns.of(flatten([*spans, *still_open], start_ns, end_ns)))
+
+
 def flatten(spans: Iterable[SpanInterval], start_ns: int, end_ns: int) -> list[SpanInterval]:
     """Return disjoint intervals within ``[start_ns, end_ns)`` that say which span holds when."""
     # Ranks are given before clipping: a span cut at the start keeps its place among the others.
@@ -78,8 +71,6 @@ def flatten(spans: Iterable[SpanInterval], start_ns: int, end_ns: int) -> list[S
         for rank, span in enumerate(sorted(spans))
         if max(span.begin_ns, start_ns) < min(span.end_ns, end_ns)
     ]
-    if all(earlier.end_ns <= later.begin_ns for earlier, later in pairwise(clipped)):
-        return clipped  # The usual case: spans one after another.
     return list(_sweep(clipped))
 
 

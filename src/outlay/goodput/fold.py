@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from outlay.goodput.columns import Column, Ints
-from outlay.goodput.cover import Cover, SpanInterval, flatten
+from outlay.goodput.cover import Cover, cover_of
 from outlay.goodput.phases import phase_of_span
 from outlay.goodput.rollback import where_numbers_go_back
+from outlay.goodput.spans import SpanInterval, Spans
 from outlay.goodput.stalls import SlowSteps
 from outlay.goodput.step_blocks import StepBlock
 from outlay.goodput.steps import StepColumns, Usage
@@ -55,8 +56,7 @@ class SegmentFold:
     def __init__(self, segment: SegmentId) -> None:
         self.life = SegmentLife(segment)
         self.number, self.start, self.end, self.wait, self.count = (Column() for _ in range(5))
-        self.spans: list[SpanInterval] = []
-        self.beside: list[SpanInterval] = []
+        self.spans, self.beside = Spans(), Spans()
         self.open: dict[int, OpenSpan] = {}
         self.checkpoints: list[Committed] = []
         self.slices: list[SlicesChanged] = []
@@ -163,7 +163,7 @@ class SegmentFold:
             for order, span in self.open.items()
             if not span.overlapped
         ]
-        return Cover(flatten([*self.spans, *still_open], start_ns, end_ns))
+        return cover_of(self.spans, still_open, start_ns, end_ns)
 
     def _fold_one(self, record: Record) -> None:
         match record:

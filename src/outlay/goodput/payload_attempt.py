@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from outlay.goodput.columns import Ints
-from outlay.goodput.cover import SpanInterval
 from outlay.goodput.fold import SegmentFold
 from outlay.goodput.payload_events import Began, Ended
 from outlay.goodput.payload_steps import StepStarts
 from outlay.goodput.phases import DATA_LOADING
+from outlay.goodput.spans import SpanInterval
 from outlay.goodput.steps import StepColumns, Usage
 from outlay.ledger import AttemptEnded, SpanBegun, SpanEnded
 

@@ -104,8 +104,7 @@ def beside_ns(view: RunView, window: Window) -> dict[str, int]:
     """Return how long overlapped spans took in the window, each by itself."""
     totals: dict[str, int] = {}
     for attempt in view.timeline.attempts:
-        for span in view.fold.segments[attempt.segment].beside:
-            ns = min(span.end_ns, window.end_ns) - max(span.begin_ns, window.start_ns)
-            if ns > 0:
-                totals[span.phase] = totals.get(span.phase, 0) + ns
+        every = view.fold.segments[attempt.segment].beside.columns()
+        for phase, spans in every.within(window.start_ns, window.end_ns).by_phase():
+            totals[phase] = totals.get(phase, 0) + int((spans.end - spans.begin).sum())
     return totals

@@ -1,0 +1,102 @@
+"""Spans that are over, by column: appended one by one, looked at all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outlay.goodput.columns import Column, Ints
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SpanInterval:
+    """A span during ``[begin_ns, end_ns)``; ``order`` is its place in the log."""
+
+    begin_ns: int
+    order: int
+    end_ns: int
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class SpanColumns:
+    """Some spans: when each began and ended, and which of ``phases`` it is, by place."""
+
+    phases: tuple[str, ...]
+    begin: Ints
+    order: Ints
+    end: Ints
+    phase: Ints
+
+    @classmethod
+    def of(cls, intervals: Sequence[SpanInterval]) -> SpanColumns:
+        """Return the columns of some spans."""
+        spans = Spans()
+        for interval in intervals:
+            spans.append(interval)
+        return spans.columns()
+
+    def within(self, start_ns: int, end_ns: int) -> SpanColumns:
+        """Return what of them lies in a window, in order of their begins."""
+        in_order = np.lexsort((self.end, self.order, self.begin))
+        cut = SpanColumns(
+            self.phases,
+            np.maximum(self.begin, start_ns)[in_order],
+            self.order[in_order],
+            np.minimum(self.end, end_ns)[in_order],
+            self.phase[in_order],
+        )
+        return cut.where(cut.begin < cut.end)
+
+    def where(self, wanted: NDArray[np.bool_]) -> SpanColumns:
+        """Return some of them."""
+        columns = (self.begin, self.order, self.end, self.phase)
+        return SpanColumns(self.phases, *(column[wanted] for column in columns))
+
+    def by_phase(self) -> Iterator[tuple[str, SpanColumns]]:
+        """Yield the spans of each phase that there is."""
+        for place, name in enumerate(self.phases):
+            found = self.where(self.phase == place)
+            if len(found.begin):
+                yield name, found
+
+
+class Spans:
+    """The spans of one process; columns are made of those that are new when they are looked at."""
+
+    def __init__(self) -> None:
+        self._intervals: list[SpanInterval] = []
+        self._columns = tuple(Column() for _ in range(4))
+        self._phases: dict[str, int] = {}
+
+    def __iter__(self) -> Iterator[SpanInterval]:
+        return iter(self._intervals)
+
+    def append(self, span: SpanInterval) -> None:
+        """Add a span that is over."""
+        self._intervals.append(span)
+
+    def columns(self, more: Sequence[SpanInterval] = ()) -> SpanColumns:
+        """Return all spans, and some more behind them."""
+        done = len(self._columns[0])
+        for column, values in zip(self._columns, self._rows(self._intervals[done:]), strict=True):
+            column.extend(values)
+        every = [column.values for column in self._columns]
+        if more:
+            every = [
+                np.concatenate([column, np.array(values, dtype=np.int64)])
+                for column, values in zip(every, self._rows(more), strict=True)
+            ]
+        return SpanColumns(tuple(self._phases), *every)
+
+    def _rows(self, spans: Sequence[SpanInterval]) -> tuple[list[int], ...]:
+        places = [self._phases.setdefault(span.phase, len(self._phases)) for span in spans]
+        return (
+            [span.begin_ns for span in spans],
+            [span.order for span in spans],
+            [span.end_ns for span in spans],
+            places,
+        )
