@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_ARGS ?=
 
-.PHONY: demo test check lint types unit docs bench clean
+.PHONY: demo test check lint types unit coverage docs bench clean
 
 demo: .venv/.installed
 	$(BIN)/outlay demo
@@ -27,6 +27,10 @@ types: .venv/.dev-installed
 unit: .venv/.dev-installed
 	$(BIN)/coverage erase
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+# Not part of `check`: under coverage the tests of the pure zone take as long as all of them without.
+coverage: .venv/.dev-installed
+	$(BIN)/python tools/pure-coverage
 
 docs: .venv/.dev-installed
 	$(BIN)/python tools/write-cli-reference

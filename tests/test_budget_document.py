@@ -6,7 +6,6 @@ test_budget_config, and of several ranks in test_budget_torchrun.
 
 from __future__ import annotations
 
-import inspect
 import itertools
 import json
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 import outlay
 from outlay.clock import ManualClock
 from outlay.ledger import read_run
+from signatures import positional_names
 
 SECOND = 10**9
 
@@ -141,6 +141,4 @@ def test_what_a_loop_holds_is_the_public_tracker(tmp_path: Path) -> None:
 def test_the_tracker_takes_its_documented_arguments_in_their_order(
     method: str, documented: list[str]
 ) -> None:
-    parameters = list(inspect.signature(getattr(outlay.BudgetTracker, method)).parameters.values())
-    positional = [each for each in parameters[1:] if each.kind is each.POSITIONAL_OR_KEYWORD]
-    assert [each.name for each in positional] == documented
+    assert positional_names(getattr(outlay.BudgetTracker, method)) == documented

@@ -99,6 +99,16 @@ def test_budgets_are_written_as_people_say_them(budget: Budget, limits: dict[str
     assert budget.limits == limits
 
 
+def test_an_unknown_unit_of_bytes_is_refused_with_the_known() -> None:
+    with pytest.raises(InvalidValue, match=r"max_comm_bytes.*10GB"):
+        comm_cap("5 parsecs")
+
+
+def test_an_unknown_charge_is_refused_with_the_valid_ones() -> None:
+    with pytest.raises(InvalidValue, match=r"charge.*all.*training"):
+        iso_time("1h", charge="lunch")
+
+
 def test_money_of_another_currency_is_refused() -> None:
     with pytest.raises(InvalidValue, match=r"max_cost_usd.*USD"):
         iso_cost("5 EUR")

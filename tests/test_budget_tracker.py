@@ -8,6 +8,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -22,6 +23,7 @@ from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import Usage
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
+from outlay.units import Money
 
 SECOND_MS = 1000.0
 
@@ -115,6 +117,23 @@ def test_what_no_step_can_use_is_a_value_error_and_changes_nothing(
         getattr(tracker, method)(**({"step_samples": 1, "step_wall_ms": 1.0} | {name: value}))
     assert tracker.totals["tokens"] == 0
     assert tracker.totals["steps"] == 0
+
+
+def test_counts_may_come_as_the_items_of_arrays_and_whole_floats() -> None:
+    tracker = tokens_tracker()
+    tracker.update(np.int64(3), 1.0, comm_bytes=4.0)  # type: ignore[arg-type]
+    assert (tracker.totals["tokens"], tracker.totals["comm_bytes"]) == (3, 4)
+
+
+@pytest.mark.parametrize("value", [True, 2.5, 10**40])
+def test_what_is_no_count_is_refused(value: Any) -> None:
+    with pytest.raises(InvalidValue, match="step_samples"):
+        tokens_tracker().update(value, 1.0)
+
+
+def test_a_cost_in_another_currency_is_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"cost.*USD"):
+        tokens_tracker().update(1, 1.0, cost=Money.parse("1 EUR"))
 
 
 def test_snapshots_carry_the_documented_fields() -> None:
@@ -255,6 +274,12 @@ def test_remaining_and_fraction_name_what_is_left() -> None:
     assert tracker.fraction_used == 0.75
 
 
+def test_remaining_epochs_are_counted_in_epochs() -> None:
+    tracker = BudgetTracker("iso_epochs", {"max_epochs": 3, "steps_per_epoch": 4})
+    tracker.update(1, 1.0)
+    assert tracker.remaining == {"max_epochs": 2.75}
+
+
 def test_the_stop_reason_tells_a_refusal_from_a_limit_that_was_reached() -> None:
     tracker = tokens_tracker(50)
     tracker.update(32, 1.0)
@@ -319,6 +344,14 @@ def test_the_forecast_is_when_the_first_limit_will_stop_the_run() -> None:
     assert forecast.steps_left == 4  # 70 tokens left at 15 a step
     assert forecast.at_step == 6
     assert forecast.time_left_ns == 4 * 10**9
+
+
+def test_a_limit_that_nothing_was_used_of_stops_no_forecast() -> None:
+    tracker = tokens_tracker(100, max_comm_bytes=1)
+    tracker.update(10, SECOND_MS)
+    forecast = tracker.forecast()
+    assert forecast is not None
+    assert forecast.bound.dimension.key == "max_tokens"
 
 
 def test_evaluation_has_a_clock_of_its_own(clock: ManualClock) -> None:

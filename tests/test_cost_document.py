@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import MISSING, Field, fields
 from datetime import UTC, datetime
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 import outlay
+from signatures import positional
 
 REQUIRED = MISSING
 NOW = "now"
@@ -98,10 +98,5 @@ def test_a_value_has_its_documented_fields_in_order_with_their_defaults(
 def test_an_optimizer_takes_its_documented_arguments_in_their_order(
     method: str, documented: str
 ) -> None:
-    signature = inspect.signature(getattr(outlay.CostOptimizer, method))
-    positional = [
-        each.replace(annotation=each.empty)
-        for each in list(signature.parameters.values())[1:]
-        if each.kind is each.POSITIONAL_OR_KEYWORD
-    ]
-    assert ", ".join(map(str, positional)) == documented
+    found = positional(getattr(outlay.CostOptimizer, method))
+    assert ", ".join(map(str, found)) == documented

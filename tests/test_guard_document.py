@@ -5,7 +5,6 @@ Its refusals are in test_guard_budget_guard, its commands in test_guard_cli.
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from pathlib import Path
@@ -22,6 +21,7 @@ from outlay.errors import InvalidValue
 from outlay.guard.documents import Plan, checklist_page, manifest_text
 from outlay.guard.preflight import cost_since_start
 from outlay.units import Money, Rate
+from signatures import positional_names
 
 HOUR = 3600 * 10**9
 
@@ -59,9 +59,7 @@ def command(*words: str) -> str:
 def test_the_guard_takes_its_documented_arguments_in_their_order(
     method: str, documented: list[str]
 ) -> None:
-    parameters = list(inspect.signature(getattr(outlay.BudgetGuard, method)).parameters.values())
-    positional = [each for each in parameters[1:] if each.kind is each.POSITIONAL_OR_KEYWORD]
-    assert [each.name for each in positional] == documented
+    assert positional_names(getattr(outlay.BudgetGuard, method)) == documented
 
 
 def test_what_was_spent_and_what_remains_are_floats(guard: outlay.BudgetGuard) -> None:

@@ -66,6 +66,10 @@ def test_each_warning_comes_once() -> None:
     assert [(n, w) for n, w in enumerate(seen, 1) if w] == [(50, (50,)), (75, (75,)), (90, (90,))]
 
 
+def test_what_may_run_for_ever_is_never_warned() -> None:
+    assert warnings(None, 0, 10**18) == ()
+
+
 def test_the_longest_run_ends_with_the_money_or_the_time_whichever_is_first() -> None:
     terms = Terms(rate=Rate.parse("1 USD/h"), most=Duration.parse("3h"))
     assert terms.longest_ns(Money.parse("2 USD")) == 2 * HOUR
