@@ -37,8 +37,8 @@ def judge(ended: Ended, stopped: Verdict | None, logged_end: str | None) -> Verd
         return stopped
     if ended.asked:
         # A program may well exit with 0 when it is told to end; that is not done.
-        return Verdict("cancelled", "told to end")
-    return Verdict("error", exit_text(ended.returncode))
+        return Verdict("cancelled", ended.reason or "told to end")
+    return Verdict("error", ended.reason or exit_text(ended.returncode))
 
 
 def exit_text(returncode: int | None) -> str:
