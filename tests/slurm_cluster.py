@@ -99,6 +99,7 @@ class Cluster:
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: Ports = field(default_factory=Ports)
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    took_ns: int = 0
 
     @property
     def conf(self) -> Path:
@@ -113,6 +114,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start everything, and wait until every node is idle."""
+        began_ns = SYSTEM.monotonic_ns()
         for name in ("munge", "state", "spool"):
             (self.directory / name).mkdir(parents=True)
         key = self.directory / "munge" / "key"
@@ -125,6 +127,7 @@ class Cluster:
         for node in NODES:
             self.start_node(node)
         until(lambda: self.idle_nodes() == len(NODES), self.explain)
+        self.took_ns = SYSTEM.monotonic_ns() - began_ns
 
     def _conf_text(self) -> str:
         host = socket.gethostname().partition(".")[0]
@@ -152,10 +155,22 @@ class Cluster:
         self._daemon("slurmctld", "slurmctld", "-D")
         until(lambda: self.run("scontrol", "ping").returncode == 0, self.explain)
 
+    def restart_controller(self) -> None:
+        """End the controller as an administrator does, and start it again from what it saved."""
+        daemon = self.daemons.pop("slurmctld")
+        daemon.terminate()
+        daemon.wait()
+        self.start_controller()
+
     def start_node(self, node: str) -> None:
         """Start a node, or start it again."""
         (self.directory / "spool" / node).mkdir(exist_ok=True)
         self._daemon(node, "slurmd", "-D", "-N", node)
+
+    def revive_node(self, node: str) -> None:
+        """Start a node that was killed, and let jobs have it again."""
+        self.start_node(node)
+        self.run("scontrol", "update", f"nodename={node}", "state=resume")
 
     def _daemon(self, name: str, *command: str) -> None:
         with (self.directory / f"{name}.out").open("ab") as output:
@@ -179,6 +194,8 @@ class Cluster:
         for pid in [*steps, *tasks]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        # What a cluster's health check does; the controller's own would take most of a minute.
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
 
     def stop(self) -> None:
         """End everything that runs here, jobs first; nothing is left."""
@@ -210,6 +227,8 @@ class Cluster:
         """End every job, and wait until every node is idle again."""
         self.run("scancel", "--signal=KILL", f"--user={getpass.getuser()}")
         self.run("scancel", f"--user={getpass.getuser()}")
+        for node in NODES:
+            self.run("scontrol", "update", f"nodename={node}", "state=resume")
         until(lambda: self.idle_nodes() == len(NODES), self.explain)
 
     def run(self, *command: str) -> subprocess.CompletedProcess[str]:
@@ -225,9 +244,9 @@ class Cluster:
 
     def explain(self) -> str:
         """Return what the daemons had to say, for a test that gives up."""
-        logs = sorted(self.directory.glob("*.log")) + sorted(self.directory.glob("*.out"))
+        logs = sorted(self.directory.glob("*.log"))
         queue = self.run("squeue", "-a", "-t", "all").stdout + self.run("sinfo", "-N").stdout
-        return queue + "\n".join(f"== {log.name}\n{log.read_text()[-2000:]}" for log in logs)
+        return queue + "\n".join(f"== {log.name}\n{log.read_text()[-600:]}" for log in logs)
 
 
 def _variable(pid: int, name: str) -> str:

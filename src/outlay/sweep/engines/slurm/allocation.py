@@ -61,8 +61,14 @@ class Allocation:
         return {
             "MASTER_ADDR": self.address, "MASTER_PORT": port, "NODE_RANK": str(self.rank),
             "PET_NNODES": str(self.nodes), "PET_NODE_RANK": str(self.rank),
-            "PET_MASTER_ADDR": self.address, "PET_MASTER_PORT": port,
+            "PET_MASTER_ADDR": self.address, "PET_MASTER_PORT": port, "OUTLAY_NOTICE": "SIGUSR2",
         }  # fmt: skip
+
+    def is_running(self) -> bool:
+        """Say whether Slurm counts the job as running, not as cancelled or over."""
+        command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%T"]
+        asked = subprocess.run(command, capture_output=True, text=True, check=False)
+        return asked.stdout.strip() == "RUNNING"
 
     def requeue(self) -> bool:
         """Put the job back into the queue; False when Slurm will not."""

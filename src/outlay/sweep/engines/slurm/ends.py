@@ -31,9 +31,11 @@ def conclude(look: JobLook | None, exits: Sequence[ExitRecord], times: Times) ->
         exits: What the nodes of its last start wrote, the first node's first.
         times: When it ran.
     """
+    record = _decisive(exits, times)
+    if record is not None and not record.asked:
+        return _told(record, "", times)  # It ended by itself, whether or not Slurm has heard.
     if look is not None and not look.over:
         return None
-    record = _decisive(exits, times)
     if record is None:
         return _untold(look, times)
     return _told(record, "" if look is None else look.state, times)

@@ -27,10 +27,13 @@ from outlay.sweep.engines.slurm.spec import spec_path, write_spec
 from outlay.sweep.engines.slurm.submission import NotTaken, check_available, submit_jobs
 from outlay.sweep.engines.slurm.times import read_times
 
-SOONEST_NS: Final = 500_000_000
+SOONEST_NS: Final = 250_000_000
 LATEST_NS: Final = 30 * 10**9
 LATE_WORD_NS: Final = 15 * 10**9
 """How long a job's own word may be on its way after Slurm says that it is over."""
+
+
+_UNHEARD: Final = JobLook(job="", state="UNKNOWN", reason="Slurm does not answer")
 
 
 @dataclass(slots=True)
@@ -217,7 +220,7 @@ class SlurmEngine:
         if not self._submitted or now_ns < self._next_ns:
             return
         looks = self._ask({known.key for known in self._submitted.values()})
-        changed = looks is not None and self._take_in(looks)
+        changed = self._take_in(looks)
         longer = min(self._interval_ns * 3 // 2, LATEST_NS)
         self._interval_ns = SOONEST_NS if changed else longer
         self._next_ns = self._clock.monotonic_ns() + self._interval_ns
@@ -229,11 +232,14 @@ class SlurmEngine:
             return None
         return self._slurm.accounted({name for name, _ in wanted - looks.keys()}) | looks
 
-    def _take_in(self, looks: Looks) -> bool:
-        """Learn how every job stands; say whether that is any news."""
+    def _take_in(self, looks: Looks | None) -> bool:
+        """Learn how every job stands; say whether that is any news.
+
+        While Slurm cannot be asked, jobs stand as they stood; those that wrote an end have ended.
+        """
         changed = False
         for ticket, known in list(self._submitted.items()):
-            look = looks.get(known.key)
+            look = known.look or _UNHEARD if looks is None else looks.get(known.key)
             changed |= look != known.look
             known.look = look
             ended = self._conclude(ticket, known)
@@ -268,7 +274,7 @@ class SlurmEngine:
         if known is None or known.told >= level:
             return
         known.told = level
-        job = known.look.job if known.look is not None else known.batch.job_of(ticket)
+        job = known.batch.job_of(ticket) or (known.look.job if known.look is not None else "")
         if job:
             self._slurm.cancel([job], force=force)
         self._look_soon()
@@ -289,11 +295,10 @@ class SlurmEngine:
         if batch is None:
             return Ended(how="lost", reason="it never reached Slurm")
         known = Submitted(task.directory, task.nodes, batch, batch.tickets.index(task.ticket))
-        if self._remembered is not None:
-            known.look = self._remembered.get(known.key)
-            ended = self._conclude(task.ticket, known)
-            if ended is not None:
-                return ended
+        known.look = _UNHEARD if self._remembered is None else self._remembered.get(known.key)
+        ended = self._conclude(task.ticket, known)
+        if ended is not None:
+            return ended
         self._submitted[task.ticket] = known
         return None
 

@@ -116,7 +116,7 @@ class JobRun:
     def _conclude(self, code: int) -> int:
         if self.late:
             return self._end(code, self.late)
-        if signal.SIGUSR2 not in self.told or self._is_done(code) or not self.place.first:
+        if not self._is_taken_back(code):
             return self._end(code)
         if self.place.restart >= self.spec.requeues:
             return self._end(code, f"started again {self.spec.requeues} times, and still not done")
@@ -124,6 +124,16 @@ class JobRun:
         if self.place.requeue():
             return 1  # Slurm ends what is left of this start, and starts the next when it can.
         return self._end(code, "its time was up, and Slurm would not queue it again")
+
+    def _is_taken_back(self, code: int) -> bool:
+        """Say whether the program was told to end by a cluster that wants its machine back.
+
+        Whoever cancels a job has said so to Slurm before the job hears of it. A job that still
+        counts as running was told of its time limit, or is being preempted and has time to save.
+        """
+        if not self.told or not self.place.first or self._is_done(code):
+            return False
+        return self.place.is_running()
 
     def _is_done(self, code: int) -> bool:
         """Say whether a program that was told to end had finished its work all the same."""
