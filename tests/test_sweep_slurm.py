@@ -233,7 +233,8 @@ def test_a_job_that_may_not_start_again_has_failed_when_its_time_is_up(
     slurm.run("scancel", "--signal=USR2", job_of(root))  # As Slurm does before the time is up.
     code, printed = finish(going)
     assert (code, ends(root)) == (1, {FIRST: ["error"]}), printed
-    assert "still not done" in read_manifest(root).state(FIRST).reason
+    state = read_manifest(root).state(FIRST)
+    assert (state.returncode, "still not done" in state.reason) == (0, True)
     assert figures(root / FIRST).status == "preempted"
 
 

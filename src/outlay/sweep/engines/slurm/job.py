@@ -27,6 +27,9 @@ from outlay.units import Duration
 
 LOOK_EVERY_S: Final = 0.1
 SIGN_EVERY_NS: Final = 5 * 10**9
+LISTEN_EVERY_NS: Final = 10**9
+DEAF_AFTER_NS: Final = 2 * 10**9
+"""How long a program may go on without a handler before it counts as not having heard."""
 NOTICE_NS: Final = 10 * 10**9
 
 
@@ -57,6 +60,8 @@ class JobRun:
     told: list[int] = field(default_factory=list)
     late: str = ""
     _passed_on: int = 0
+    _listens: bool = False
+    _term_ns: int | None = None
     _kill_ns: int | None = None
 
     def run(self) -> int:
@@ -157,12 +162,15 @@ class JobRun:
             )  # fmt: skip
 
     def _watch(self, child: subprocess.Popen[bytes], before_ns: int) -> int:
-        began_ns = sign_ns = self.clock.monotonic_ns()
+        began_ns = sign_ns = heard_ns = self.clock.monotonic_ns()
         while (code := child.poll()) is None:
             now_ns = self.clock.monotonic_ns()
             if now_ns - sign_ns >= SIGN_EVERY_NS and self.place.first:
                 sign_ns = now_ns
                 give_sign(Path(self.spec.directory), self.clock.wall_ns())
+            if not self._listens and now_ns - heard_ns >= LISTEN_EVERY_NS:
+                heard_ns = now_ns
+                self._listens = bool(catching(self.spec.ticket, signal.SIGUSR2))
             self._end_when_due(child, before_ns + now_ns - began_ns)
             self._pass_on(child, now_ns)
             self.clock.sleep(LOOK_EVERY_S)
@@ -176,17 +184,19 @@ class JobRun:
             signal_group(child.pid, signal.SIGTERM)
 
     def _pass_on(self, child: subprocess.Popen[bytes], now_ns: int) -> None:
-        """Tell the program what the job was told: who listens for SIGUSR2 gets that, else all."""
+        """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
         if len(self.told) > self._passed_on:
             self._passed_on = len(self.told)
-            listening = catching(self.spec.ticket, signal.SIGUSR2)
-            for pid in listening:
+            for pid in catching(self.spec.ticket, signal.SIGUSR2):
+                self._listens = True
                 _send(pid, signal.SIGUSR2)
-            if not listening:
-                signal_group(child.pid, signal.SIGTERM)
-            if self._kill_ns is None:
-                # Sooner than Slurm, which would end us with it before we could queue it again.
-                self._kill_ns = now_ns + max(self.spec.notice_ns - NOTICE_NS, NOTICE_NS // 2)
+            self._term_ns = self._term_ns or now_ns + DEAF_AFTER_NS
+            # Sooner than Slurm, which would end us with it before we could queue it again.
+            notice_ns = max(self.spec.notice_ns - NOTICE_NS, NOTICE_NS // 2)
+            self._kill_ns = self._kill_ns or now_ns + notice_ns
+        if self._term_ns is not None and now_ns >= self._term_ns and not self._listens:
+            self._listens = True  # Once is enough; and one that listens is on its way out.
+            signal_group(child.pid, signal.SIGTERM)
         if self._kill_ns is not None and now_ns >= self._kill_ns:
             signal_group(child.pid, signal.SIGKILL)
             kill_marked(self.spec.ticket)
