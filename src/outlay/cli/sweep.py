@@ -169,7 +169,7 @@ def show_cancel(directory: SweepDir, as_json: AsJson = False) -> None:
     elif told.harness is not None:
         console.print(f"Told process {told.harness} to end the sweep; once more forces it.")
     elif told.jobs:
-        stand = _tally(counts(read_manifest(directory)))
+        stand = standing(read_manifest(directory))
         console.print(f"Cancelled {told.jobs} on the cluster; now {stand}.")
     else:
         console.print("Nobody runs this sweep; nothing was left running.")
