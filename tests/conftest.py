@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from outlay.clock import ManualClock
+from slurm_cluster import Cluster, require_programs
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("outlay", deadline=None)
@@ -30,3 +32,24 @@ def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 def clock() -> ManualClock:
     """A clock that moves only when the test says so."""
     return ManualClock()
+
+
+@pytest.fixture(scope="session")
+def slurm_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A real Slurm of four nodes, started once for all tests of a process."""
+    require_programs()
+    cluster = Cluster(tmp_path_factory.mktemp("slurm"))
+    try:
+        cluster.start()
+        yield cluster
+    finally:
+        cluster.stop()
+
+
+@pytest.fixture
+def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """The cluster as a user's shell has it, with no job of another test and every node up."""
+    for name, value in slurm_cluster.environ.items():
+        monkeypatch.setenv(name, value)
+    yield slurm_cluster
+    slurm_cluster.clear()

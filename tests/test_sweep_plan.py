@@ -233,7 +233,7 @@ grid:
   - params: {a: []}
     budget: {mode: iso_foo, limit: 3}
   - params: {world_size: 0}
-    engine: slurm
+    engine: teleport
     node_rank: -1
     retries: 1.5
 """

@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from outlay.clock import SYSTEM
-from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.exits import read_exit
 from outlay.sweep.engines.leftovers import carrying
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.engines.process import ProcessEngine
+from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.engines.torchrun import TorchrunEngine
 from outlay.sweep.errors import EngineBroken
 
@@ -28,11 +29,26 @@ TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[ProcessEngine]:
+def local(tmp_path: Path) -> Iterator[ProcessEngine]:
     engine = ProcessEngine(tmp_path)
     yield engine
     with contextlib.suppress(EngineBroken):
         engine.close()
+
+
+@pytest.fixture(params=["process", pytest.param("slurm", marks=pytest.mark.cluster)])
+def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Engine]:
+    """What makes an engine of every kind, and another one over the same directory."""
+    if request.param == "slurm":
+        request.getfixturevalue("slurm")
+    return lambda: engine_named(request.param, tmp_path)
+
+
+@pytest.fixture
+def engine(make_engine: Callable[[], Engine]) -> Iterator[Engine]:
+    engine = make_engine()
+    yield engine
+    engine.close()
 
 
 @pytest.fixture
@@ -42,9 +58,7 @@ def torchrun(tmp_path: Path) -> Iterator[TorchrunEngine]:
     engine.close()
 
 
-def task(
-    engine: ProcessEngine, tmp_path: Path, *command: str, name: str = "run", **env: str
-) -> Task:
+def task(engine: Engine, tmp_path: Path, *command: str, name: str = "run", **env: str) -> Task:
     directory = tmp_path / name
     directory.mkdir(exist_ok=True)
     return Task(
@@ -58,11 +72,11 @@ def task(
     )
 
 
-def shell(engine: ProcessEngine, tmp_path: Path, script: str, **options: str) -> Task:
+def shell(engine: Engine, tmp_path: Path, script: str, **options: str) -> Task:
     return task(engine, tmp_path, "/bin/sh", "-c", script, **options)
 
 
-def ended(engine: ProcessEngine, ticket: str) -> Ended:
+def ended(engine: Engine, ticket: str) -> Ended:
     until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
     while SYSTEM.monotonic_ns() < until_ns:
         if (outcome := engine.poll(ticket)) is not None:
@@ -78,67 +92,77 @@ def until(condition: Callable[[], bool], what: str) -> None:
         SYSTEM.sleep(0.02)
 
 
-def run(engine: ProcessEngine, one: Task) -> Ended:
+def until_up(engine: Engine, one: Task) -> None:
+    """Wait until a task has said that it runs."""
+
+    def said() -> bool:
+        engine.wait(0)
+        return engine.logs(one) == "up\n"
+
+    until(said, "it did not start")
+
+
+def run(engine: Engine, one: Task) -> Ended:
     engine.submit(one)
     return ended(engine, one.ticket)
 
 
-def test_a_task_runs_where_and_with_what_it_was_told(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_a_task_runs_where_and_with_what_it_was_told(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, 'echo "$WORD"; pwd >&2', WORD="hello")
     outcome = run(engine, one)
     assert (outcome.how, outcome.returncode, outcome.asked) == ("exited", 0, False)
     assert engine.logs(one) == f"hello\n{tmp_path}\n"
 
 
-def test_an_exit_code_and_a_signal_are_told_apart(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_an_exit_code_and_a_signal_are_told_apart(engine: Engine, tmp_path: Path) -> None:
     assert run(engine, shell(engine, tmp_path, "exit 3")).returncode == 3
     assert run(engine, shell(engine, tmp_path, "kill -9 $$")).returncode == -9
 
 
-def test_a_program_that_does_not_exist_says_so(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_a_program_that_does_not_exist_says_so(engine: Engine, tmp_path: Path) -> None:
     outcome = run(engine, task(engine, tmp_path, "./no-such-program"))
     assert outcome.how == "not_started"
     assert "No such file" in outcome.reason
 
 
-def test_output_is_appended_across_attempts(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_output_is_appended_across_attempts(engine: Engine, tmp_path: Path) -> None:
     one, two = shell(engine, tmp_path, "echo 1"), shell(engine, tmp_path, "echo 2")
     run(engine, one)
     run(engine, two)
     assert engine.logs(two) == "1\n2\n"
 
 
-def test_cancelling_ends_the_task_and_its_children(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_cancelling_ends_the_task_and_its_children(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "sleep 600 & echo up; wait")
     engine.submit(one)
-    until(lambda: engine.logs(one) == "up\n", "it did not start")
+    until_up(engine, one)
     engine.cancel(one.ticket)
     outcome = ended(engine, one.ticket)
     assert (outcome.returncode, outcome.asked) == (-signal.SIGTERM, True)
     until(lambda: not carrying(one.ticket), "a child is left")
 
 
-def test_one_that_ignores_being_told_is_ended_by_force(
-    engine: ProcessEngine, tmp_path: Path
-) -> None:
+def test_one_that_ignores_being_told_is_ended_by_force(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
     engine.submit(one)
-    until(lambda: engine.logs(one) == "up\n", "it did not start")
+    until_up(engine, one)
     engine.cancel(one.ticket)
     engine.wait(0.3)
     assert engine.poll(one.ticket) is None
     engine.cancel(one.ticket, force=True)
-    assert ended(engine, one.ticket).returncode == -signal.SIGKILL
+    outcome = ended(engine, one.ticket)
+    # On a cluster, whoever could have told the signal was ended with it.
+    assert (outcome.returncode, outcome.asked) == (None if engine.remote else -9, True)
     until(lambda: not carrying(one.ticket), "a child is left")
 
 
-def test_what_a_task_leaves_behind_dies_with_it(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_what_a_task_leaves_behind_dies_with_it(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "sleep 600 & exit 0")
     assert run(engine, one).returncode == 0
     until(lambda: not carrying(one.ticket), "a child is left")
 
 
-def test_cancelling_what_has_ended_does_nothing(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_cancelling_what_has_ended_does_nothing(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "exit 0")
     run(engine, one)
     engine.cancel(one.ticket)
@@ -147,24 +171,26 @@ def test_cancelling_what_has_ended_does_nothing(engine: ProcessEngine, tmp_path:
 
 
 def test_closing_ends_what_still_runs_even_outside_its_group(
-    engine: ProcessEngine, tmp_path: Path
+    local: ProcessEngine, tmp_path: Path
 ) -> None:
-    one = shell(engine, tmp_path, "setsid sleep 600 & echo up; wait")
-    engine.submit(one)
-    until(lambda: engine.logs(one) == "up\n", "it did not start")
-    engine.close()
+    one = shell(local, tmp_path, "setsid sleep 600 & echo up; wait")
+    local.submit(one)
+    until_up(local, one)
+    local.close()
     assert carrying(one.ticket) == []
 
 
-def test_a_later_engine_learns_how_a_task_ended(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_a_later_engine_learns_how_a_task_ended(
+    engine: Engine, make_engine: Callable[[], Engine], tmp_path: Path
+) -> None:
     one = shell(engine, tmp_path, "exit 5")
     run(engine, one)
-    outcome = ProcessEngine(tmp_path).reattach(one)
+    outcome = make_engine().reattach(one)
     assert outcome is not None
     assert (outcome.how, outcome.returncode) == ("exited", 5)
 
 
-def test_a_task_of_which_nothing_is_known_is_lost(engine: ProcessEngine, tmp_path: Path) -> None:
+def test_a_task_of_which_nothing_is_known_is_lost(engine: Engine, tmp_path: Path) -> None:
     outcome = engine.reattach(shell(engine, tmp_path, "exit 0"))
     assert outcome is not None
     assert outcome.how == "lost"
@@ -177,6 +203,7 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from test_engine import shell
 from outlay.sweep.engines.process import ProcessEngine
+from outlay.sweep.engines.registry import engine_named
 root = Path({str(tmp_path)!r})
 engine = ProcessEngine(root)
 one = shell(engine, root, "setsid sleep 600 & echo up; wait")
@@ -198,15 +225,15 @@ engine.wait(60)
 
 
 def test_a_killed_keeper_takes_its_tasks_along_and_is_reported(
-    engine: ProcessEngine, tmp_path: Path
+    local: ProcessEngine, tmp_path: Path
 ) -> None:
-    one = shell(engine, tmp_path, "echo up; sleep 600")
-    engine.submit(one)
-    until(lambda: engine.logs(one) == "up\n", "it did not start")
-    assert engine._keeper is not None
-    engine._keeper.kill()
+    one = shell(local, tmp_path, "echo up; sleep 600")
+    local.submit(one)
+    until_up(local, one)
+    assert local._keeper is not None
+    local._keeper.kill()
     with pytest.raises(EngineBroken, match="was killed"):
-        ended(engine, one.ticket)
+        ended(local, one.ticket)
     until(lambda: not carrying(one.ticket), "a task outlived the keeper")
 
 

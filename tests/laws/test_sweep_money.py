@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -56,6 +57,16 @@ class Machine:
     tickets: int = 0
     refuses: bool = False
     forgets: bool = False
+    remote: ClassVar[bool] = False
+
+    def allow(self, jobs: int | None) -> int:
+        return jobs or 1
+
+    def all_submitted(self) -> bool:
+        return True
+
+    def standing(self, ticket: str) -> str:
+        return ticket
 
     def new_ticket(self, name: str) -> str:
         self.tickets += 1

@@ -22,6 +22,7 @@ from outlay.cli.sweep_live import show_while, standing, status_table
 from outlay.clock import SYSTEM
 from outlay.report.pictures import read_formats
 from outlay.report.sweep_files import SweepFiles, write_sweep_files
+from outlay.sweep.detached import catch_up
 from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
@@ -52,7 +53,15 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
         render_plan(plan)
 
 
-Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs at the same time.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, help="Runs at the same time. Default: one here, all on a cluster."
+    ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Leave when a cluster has every run; look again later.")
+]
 Gpus = Annotated[
     str | None,
     typer.Option(help="GPUs to share out, such as 0,1,2,3. Default: those visible here."),
@@ -67,7 +76,8 @@ def show_run(
         bool, typer.Option("--enable-sweeps", help="Say yes to starting many runs.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="The same.")] = False,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    detach: Detach = False,
     gpus: Gpus = None,
     output_dir: Annotated[
         Path | None, typer.Option(help="Where the sweep goes; default: what the grid says.")
@@ -82,7 +92,8 @@ def show_run(
     if not (enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"):
         _ask(plan)
     with show_while(quiet=as_json) as watch:
-        how = HowToRun(jobs=jobs, devices=find_devices(gpus, os.environ), watch=watch)
+        devices = find_devices(gpus, os.environ)
+        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
         result = start(plan, output_dir, how)
     _conclude(result, as_json=as_json)
 
@@ -96,7 +107,8 @@ def show_resume(
     grid: Annotated[
         Path | None, typer.Option(help="The grid, where it was moved; default: where it was.")
     ] = None,
-    jobs: Jobs = 1,
+    jobs: Jobs = None,
+    detach: Detach = False,
     gpus: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,7 +117,8 @@ def show_resume(
     Example: outlay sweep resume runs/demo --retry-failed
     """
     with show_while(quiet=as_json) as watch:
-        how = HowToRun(jobs=jobs, devices=find_devices(gpus, os.environ), watch=watch)
+        devices = find_devices(gpus, os.environ)
+        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
         result = resume(directory, how, grid=grid, retry_failed=retry_failed)
     _conclude(result, as_json=as_json)
 
@@ -116,19 +129,29 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
 
     Example: outlay sweep status runs/demo
     """
-    manifest = read_manifest(directory)
+    looked = catch_up(directory)
+    manifest = looked.manifest
     holder = holder_of(directory)
     if as_json:
         runs = [
-            {"id": run, "status": state.status, "reason": state.reason, "attempts": state.attempts}
+            {
+                "id": run,
+                "status": state.status,
+                "attempts": state.attempts,
+                "reason": looked.standing.get(run) or state.reason,
+            }
             for run in manifest.runs
             for state in [manifest.state(run)]
         ]
         print_json(
-            {"counts": counts(manifest), "harness": holder, "spent": spent(manifest), "runs": runs}
-        )
+            {
+                "counts": counts(manifest), "harness": holder, "spent": spent(manifest),
+                "runs": runs, "findings": looked.findings,
+            }
+        )  # fmt: skip
         return
-    console.print(status_table(manifest, SYSTEM.wall_ns()))
+    console.print(status_table(manifest, SYSTEM.wall_ns(), looked.standing))
+    print_findings(looked.findings)
     running = f"run by process {holder}" if holder else "nobody runs it"
     console.print()
     print_sentence(f"{standing(manifest)}; {running}")
@@ -140,13 +163,16 @@ def show_cancel(directory: SweepDir, as_json: AsJson = False) -> None:
 
     Example: outlay sweep cancel runs/demo
     """
-    holder = cancel(directory)
+    told = cancel(directory)
     if as_json:
-        print_json({"told": holder})
-    elif holder is None:
-        console.print("Nobody runs this sweep; nothing was left running.")
+        print_json({"told": told.harness, "jobs": told.jobs})
+    elif told.harness is not None:
+        console.print(f"Told process {told.harness} to end the sweep; once more forces it.")
+    elif told.jobs:
+        stand = standing(read_manifest(directory))
+        console.print(f"Cancelled {told.jobs} on the cluster; now {stand}.")
     else:
-        console.print(f"Told process {holder} to end the sweep; once more forces it.")
+        console.print("Nobody runs this sweep; nothing was left running.")
 
 
 @app.command("aggregate")
@@ -180,6 +206,7 @@ def show_aggregate(
     del enable_aggregator
     formats = read_formats(pictures) if pictures is not None else ()
     chosen = directory or root or (manifest.parent if manifest else Path())
+    print_findings(catch_up(chosen).findings)
     files = write_sweep_files(
         chosen, SYSTEM.wall_ns(), output=output, allow_missing=allow_missing, pictures=formats
     )

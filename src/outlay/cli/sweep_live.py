@@ -99,8 +99,14 @@ def standing(manifest: Manifest) -> str:
     return f"{tally}; {total} spent (measured){room}"
 
 
-def status_table(manifest: Manifest, now_ns: int) -> Table:
-    """Return the runs of a sweep: those that run or failed first when they are many."""
+def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None = None) -> Table:
+    """Return the runs of a sweep: those that run or failed first when they are many.
+
+    Args:
+        manifest: The sweep.
+        now_ns: The present.
+        told: What a cluster says of runs that go on.
+    """
     table = new_table("run", "status", ">time", ">budget used", ">cost", "reason")
     names = list(manifest.runs)
     if len(names) > _ROWS:
@@ -111,7 +117,8 @@ def status_table(manifest: Manifest, now_ns: int) -> Table:
         table.add_row(
             escape(run), state.status, _time(state, now_ns),
             _budget_used(manifest.root / manifest.runs[run]["run_dir"]),
-            _cost(state, manifest.runs[run], now_ns), escape(state.reason),
+            _cost(state, manifest.runs[run], now_ns),
+            escape((told or {}).get(run) or state.reason),
         )  # fmt: skip
     if len(names) > _ROWS:
         table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "")

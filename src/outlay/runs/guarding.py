@@ -7,16 +7,26 @@ collective at steps that it names in advance, so that none of them waits for one
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
 from outlay.budget.agreement import Group
 from outlay.budget.torch_group import torch_group
 from outlay.clock import SYSTEM, Clock
-from outlay.guard.gate import GuardGate
 from outlay.ledger import EndStatus, Step
 
 _BETWEEN_WORDS_NS = 10**9
+
+
+class Stopper(Protocol):
+    """What rank 0 asks whether all ranks must stop."""
+
+    def stop_reason(self) -> str | None:
+        """Return why no further step may run, or None."""
+
+    def finish(self, status: EndStatus) -> None:
+        """The attempt is over."""
 
 
 class _Word(msgspec.Struct, frozen=True, array_like=True):
@@ -31,7 +41,7 @@ class JointGuard:
 
     def __init__(
         self,
-        own: GuardGate | None,
+        own: Stopper | None,
         *,
         find_group: Callable[[], Group | None] = torch_group,
         clock: Clock = SYSTEM,

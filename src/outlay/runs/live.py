@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
     from outlay.guard.gate import GuardGate
     from outlay.runs.guarding import JointGuard
+    from outlay.runs.preemption import PreemptionGate
 
 Batch = TypeVar("Batch")
 
@@ -163,6 +165,10 @@ class Run:
             self._heartbeat = Heartbeat(self._recorder, options.heartbeat)
         self._follower = RunFollower(self.dir)
         self._watch = TerminationWatch(self._on_sigterm)
+        self._preemption: PreemptionGate | None = None
+        self._rank = about.rank
+        if self.options.notice is not None and self._rank != SUPERVISOR:
+            self._preemption_gate().listen([self.options.notice])
         atexit.register(self._close_at_exit)
 
     # What a training loop calls
@@ -252,6 +258,16 @@ class Run:
         self._preempted = reason
         self._show_budget()
 
+    def on_preemption(self, save: Callable[[], object]) -> None:
+        """Call ``save`` when the machine is about to be taken back, and then end the loop.
+
+        From now on SIGTERM and SIGUSR2 mean that notice. ``save`` is called between two steps, on
+        every rank after the same one; the attempt then ends ``preempted``.
+        """
+        gate = self._preemption_gate()
+        gate.hooks.append(save)
+        gate.listen([signal.SIGUSR2, signal.SIGTERM])
+
     # What a training loop asks
 
     @property
@@ -333,6 +349,8 @@ class Run:
         self._ended = status
         if self._heartbeat is not None:
             self._heartbeat.stop()
+        if self._preemption is not None:
+            self._preemption.remove()
         self._recorder.close(status, reason or self._recorder.stop_reason or "", exit_code)
         self._watch.remove()
         atexit.unregister(self._close_at_exit)
@@ -367,6 +385,15 @@ class Run:
         return BudgetGate(
             self.options.budget, self.dir, rank=about.rank, price=self.options.price, clock=clock
         )
+
+    def _preemption_gate(self) -> PreemptionGate:
+        """Return what ends the loop after a scheduler's notice, attached when first wanted."""
+        if self._preemption is None:
+            from outlay.runs.preemption import PreemptionGate
+
+            self._preemption = PreemptionGate(self._rank, self.preempted)
+            self._recorder.gates.append(self._preemption)
+        return self._preemption
 
     def _new_guard_gate(
         self, about: facts.Facts, clock: Clock

@@ -6,6 +6,7 @@ Everything is checked here, before anything is written.
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,7 @@ class Options:
     heartbeat: Duration | None
     budget: Budget | None = None
     guard: object = None
+    notice: signal.Signals | None = None
 
 
 def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Options:
@@ -73,6 +75,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
         stopped_price=parse_price(arguments.stopped_price, name="stopped_price", source="stated"),
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
+        notice=_notice(environ),
         budget=_budget(arguments.budget, environ),
         guard=arguments.guard,
         dir=_directory(arguments.dir, name, environ, now_ns),
@@ -139,6 +142,17 @@ def _heartbeat(value: object) -> Duration | None:
     if not every:
         raise InvalidValue("heartbeat", value, 'a duration above zero, such as "30s"')
     return every
+
+
+def _notice(environ: Mapping[str, str]) -> signal.Signals | None:
+    """Return the signal with which whoever launched the run announces its end."""
+    name = environ.get("OUTLAY_NOTICE")
+    if not name:
+        return None
+    try:
+        return signal.Signals[name]
+    except KeyError:
+        raise InvalidValue("OUTLAY_NOTICE", name, 'a signal, such as "SIGUSR2"') from None
 
 
 def _budget(value: object, environ: Mapping[str, str]) -> Budget | None:

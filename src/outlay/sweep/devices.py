@@ -43,7 +43,9 @@ def check_fit(plan: Plan, devices: tuple[str, ...] | None) -> None:
             message=f"{run.id} needs {run.world_size} GPUs here, and there are {len(devices)}",
         )
         for run in plan.runs
-        if run.world_size > len(devices) and "CUDA_VISIBLE_DEVICES" not in run.env
+        if run.world_size > len(devices)
+        and "CUDA_VISIBLE_DEVICES" not in run.env
+        and run.settings.engine != "slurm"
     ]
     if findings:
         raise InvalidGrid(findings)

@@ -16,6 +16,7 @@ from outlay.sweep import readers
 from outlay.sweep.arguments import ALIASES, Alias, read_alias
 from outlay.sweep.blocks import Block, Problems
 from outlay.sweep.document import Document, parse
+from outlay.sweep.engines.slurm.options import DEFAULTS, SlurmOptions, read_options
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.targets import BUDGET_KEYS, NO_TARGET, Target, read_budget, read_target
 from outlay.units import Duration, Money, Rate
@@ -23,6 +24,7 @@ from outlay.units import Duration, Money, Rate
 SHARED_KEYS: Final = (
     "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
     "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "timeout", "retries",
+    "launcher", "slurm",
 )  # fmt: skip
 ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
 ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
@@ -35,7 +37,7 @@ class Settings:
 
     Attributes:
         entrypoint: The program and its arguments; ``{name}`` stands for a parameter.
-        engine: ``torchrun`` or ``process``.
+        engine: ``torchrun``, ``process``, ``slurm``, or what an installed package brings.
         arguments: How parameters reach the program: ``overrides``, ``flags`` or ``none``.
         nnodes: How many nodes, or ``"1:4"`` for from one to four; None for this one alone.
         seeds: One replicate per seed; empty for none.
@@ -43,6 +45,8 @@ class Settings:
         price: Per GPU-hour.
         timeout: How long one attempt may take.
         retries: How often a failed run is started again.
+        launcher: ``torchrun`` or ``none``; "" where the engine and the processes decide.
+        slurm: What a cluster is asked for.
     """
 
     entrypoint: tuple[str, ...] = ("train.py",)
@@ -62,6 +66,8 @@ class Settings:
     gpu: str = ""
     timeout: Duration | None = None
     retries: int = 0
+    launcher: str = ""
+    slurm: SlurmOptions = DEFAULTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,6 +188,8 @@ def _read_settings(block: Block, shared: Settings) -> Settings:
         gpu=block.read("gpu", readers.text, shared.gpu),
         timeout=block.read("timeout", readers.timeout, shared.timeout),
         retries=block.read("retries", readers.count_from_zero, shared.retries),
+        launcher=block.read("launcher", readers.launcher, shared.launcher),
+        slurm=read_options(block.block("slurm"), shared.slurm),
     )
 
 

@@ -12,28 +12,26 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 
-import msgspec
-
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import NotARun
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import Terms
-from outlay.runs.figures import RunFollower
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.ports import Ports, was_taken
 from outlay.sweep.errors import SweepNotRecorded
-from outlay.sweep.journal import Event, Journal, Status
+from outlay.sweep.journal import Journal, Status
 from outlay.sweep.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
 from outlay.sweep.manifest import Manifest
 from outlay.sweep.money import Funds, Treasury, rate_of
 from outlay.sweep.outcomes import Verdict, judge
 from outlay.sweep.plan import Plan, PlannedRun
-from outlay.sweep.prediction import NOTICE_NS, Prediction, measured
+from outlay.sweep.prediction import NOTICE_NS, Prediction, at_most, measured
+from outlay.sweep.recording import record, record_end
 from outlay.sweep.redaction import Redactor, is_secret_name
+from outlay.sweep.run_ends import logged_end
 from outlay.units import Money
 
 TICK_S = 0.2
@@ -49,13 +47,15 @@ class Options:
     """How a sweep is run.
 
     Attributes:
-        jobs: How many runs at once.
+        jobs: How many runs at once; None leaves that to the engine.
+        detach: Whether to leave once everything is submitted; for engines whose tasks go on.
         devices: The GPUs to share out; None leaves CUDA_VISIBLE_DEVICES alone.
         cwd: Where programs are started.
         environ: What runs inherit.
     """
 
-    jobs: int = 1
+    jobs: int | None = None
+    detach: bool = False
     devices: tuple[str, ...] | None = None
     cwd: Path
     environ: Mapping[str, str]
@@ -69,7 +69,7 @@ class Active:
     ticket: str
     engine: Engine
     started_ns: int
-    port: int
+    port: int | None
     devices: tuple[str, ...]
     funds: Funds | None = None
     stopped: Verdict | None = None
@@ -107,6 +107,7 @@ class Harness:
     _redactors: dict[frozenset[str], Redactor] = field(default_factory=dict)
     _ports: Ports = field(default_factory=Ports)
     _asked: int = 0
+    _left_alone: bool = False
     _unwritten: SweepNotRecorded | None = None
 
     def run(self, runs: list[PlannedRun]) -> None:
@@ -135,12 +136,18 @@ class Harness:
             return False
         self._launch_what_fits()
         self._look()
-        return bool(self.active) or not self._is_stopping()
+        return (bool(self.active) or not self._is_stopping()) and not self._may_leave()
 
     @property
     def cancelled(self) -> bool:
         """Whether somebody asked for the end."""
         return self._asked > 0
+
+    def _may_leave(self) -> bool:
+        """Say whether what goes on may be left to itself, all of it being with its scheduler."""
+        if self._is_stopping() or not (self.options.detach or self._left_alone):
+            return False
+        return not self._queue and all(engine.all_submitted() for engine in self.engines.values())
 
     def _is_stopping(self) -> bool:
         return self.cancelled or self._unwritten is not None
@@ -148,7 +155,7 @@ class Harness:
     # -- starting ---------------------------------------------------------------------------
 
     def _launch_what_fits(self) -> None:
-        while self._queue and len(self.active) < self.options.jobs and not self._is_stopping():
+        while self._queue and self._has_room(self._queue[0]) and not self._is_stopping():
             needed = self._devices_of(self._queue[0])
             if needed is None:
                 return
@@ -164,24 +171,37 @@ class Harness:
                 self._record(left_out, "skipped", reason=why)
             self._deferred.clear()
 
+    def _has_room(self, run: PlannedRun) -> bool:
+        engine = self.engines[run.settings.engine]
+        return len(self.active) < engine.allow(self.options.jobs)
+
     def _devices_of(self, run: PlannedRun) -> tuple[str, ...] | None:
         """Return the GPUs for a run; None when it has to wait for them."""
-        if self.options.devices is None or "CUDA_VISIBLE_DEVICES" in run.env:
+        if not self._shares_devices(run):
             return ()
         if len(self._free) < run.world_size:
             return None
         return tuple(self._free[: run.world_size])
 
+    def _shares_devices(self, run: PlannedRun) -> bool:
+        if self.options.devices is None or self.engines[run.settings.engine].remote:
+            return False
+        return "CUDA_VISIBLE_DEVICES" not in run.env
+
     def _launch(self, run: PlannedRun, devices: tuple[str, ...]) -> None:
         engine = self.engines[run.settings.engine]
         ticket = engine.new_ticket(run.id)
         funds = self._fund(run, ticket)
-        port = self._ports.reserve()
+        port = None if engine.remote else self._ports.reserve()
         task = self._task(run, ticket, port, devices)
+        if engine.remote and funds is not None:
+            # Nobody may be there to end it when its money is used up, so that it ends itself.
+            task = replace(task, most_ns=funds.stop_ns() or task.most_ns)
         try:
             self._begin(run, task, funds)
         except SweepNotRecorded:
-            self._ports.release(port)
+            if port is not None:
+                self._ports.release(port)
             if funds is not None:
                 funds.void("its start could not be written down")
             raise
@@ -195,7 +215,10 @@ class Harness:
     def _fund(self, run: PlannedRun, ticket: str) -> Funds | None:
         if self.treasury is None:
             return None
-        return self.treasury.open(run, self.prediction_of(run), ticket)
+        prediction = self.prediction_of(run)
+        if self.engines[run.settings.engine].remote:
+            prediction = at_most(rate_of(run), prediction, run.settings.timeout)
+        return self.treasury.open(run, prediction, ticket)
 
     def prediction_of(self, run: PlannedRun) -> Prediction:
         """Return what a run should take: what limits it, else what finished runs took."""
@@ -208,7 +231,9 @@ class Harness:
         ]
         return measured(rate_of(run), finished)
 
-    def _task(self, run: PlannedRun, ticket: str, port: int, devices: tuple[str, ...]) -> Task:
+    def _task(
+        self, run: PlannedRun, ticket: str, port: int | None, devices: tuple[str, ...]
+    ) -> Task:
         place = self._place(run, port, devices)
         directory = Path(place.directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -219,10 +244,11 @@ class Harness:
             env={**self.options.environ, **set_by_us}, cwd=self.options.cwd, directory=directory,
             log=directory / LOG_NAME, gpus=run.most_gpus,
             nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
+            options=run.settings.slurm,
         )  # fmt: skip
 
-    def _place(self, run: PlannedRun, port: int, devices: tuple[str, ...]) -> Place:
-        shared = self.options.devices is not None and "CUDA_VISIBLE_DEVICES" not in run.env
+    def _place(self, run: PlannedRun, port: int | None, devices: tuple[str, ...]) -> Place:
+        shared = self._shares_devices(run)
         return Place(
             root=str(self.manifest.root), run_dir=run.id, python=sys.executable, port=port,
             devices=devices if shared else None, master=self.options.environ,
@@ -273,20 +299,22 @@ class Harness:
 
     def _mind(self, active: Active) -> None:
         """End what must end: cancelled, out of time, out of money."""
-        elapsed_ns = self.clock.monotonic_ns() - active.started_ns
+        since_ns = self.clock.monotonic_ns() - active.started_ns
         if active.stopped is None:
-            reason = self._reason_to_stop(active, elapsed_ns)
+            reason = self._reason_to_stop(active, since_ns)
             if reason is not None:
                 active.stopped = reason
-                active.kill_ns = elapsed_ns + self._notice_ns(active)
+                active.kill_ns = since_ns + self._notice_ns(active)
                 active.engine.cancel(active.ticket)
-        due = active.kill_ns is not None and elapsed_ns >= active.kill_ns
+        due = active.kill_ns is not None and since_ns >= active.kill_ns
         if active.stopped is not None and (due or self._asked > 1):
             active.engine.cancel(active.ticket, force=True)
 
     def _reason_to_stop(self, active: Active, elapsed_ns: int) -> Verdict | None:
         if self.cancelled:
             return CANCELLED
+        if active.engine.remote:
+            return None  # A job keeps its own time, which was paid for when it was submitted.
         timeout = active.run.settings.timeout
         if timeout is not None and elapsed_ns >= timeout.ns:
             return Verdict("error", f"timeout: not done after {timeout}")
@@ -308,7 +336,8 @@ class Harness:
     def _finish(self, active: Active, ended: Ended) -> None:
         run = active.run
         del self.active[active.ticket]
-        self._ports.release(active.port)
+        if active.port is not None:
+            self._ports.release(active.port)
         self._free += active.devices
         verdict = judge(ended, active.stopped, self._logged_end(run))
         port_lost = verdict.status == "error" and self._lost_its_port(active)
@@ -322,13 +351,16 @@ class Harness:
                 active.funds.settle(cost)
         self._record_end(run, verdict, ended, cost)
         self.ended(self.manifest.root / run.id)
-        if verdict.status == "error" and self._may_try_again(run, port_lost=port_lost):
+        again = verdict.status in ("error", "preempted")
+        if again and self._may_try_again(run, port_lost=port_lost):
             self._queue.appendleft(run)
         if not self._is_stopping():
             self._queue.extendleft(run for run, _ in reversed(self._deferred))
             self._deferred.clear()
 
     def _lost_its_port(self, active: Active) -> bool:
+        if active.port is None:
+            return False
         path = self.manifest.root / active.run.id / LOG_NAME
         with suppress(OSError), path.open("rb") as log:
             log.seek(active.logged)
@@ -344,9 +376,18 @@ class Harness:
             return True
         return self._tried[run.id] <= run.settings.retries
 
+    def adopt(self, run: PlannedRun, ticket: str, hold: str) -> None:
+        """Go on with an attempt that another process submitted."""
+        engine = self.engines[run.settings.engine]
+        funds = self.treasury.join(run, hold) if self.treasury is not None and hold else None
+        started_ns = self.clock.monotonic_ns()
+        self._tried[run.id] = 1
+        self.active[ticket] = Active(run, ticket, engine, started_ns, None, (), funds)
+
     def settle_earlier(self, run: PlannedRun, ended: Ended, hold: str) -> None:
         """Write down how an attempt of an earlier harness ended."""
-        cost = self._cost(run, ended) if ended.how == "exited" else None
+        known = ended.how == "exited" or self.engines[run.settings.engine].remote
+        cost = self._cost(run, ended) if known else None
         if self.treasury is not None and hold:
             self.treasury.settle_lost(hold, run.id, cost)
         self._record_end(run, judge(ended, None, self._logged_end(run)), ended, cost)
@@ -355,11 +396,7 @@ class Harness:
         self, run: PlannedRun, verdict: Verdict, ended: Ended, cost: Money | None
     ) -> None:
         try:
-            self._record(
-                run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
-                elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
-                currency="" if cost is None else cost.currency,
-            )  # fmt: skip
+            record_end(self.manifest, self.journal, run.id, verdict, ended, cost)
         except SweepNotRecorded as error:
             self._unwritten = error
 
@@ -368,22 +405,10 @@ class Harness:
         return None if rate is None else Terms(rate=rate).cost(ended.elapsed_ns)
 
     def _logged_end(self, run: PlannedRun) -> str | None:
-        directory = self.manifest.root / run.id
-        if not (directory / "ledger").is_dir():
-            return None
-        try:
-            return RunFollower(directory).refresh(self.clock.wall_ns()).status
-        except NotARun:
-            return None
+        return logged_end(self.manifest.root / run.id, self.clock.wall_ns())
 
     def _record(self, run: PlannedRun, status: Status, **facts: object) -> None:
-        about = {"t_ns": self.journal.now_ns(), "run": run.id, "status": status, **facts}
-        event = msgspec.convert(about, Event)
-        # A start that cannot be written down does not happen; an end has happened all the same.
-        self.journal.append(event, keep=status != "running")
-        self.manifest.state(run.id).apply(event)
-        with suppress(SweepNotRecorded):  # The journal has it; the manifest follows when it can.
-            self.manifest.refresh()
+        record(self.manifest, self.journal, run.id, status, **facts)
 
     # -- being told to end ------------------------------------------------------------------
 
@@ -392,8 +417,12 @@ class Harness:
         """Take Ctrl-C as a wish: once to cancel, twice to force."""
 
         def remember(number: int, frame: FrameType | None) -> None:
-            del number, frame
-            self._asked += 1
+            del frame
+            remote = all(engine.remote for engine in self.engines.values())
+            if number == signal.SIGHUP and remote:
+                self._left_alone = True  # The terminal is gone; what a cluster runs need not end.
+            else:
+                self._asked += 1
 
         before = {number: signal.signal(number, remember) for number in _SIGNALS}
         try:

@@ -25,7 +25,7 @@ class Place:
         root: The sweep's directory.
         run_dir: The run's, as a name below it.
         python: The interpreter that starts scripts and torchrun.
-        port: A free port for the processes of the run to meet on.
+        port: A free port for the processes of the run to meet on; None where the node finds one.
         devices: The GPUs that it may use; None leaves that to the environment.
         master: What is inherited; a MASTER_ADDR or MASTER_PORT in it is used.
     """
@@ -33,7 +33,7 @@ class Place:
     root: str
     run_dir: str
     python: str
-    port: int
+    port: int | None
     devices: tuple[str, ...] | None = None
     master: Mapping[str, str] = field(default_factory=dict)
 
@@ -73,7 +73,7 @@ def _overrides(run: PlannedRun, place: Place) -> list[str]:
 def command_of(plan: Plan, run: PlannedRun, place: Place) -> list[str]:
     """Return the whole command of a run."""
     program = program_of(plan, run, place)
-    if run.settings.engine == "torchrun":
+    if run.by_torchrun:
         return [*torchrun(run, place), *program]
     is_python = program[0].endswith(".py") or program[0] == "-m"
     return [place.python, *program] if is_python else program
@@ -85,18 +85,25 @@ def torchrun(run: PlannedRun, place: Place) -> list[str]:
     ``--standalone`` finds a free port by itself and cannot collide; it is right only for one node
     that nobody else has to find.
     """
+    launcher = [place.python, "-m", "torch.distributed.run"]
+    return [*launcher, *_meeting(run, place), f"--nproc_per_node={run.world_size}"]
+
+
+def _meeting(run: PlannedRun, place: Place) -> list[str]:
+    """Return how the nodes of a run find each other."""
     settings = run.settings
-    met = {f"rdzv_{key}": value for key, value in settings.rendezvous.items()}
-    node = {"nnodes": settings.nnodes, "node_rank": settings.node_rank, **met}
+    met = [f"--rdzv_{key}={value}" for key, value in settings.rendezvous.items()]
+    if place.port is None:
+        return met  # A job knows how many nodes it has, which one it is on, and where they meet.
+    node = {"nnodes": settings.nnodes, "node_rank": settings.node_rank}
     stated = [f"--{name}={value}" for name, value in node.items() if value is not None]
-    if not stated:
-        stated = ["--standalone"]
-    elif not met:
+    if not stated and not met:
+        return ["--standalone"]
+    if not met:
         address = run.env.get("MASTER_ADDR", place.master.get("MASTER_ADDR", "127.0.0.1"))
         port = run.env.get("MASTER_PORT", place.master.get("MASTER_PORT", str(place.port)))
         stated += [f"--master_addr={address}", f"--master_port={port}"]
-    launcher = [place.python, "-m", "torch.distributed.run"]
-    return [*launcher, *stated, f"--nproc_per_node={run.world_size}"]
+    return [*stated, *met]
 
 
 def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
@@ -104,12 +111,9 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     settings = run.settings
     master = place.master
     variables = {
-        "MASTER_ADDR": master.get("MASTER_ADDR", "127.0.0.1"),
-        "MASTER_PORT": master.get("MASTER_PORT", str(place.port)),
         "LOCAL_WORLD_SIZE": str(run.world_size),
         "NPROC_PER_NODE": str(run.world_size),
         "NNODES": str(settings.nnodes or 1),
-        "NODE_RANK": str(settings.node_rank or 0),
         "MFCL_SWEEP_RUN_ID": run.id,
         "MFCL_SWEEP_RUN_DIR": place.directory,
         "MFCL_SWEEP_PARAMS": _json(run.params),
@@ -117,6 +121,12 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
         "HYDRA_FULL_ERROR": "1",
         "OUTLAY_RUN_DIR": place.directory,
     }
+    if place.port is not None:
+        variables |= {
+            "MASTER_ADDR": master.get("MASTER_ADDR", "127.0.0.1"),
+            "MASTER_PORT": master.get("MASTER_PORT", str(place.port)),
+            "NODE_RANK": str(settings.node_rank or 0),
+        }
     if run.gpus is not None:
         # For a range of nodes no number would be true; torchrun tells its workers the real one.
         variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.gpus)}

@@ -88,6 +88,15 @@ class Treasury:
         opening = max(cost, terms.cost(terms.notice.ns))
         return Funds(self.guard, self.guard.authorize(run.id, opening, key=ticket), terms)
 
+    def join(self, run: PlannedRun, hold: str) -> Funds | None:
+        """Return what an attempt that goes on was given; None where that is settled already."""
+        rate = rate_of(run)
+        try:
+            held = self.guard.log.books().hold(hold)
+        except (HoldResolved, UnknownHold):
+            return None
+        return None if rate is None else Funds(self.guard, held, terms_of(rate, 0))
+
     def settle_lost(self, hold: str, run: str, actual: Money | None) -> None:
         """Record an attempt whose harness died: what it cost, or all it held where nobody knows."""
         try:

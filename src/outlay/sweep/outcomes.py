@@ -29,6 +29,8 @@ def judge(ended: Ended, stopped: Verdict | None, logged_end: str | None) -> Verd
         return Verdict("error", f"could not be started: {ended.reason}")
     if ended.how == "lost":
         return Verdict("cancelled", ended.reason)
+    if ended.how == "exited" and ended.reason and not ended.asked:
+        return Verdict("error", ended.reason)
     if ended.how == "preempted" or (logged_end == "preempted" and ended.returncode != 0):
         return Verdict("preempted", ended.reason or "the machine was taken back")
     if ended.returncode == 0 and not (ended.asked and logged_end != "completed"):
@@ -37,7 +39,7 @@ def judge(ended: Ended, stopped: Verdict | None, logged_end: str | None) -> Verd
         return stopped
     if ended.asked:
         # A program may well exit with 0 when it is told to end; that is not done.
-        return Verdict("cancelled", "told to end")
+        return Verdict("cancelled", ended.reason or "told to end")
     return Verdict("error", exit_text(ended.returncode))
 
 

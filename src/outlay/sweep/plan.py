@@ -59,6 +59,15 @@ class PlannedRun:
         return self.world_size * nodes if isinstance(nodes, int) else None
 
     @property
+    def by_torchrun(self) -> bool:
+        """Whether torchrun starts its processes: where the grid says so, or there are several."""
+        settings = self.settings
+        if settings.launcher:
+            return settings.launcher == "torchrun"
+        several = self.world_size > 1 or str(settings.nnodes or 1) != "1"
+        return settings.engine == "torchrun" or (settings.engine == "slurm" and several)
+
+    @property
     def most_gpus(self) -> int:
         """GPUs over as many nodes as there may be."""
         nodes = str(self.settings.nnodes or 1).rpartition(":")[2]
@@ -204,6 +213,8 @@ def _fingerprint(grid: Grid, run: PlannedRun) -> str:
         "nnodes": settings.nnodes,
         "node_rank": settings.node_rank,
     }
+    if settings.launcher:
+        content["launcher"] = settings.launcher
     encoded = msgspec.json.encode(content, enc_hook=str, order="sorted")
     return hashlib.sha256(encoded).hexdigest()[:16]
 

@@ -29,7 +29,8 @@ def run_document(plan: Plan, run: PlannedRun) -> dict[str, Any]:
     settings, prediction = run.settings, run.prediction
     redact = Redactor([run.env])
     budget = settings.budget
-    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=0)
+    port = None if settings.engine == "slurm" else 0
+    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=port)
     return {
         "id": run.id,
         "fingerprint": run.fingerprint,

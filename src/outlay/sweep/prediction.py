@@ -14,6 +14,7 @@ from outlay.units import Duration, Money, Rate
 
 NOTICE_NS: Final = 10 * 10**9
 """How long a run that is told to end has before it is killed."""
+_STARTING_NS: Final = 120 * 10**9
 REACTION_NS: Final = 10**9
 """How long the harness may take to see that a run must end."""
 
@@ -57,6 +58,18 @@ def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:
         return Prediction()
     longest = max(finished_ns)
     return Prediction(ns=longest, cost=_cost(rate, longest), basis="finished runs")
+
+
+def at_most(rate: Rate | None, predicted: Prediction, timeout: Duration | None) -> Prediction:
+    """Return the most that a run may take where nobody is there to pay for more while it runs.
+
+    Its timeout; without one what is predicted and a tenth and two minutes more, for starting up and
+    for what a budget does not count.
+    """
+    if predicted.ns is None:
+        return predicted
+    ns = predicted.ns + predicted.ns // 10 + _STARTING_NS if timeout is None else timeout.ns
+    return Prediction(ns=ns, cost=_cost(rate, ns), basis=predicted.basis)
 
 
 def _cost(rate: Rate | None, ns: int) -> Money | None:

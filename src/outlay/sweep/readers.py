@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from outlay.errors import InvalidValue, choices
+from outlay.sweep.engines.names import ENGINES, engine_names
 from outlay.units import Duration
 
-ENGINES: Final = ("process", "torchrun")
 STYLES: Final = ("overrides", "flags", "none")
+LAUNCHERS: Final = ("none", "torchrun")
 _NODES = re.compile(r"([1-9]\d*)(?::([1-9]\d*))?")
 
 
@@ -72,7 +73,14 @@ def _variable(name: str, value: object) -> str:
 
 def engine(value: object) -> str:
     """Return the name of an engine."""
-    return _one_of(value, ENGINES, "engine")
+    if isinstance(value, str) and value in ENGINES:
+        return value
+    return _one_of(value, engine_names(), "engine")
+
+
+def launcher(value: object) -> str:
+    """Return what starts the processes of a run."""
+    return _one_of(value, LAUNCHERS, "launcher")
 
 
 def arguments(value: object) -> str:
@@ -89,6 +97,11 @@ def _one_of(value: object, names: tuple[str, ...], name: str) -> str:
 def count_from_zero(value: object) -> int:
     """Return a whole number, zero or more."""
     return _count(value, least=0)
+
+
+def count_from_one(value: object) -> int:
+    """Return a whole number, one or more."""
+    return _count(value, least=1)
 
 
 def _count(value: object, *, least: int) -> int:

@@ -166,6 +166,7 @@ def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
         "price": None if settings.price is None else str(settings.price),
         "gpu": settings.gpu,
         "gpus": run.gpus,
+        "most_gpus": run.most_gpus,
         "timeout_s": None if settings.timeout is None else settings.timeout.seconds,
         "retries": settings.retries,
         "predicted_cost": None if run.prediction.cost is None else str(run.prediction.cost),

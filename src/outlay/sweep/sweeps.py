@@ -8,31 +8,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.sweep.aggregate.keeping import FiguresKeeper
+from outlay.sweep.detached import detached, task_of
 from outlay.sweep.devices import check_fit
-from outlay.sweep.engines.base import Engine, Task
+from outlay.sweep.engines.base import Engine
 from outlay.sweep.engines.leftovers import kill_marked
-from outlay.sweep.engines.process import ProcessEngine
-from outlay.sweep.engines.torchrun import TorchrunEngine
+from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness, Options, inherited_environment
 from outlay.sweep.journal import Journal
-from outlay.sweep.launch import LOG_NAME
 from outlay.sweep.lock import SweepLock, holder_of
 from outlay.sweep.manifest import Manifest, counts, read_manifest
 from outlay.sweep.money import Treasury
-from outlay.sweep.plan import Plan, PlannedRun
+from outlay.sweep.plan import Plan
 from outlay.sweep.setup import check_predictable, create, root_for, take_up, to_do
 from outlay.units import Money
 
-ENGINES: Final[dict[str, Callable[[Path], Engine]]] = {
-    "process": ProcessEngine,
-    "torchrun": TorchrunEngine,
-}
 Watch = Callable[[Harness], None]
 
 
@@ -59,9 +53,15 @@ class Result:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HowToRun:
-    """What a user may say about running a sweep, apart from the grid."""
+    """What a user may say about running a sweep, apart from the grid.
 
-    jobs: int = 1
+    Attributes:
+        jobs: How many runs at the same time; None for one here, and for all on a cluster.
+        detach: Whether to leave when a cluster has every run.
+    """
+
+    jobs: int | None = None
+    detach: bool = False
     devices: tuple[str, ...] | None = None
     watch: Watch = lambda _: None
     clock: Clock = SYSTEM
@@ -77,13 +77,13 @@ def start(plan: Plan, output_dir: Path | None, how: HowToRun) -> Result:
     check_predictable(plan, finished=False)
     check_fit(plan, how.devices)
     root = root_for(plan, output_dir, how.clock.wall_ns())
-    engines = _engines(plan, root)
+    engines = _engines(plan, root, how)
     environ = inherited_environment()
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root):
         manifest = create(plan, root, environ, how.clock, cwd=cwd)
-        options = Options(jobs=how.jobs, devices=how.devices, cwd=cwd, environ=environ)
+        options = _options(how, cwd, environ)
         with _harness(plan, manifest, engines, options, how) as harness:
             harness.run(list(plan.runs))
     return _result(manifest, harness)
@@ -106,18 +106,24 @@ def resume(root: Path, how: HowToRun, *, grid: Path | None, retry_failed: bool) 
         finished = any(state.status == "completed" for state in manifest.states.values())
         check_predictable(plan, finished=finished)
         check_fit(plan, how.devices)
-        options = Options(jobs=how.jobs, devices=how.devices, cwd=cwd, environ=environ)
-        engines = _engines(plan, root)
+        options = _options(how, cwd, environ)
+        engines = _engines(plan, root, how)
         with _harness(plan, manifest, engines, options, how) as harness:
             _settle_earlier(harness, plan)
             harness.run(to_do(plan, manifest, retry_failed=retry_failed))
     return _result(manifest, harness, matched.findings)
 
 
-def cancel(root: Path) -> int | None:
-    """Tell the process that runs a sweep to end it; return which, or None when none does.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """Who was told to end: the process that runs the sweep, or so many jobs that nobody watched."""
 
-    Whatever an earlier harness left running is ended.
+    harness: int | None = None
+    jobs: int = 0
+
+
+def cancel(root: Path) -> Cancelled:
+    """End a sweep: tell the process that runs it, or end what goes on without one.
 
     Raises:
         NotASweep: There is no sweep.
@@ -126,11 +132,15 @@ def cancel(root: Path) -> int | None:
     pid = holder_of(root)
     if pid is not None:
         os.kill(pid, signal.SIGINT)
-        return pid
+        return Cancelled(harness=pid)
     for state in manifest.states.values():
         if state.status == "running":
             kill_marked(state.ticket)
-    return None
+    with detached(root) as taken:
+        if taken is None or not taken.going_on():
+            return Cancelled()
+        taken.look()
+        return Cancelled(jobs=taken.end())
 
 
 def _settle_earlier(harness: Harness, plan: Plan) -> None:
@@ -140,24 +150,29 @@ def _settle_earlier(harness: Harness, plan: Plan) -> None:
         state = harness.manifest.state(run.id)
         if state.status == "running":
             engine = harness.engines[run.settings.engine]
-            ended = engine.reattach(_earlier_task(harness, run, state.ticket))
-            if ended is not None:
+            ended = engine.reattach(task_of(harness.manifest, run.id))
+            if ended is None:
+                harness.adopt(run, state.ticket, state.hold)
+            else:
                 harness.settle_earlier(run, ended, state.hold)
     if harness.treasury is not None:
         harness.treasury.void_unused({state.hold for state in states.values() if state.hold})
 
 
-def _earlier_task(harness: Harness, run: PlannedRun, ticket: str) -> Task:
-    directory = harness.manifest.root / run.id
-    return Task(
-        name=run.id, ticket=ticket, command=(), env={}, cwd=harness.options.cwd,
-        directory=directory, log=directory / LOG_NAME,
+def _options(how: HowToRun, cwd: Path, environ: dict[str, str]) -> Options:
+    return Options(
+        jobs=how.jobs, detach=how.detach, devices=how.devices, cwd=cwd, environ=environ
     )  # fmt: skip
 
 
-def _engines(plan: Plan, root: Path) -> dict[str, Engine]:
+def _engines(plan: Plan, root: Path, how: HowToRun) -> dict[str, Engine]:
     used = {run.settings.engine for run in plan.runs}
-    return {name: ENGINES[name](root) for name in sorted(used)}
+    engines = {name: engine_named(name, root) for name in sorted(used)}
+    for name, engine in engines.items():
+        if how.detach and not engine.remote:
+            expected = "a sweep of which a cluster keeps every run, such as engine: slurm"
+            raise InvalidValue("--detach", f"engine: {name}", expected)
+    return engines
 
 
 @contextmanager

@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import ClassVar, Literal, Protocol
+
+from outlay.sweep.engines.slurm.options import DEFAULTS, SlurmOptions
 
 How = Literal["exited", "lost", "not_started", "preempted"]
 
@@ -29,6 +31,7 @@ class Task:
         gpus: GPUs over all nodes, for engines that have to ask for them.
         nodes: Nodes, likewise.
         most_ns: How long it may take, for engines that enforce that themselves.
+        options: What a cluster is asked for besides; engines of this machine ignore it.
     """
 
     name: str
@@ -41,6 +44,7 @@ class Task:
     gpus: int = 1
     nodes: int = 1
     most_ns: int | None = None
+    options: SlurmOptions = DEFAULTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +67,17 @@ class Ended:
 
 
 class Engine(Protocol):
-    """Starts tasks, says how they ended, and ends them."""
+    """Starts tasks, says how they ended, and ends them.
+
+    Attributes:
+        remote: Whether tasks run elsewhere and outlive this process; GPUs, ports and the order are
+            then the scheduler's to give.
+    """
+
+    remote: ClassVar[bool]
+
+    def allow(self, jobs: int | None) -> int:
+        """Be told how many tasks may run at once; return how many may be submitted at once."""
 
     def new_ticket(self, name: str) -> str:
         """Return what an attempt will be found again by."""
@@ -74,6 +88,12 @@ class Engine(Protocol):
         Raises:
             EngineBroken: The engine cannot start anything any more.
         """
+
+    def all_submitted(self) -> bool:
+        """Say whether everything submitted has reached whoever runs it."""
+
+    def standing(self, ticket: str) -> str:
+        """Return how a task that goes on stands, for people; "" where there is nothing to say."""
 
     def wait(self, timeout_s: float) -> None:
         """Return when a task may have ended, or after the time."""

@@ -15,18 +15,31 @@ NAME: Final = "sweep_exit.json"
 
 
 class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of one attempt; ``asked`` when it was told to end before it did."""
+    """The end of one attempt.
+
+    Attributes:
+        asked: Whether it was told to end before it did.
+        reason: Why, where the exit code does not say.
+        restart: How often a cluster had started the attempt before.
+    """
 
     ticket: str
     returncode: int
     asked: bool = False
     elapsed_ns: int = 0
+    reason: str = ""
+    restart: int = 0
 
 
-def write_exit(directory: Path, record: ExitRecord) -> bool:
+def exit_path(directory: Path, node: int = 0) -> Path:
+    """Return where the end is written, as seen from one node of several."""
+    return directory / (NAME if node == 0 else f"sweep_exit.node{node}.json")
+
+
+def write_exit(directory: Path, record: ExitRecord, *, node: int = 0) -> bool:
     """Put the record in place whole; False when the disk refuses."""
-    path = directory / NAME
-    draft = directory / f".{NAME}.draft"
+    path = exit_path(directory, node)
+    draft = path.with_name(f".{path.name}.draft")
     try:
         draft.write_bytes(msgspec.json.encode(record) + b"\n")
         draft.replace(path)
@@ -37,10 +50,11 @@ def write_exit(directory: Path, record: ExitRecord) -> bool:
     return True
 
 
-def read_exit(directory: Path, ticket: str) -> ExitRecord | None:
+def read_exit(directory: Path, ticket: str, *, node: int = 0) -> ExitRecord | None:
     """Return how this very attempt ended, or None where that was not written."""
     try:
-        record = msgspec.json.decode((directory / NAME).read_bytes(), type=ExitRecord)
+        path = exit_path(directory, node)
+        record = msgspec.json.decode(path.read_bytes(), type=ExitRecord)
     except (OSError, msgspec.MsgspecError):
         return None
     return record if record.ticket == ticket else None

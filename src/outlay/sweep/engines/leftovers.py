@@ -24,6 +24,19 @@ def carrying(prefix: str) -> list[int]:
     return found
 
 
+def catching(prefix: str, number: int) -> list[int]:
+    """Return the processes that carry the mark and have a handler for a signal."""
+    return [pid for pid in carrying(prefix) if _catches(pid, number)]
+
+
+def _catches(pid: int, number: int) -> bool:
+    with contextlib.suppress(OSError):
+        for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
+
+
 def signal_group(group: int, number: int) -> bool:
     """Send a signal to a group; False when nobody is left in it."""
     try:

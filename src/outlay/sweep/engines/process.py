@@ -29,6 +29,7 @@ class ProcessEngine:
         root: The sweep's directory.
     """
 
+    remote: ClassVar[bool] = False
     thorough: ClassVar[bool] = False
     """Whether to look for processes that left the run's group even after a good end."""
 
@@ -39,6 +40,19 @@ class ProcessEngine:
         self._heard = b""
         self._ended: dict[str, Ended] = {}
         self._live: set[str] = set()
+
+    def allow(self, jobs: int | None) -> int:
+        """Return how many tasks may run at once: one, where nobody said."""
+        return jobs or 1
+
+    def all_submitted(self) -> bool:
+        """Say that tasks are started when they are submitted."""
+        return True
+
+    def standing(self, ticket: str) -> str:
+        """Say nothing: a task that goes on runs."""
+        del ticket
+        return ""
 
     def new_ticket(self, name: str) -> str:
         """Return a ticket that nobody has used; marks are told apart by their prefix."""

@@ -1,0 +1,178 @@
+"""A sweep whose jobs go on without a harness: learning how they ended, and ending them.
+
+Everything comes from the sweep's directory and from the cluster; neither the grid nor the process
+that submitted is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import Finding, OutlayError
+from outlay.guard.lease import Terms
+from outlay.sweep.engines.base import Ended, Engine, Task
+from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.errors import SweepInUse
+from outlay.sweep.journal import Journal
+from outlay.sweep.launch import LOG_NAME
+from outlay.sweep.lock import SweepLock
+from outlay.sweep.manifest import Manifest, read_manifest
+from outlay.sweep.money import Treasury
+from outlay.sweep.outcomes import judge
+from outlay.sweep.recording import record_end
+from outlay.sweep.run_ends import logged_end
+from outlay.units import Money, Rate
+
+LOCAL: Final = ("process", "torchrun")
+_PATIENCE_NS: Final = 60 * 10**9
+_LOOK_EVERY_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class Detached:
+    """The attempts of a sweep that nobody watches, and how they stand.
+
+    Attributes:
+        standing: What the cluster says of each run that goes on.
+        findings: Why the cluster could not be asked.
+    """
+
+    manifest: Manifest
+    clock: Clock
+    engines: dict[str, Engine] = field(default_factory=dict)
+    standing: dict[str, str] = field(default_factory=dict)
+    findings: list[Finding] = field(default_factory=list)
+    _journal: Journal | None = None
+
+    def going_on(self) -> list[str]:
+        """Return the runs whose attempt has no end yet and may go on without us."""
+        return [
+            run
+            for run, static in self.manifest.runs.items()
+            if static["engine"] not in LOCAL and self.manifest.state(run).status == "running"
+        ]
+
+    def look(self) -> None:
+        """Write down how attempts ended, and take up those that go on."""
+        for run in self.going_on():
+            engine = self._engine_of(run)
+            if engine is None:
+                continue
+            task = task_of(self.manifest, run)
+            ended = engine.reattach(task)
+            if ended is None:
+                self.standing[run] = engine.standing(task.ticket)
+            else:
+                self._settle(run, ended)
+
+    def end(self) -> int:
+        """Tell what goes on to end and wait for that a while; return how many were told."""
+        told = [(run, self.manifest.state(run).ticket) for run in self.going_on()]
+        for run, ticket in told:
+            if (engine := self._engine_of(run)) is not None:
+                engine.cancel(ticket)
+        until_ns = self.clock.monotonic_ns() + _PATIENCE_NS
+        while self.going_on() and self.clock.monotonic_ns() < until_ns and self.engines:
+            for engine in self.engines.values():
+                engine.wait(_LOOK_EVERY_S)
+            for run, ticket in told:
+                self._settle_if_ended(run, ticket)
+        return len(told)
+
+    def _settle_if_ended(self, run: str, ticket: str) -> None:
+        engine = self._engine_of(run)
+        ended = None if engine is None else engine.poll(ticket)
+        if ended is not None:
+            self._settle(run, ended)
+
+    def _settle(self, run: str, ended: Ended) -> None:
+        state, static = self.manifest.state(run), self.manifest.runs[run]
+        cost = _cost(static, ended)
+        ceiling = self.manifest.about.get("ceiling")
+        if ceiling and state.hold:
+            treasury = Treasury(self.manifest.root, Money.parse(ceiling, name="ceiling"))
+            treasury.settle_lost(state.hold, run, cost)
+        verdict = judge(ended, None, logged_end(self.manifest.root / run, self.clock.wall_ns()))
+        if self._journal is None:
+            self._journal = Journal(self.manifest.root, self.clock)
+        record_end(self.manifest, self._journal, run, verdict, ended, cost)
+
+    def _engine_of(self, run: str) -> Engine | None:
+        name = self.manifest.runs[run]["engine"]
+        if name not in self.engines:
+            try:
+                self.engines[name] = engine_named(name, self.manifest.root)
+            except OutlayError as error:
+                message = f"{run} may go on; nobody here can tell: {error}"
+                self.findings.append(Finding(source=name, message=message, severity="warning"))
+                return None
+        return self.engines[name]
+
+    def close(self) -> None:
+        """Bring the manifest up to date where something was learned, and let go."""
+        if self._journal is not None:
+            self._journal.close()
+            self.manifest.write()
+        for engine in self.engines.values():
+            engine.close()
+
+
+@contextmanager
+def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
+    """Take up a sweep that nobody runs; None when somebody does, and sees to all of this."""
+    root = root.absolute()
+    read_manifest(root)
+    try:
+        lock = SweepLock(root)
+    except SweepInUse:
+        yield None
+        return
+    try:
+        taken = Detached(read_manifest(root, clock), clock)
+        try:
+            yield taken
+        finally:
+            taken.close()
+    finally:
+        lock.release()
+
+
+def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
+    """Return a sweep as it stands, with what its jobs did since somebody looked.
+
+    Raises:
+        NotASweep: There is none.
+    """
+    manifest = read_manifest(root)
+    looked = Detached(manifest, clock)
+    if not looked.going_on():
+        return looked
+    with detached(root, clock) as taken:
+        if taken is None:
+            return looked
+        taken.look()
+        return taken
+
+
+def task_of(manifest: Manifest, run: str) -> Task:
+    """Return an attempt as another process may find it again."""
+    static, directory = manifest.runs[run], manifest.root / run
+    gpus = static.get("most_gpus") or static.get("gpus") or 1
+    return Task(
+        name=run, ticket=manifest.state(run).ticket, command=(), env={},
+        cwd=Path(manifest.about["work_dir"]), directory=directory, log=directory / LOG_NAME,
+        gpus=gpus, nodes=gpus // (static.get("world_size") or 1),
+    )  # fmt: skip
+
+
+def _cost(static: Mapping[str, Any], ended: Ended) -> Money | None:
+    price = static.get("price")
+    if not price:
+        return None
+    gpus = static.get("most_gpus") or static.get("gpus") or 1
+    return Terms(rate=Rate.parse(price, name="price") * gpus).cost(ended.elapsed_ns)

@@ -1,0 +1,1 @@
+"""Runs as jobs of a Slurm cluster, through submitit; they outlive whoever submits them."""

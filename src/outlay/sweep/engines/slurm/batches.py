@@ -1,0 +1,66 @@
+"""Which attempts were submitted together: a file per batch below the sweep's ``slurm`` directory.
+
+It is written before Slurm is asked, under a name that only this batch has in the queue. So whoever
+comes later finds every job, even when the one who submitted died before it heard a number.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+DIRECTORY: Final = "slurm"
+_FILE: Final = "batch.json"
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """Attempts that were submitted together; each one's place is its place in the array.
+
+    Attributes:
+        name: The jobs' name in the queue.
+        tickets: The attempts.
+        job: Slurm's number of the whole; "" while it is not known.
+    """
+
+    name: str
+    tickets: tuple[str, ...]
+    job: str = ""
+
+    def job_of(self, ticket: str) -> str:
+        """Return Slurm's number of one attempt, where it is known."""
+        if not self.job or len(self.tickets) == 1:
+            return self.job
+        return f"{self.job}_{self.tickets.index(ticket)}"
+
+
+def new_batch(tickets: Sequence[str]) -> Batch:
+    """Return a batch under a name that nobody has used."""
+    return Batch(name=f"outlay-{secrets.token_hex(6)}", tickets=tuple(tickets))
+
+
+def folder_of(root: Path, batch: Batch) -> Path:
+    """Return where a batch's files lie."""
+    return root / DIRECTORY / batch.name
+
+
+def write_batch(root: Path, batch: Batch) -> None:
+    """Put a batch's file in place, whole."""
+    folder = folder_of(root, batch)
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = folder / f".{_FILE}"
+    draft.write_bytes(msgspec.json.encode(batch) + b"\n")
+    draft.replace(folder / _FILE)
+
+
+def read_batches(root: Path) -> list[Batch]:
+    """Return every batch of a sweep; one that cannot be read is passed over."""
+    batches = []
+    for path in sorted((root / DIRECTORY).glob(f"*/{_FILE}")):
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
+            batches.append(msgspec.json.decode(path.read_bytes(), type=Batch))
+    return batches

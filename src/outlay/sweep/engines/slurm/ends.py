@@ -1,0 +1,76 @@
+"""How a job's attempt ended, from what Slurm says and what the job wrote down. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from outlay.sweep.engines.base import Ended, How
+from outlay.sweep.engines.exits import ExitRecord
+from outlay.sweep.engines.slurm.queue import JobLook
+from outlay.sweep.engines.slurm.times import Times
+
+_UNTOLD: Final[dict[str, tuple[How, str]]] = {
+    "CANCELLED": ("exited", "cancelled in Slurm"),
+    "PREEMPTED": ("preempted", "preempted, and this cluster does not queue it again"),
+    "NODE_FAIL": ("preempted", "a node failed, and this cluster does not queue it again"),
+    "BOOT_FAIL": ("preempted", "a node did not start"),
+    "TIMEOUT": ("exited", "Slurm's time limit was reached"),
+    "DEADLINE": ("exited", "Slurm's deadline was reached"),
+    "OUT_OF_MEMORY": ("exited", "out of memory, says Slurm"),
+    "FAILED": ("exited", "Slurm could not run it; see the sweep's slurm directory"),
+}
+_AT_ONCE: Final = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
+
+
+def conclude(look: JobLook | None, exits: Sequence[ExitRecord], times: Times) -> Ended | None:
+    """Return how an attempt ended; None while it goes on, or while its last word may yet come.
+
+    Args:
+        look: What Slurm says; None where it knows nothing of the job any more.
+        exits: What the nodes of its last start wrote, the first node's first.
+        times: When it ran.
+    """
+    record = _decisive(exits, times)
+    if record is not None and not record.asked:
+        return _told(record, "", times)  # It ended by itself, whether or not Slurm has heard.
+    if look is not None and not look.over:
+        return None
+    if record is None:
+        return _untold(look, times)
+    return _told(record, "" if look is None else look.state, times)
+
+
+def may_be_late(look: JobLook | None, exits: Sequence[ExitRecord]) -> bool:
+    """Say whether a job's own word may still be on its way over a shared file system."""
+    return not exits and (look is None or look.state not in _AT_ONCE)
+
+
+def _decisive(exits: Sequence[ExitRecord], times: Times) -> ExitRecord | None:
+    """Return the end that matters: a node that failed by itself takes the others down with it."""
+    last = max((moment.restart for moment in times.moments), default=0)
+    current = [record for record in exits if record.restart == last]
+    failed = [record for record in current if record.returncode and not record.asked]
+    return next(iter(failed or current), None)
+
+
+def _told(record: ExitRecord, state: str, times: Times) -> Ended:
+    how: How = "exited"
+    reason, asked = record.reason, record.asked
+    if asked and state in _UNTOLD and state != "FAILED":
+        how, reason = _UNTOLD[state]
+        asked = state == "CANCELLED"
+    if record.reason.startswith("could not be started: "):
+        how, reason = "not_started", record.reason.partition(": ")[2]
+    return Ended(
+        how=how, returncode=record.returncode if how == "exited" else None, asked=asked,
+        elapsed_ns=times.ran_ns(), reason=reason,
+    )  # fmt: skip
+
+
+def _untold(look: JobLook | None, times: Times) -> Ended:
+    state = "" if look is None else look.state
+    how, reason = _UNTOLD.get(state, ("lost", "it left no word, and Slurm does not know it"))
+    return Ended(
+        how=how, asked=state == "CANCELLED", elapsed_ns=times.ran_ns(), reason=reason
+    )  # fmt: skip

@@ -1,0 +1,215 @@
+"""What runs on the node: starts the run's program, passes signals on, and writes down its end.
+
+One of these stands on every node of a job; that of the first node keeps the books. When the job's
+time runs out or its machine is taken back, the program is told, given time to save its work, and
+the job goes back into the queue under its own number.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from outlay.clock import SYSTEM, Clock
+from outlay.guard.processes import MARK_VARIABLE
+from outlay.sweep.engines.exits import ExitRecord, write_exit
+from outlay.sweep.engines.leftovers import catching, kill_marked, signal_group
+from outlay.sweep.engines.slurm.allocation import Allocation, node_log
+from outlay.sweep.engines.slurm.spec import JobSpec, opened_command, read_spec
+from outlay.sweep.engines.slurm.times import Moment, What, give_sign, note, read_times
+from outlay.units import Duration
+
+LOOK_EVERY_S: Final = 0.1
+SIGN_EVERY_NS: Final = 5 * 10**9
+LISTEN_EVERY_NS: Final = 10**9
+DEAF_AFTER_NS: Final = 2 * 10**9
+"""How long a program may go on without a handler before it counts as not having heard."""
+NOTICE_NS: Final = 10 * 10**9
+
+
+class Job:
+    """What submitit carries to the node: the path of a spec, and nothing else."""
+
+    def __init__(self, spec: Path) -> None:
+        self.spec = str(spec)
+
+    def __call__(self) -> None:
+        """Run the job and exit as its program did."""
+        spec = read_spec(Path(self.spec))
+        sys.exit(JobRun(spec, Allocation.of(os.environ)).run())
+
+
+@dataclass(slots=True)
+class JobRun:
+    """One start of a job on one node.
+
+    Attributes:
+        told: The signals that reached the job, in order.
+        late: Why the program had to be ended by us, if it had to.
+    """
+
+    spec: JobSpec
+    place: Allocation
+    clock: Clock = SYSTEM
+    told: list[int] = field(default_factory=list)
+    late: str = ""
+    _passed_on: int = 0
+    _listens: bool = False
+    _term_ns: int | None = None
+    _kill_ns: int | None = None
+
+    def run(self) -> int:
+        """Run the program to its end; return what to exit with."""
+        for number in (signal.SIGUSR2, signal.SIGTERM):
+            signal.signal(number, self._remember)
+        before_ns = self._begin()
+        if self.place.restart > self.spec.requeues:
+            times = self.spec.requeues
+            return self._end(None, f"started again {times} times, and still not done")
+        try:
+            child = self._start()
+        except (OSError, ValueError) as error:
+            reason = f"could not be started: {getattr(error, 'strerror', None) or error}"
+            return self._end(127, reason)
+        code = self._watch(child, before_ns)
+        kill_marked(self.spec.ticket)
+        return self._conclude(code)
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        del frame
+        self.told.append(number)
+
+    # -- begin and end ----------------------------------------------------------------------
+
+    def _begin(self) -> int:
+        """Write the start down; return how long earlier starts of the same attempt ran."""
+        directory = Path(self.spec.directory)
+        if not self.place.first:
+            return 0
+        times = read_times(directory, self.spec.ticket)
+        if times.running_since_ns is not None:
+            self._note("lost", times.sign_ns, restart=times.moments[-1].restart)
+        before_ns = times.ran_ns()
+        self._note("started", self.clock.wall_ns())
+        return before_ns
+
+    def _note(self, what: What, t_ns: int, *, restart: int | None = None) -> None:
+        if self.place.first:
+            moment = Moment(
+                ticket=self.spec.ticket, what=what, t_ns=t_ns, job=self.place.job,
+                restart=self.place.restart if restart is None else restart, node=self.place.node,
+            )  # fmt: skip
+            note(Path(self.spec.directory), moment)
+
+    def _end(self, code: int | None, reason: str = "") -> int:
+        """Write down how it ended; return what to exit with."""
+        record = ExitRecord(
+            ticket=self.spec.ticket, returncode=1 if code is None else code,
+            asked=bool(self.told) and not reason, reason=reason, restart=self.place.restart,
+        )  # fmt: skip
+        write_exit(Path(self.spec.directory), record, node=self.place.rank)
+        self._note("ended", self.clock.wall_ns())
+        code = record.returncode
+        return code if code >= 0 else 128 - code
+
+    def _conclude(self, code: int) -> int:
+        if self.late:
+            return self._end(code, self.late)
+        if not self._is_taken_back(code):
+            return self._end(code)
+        if self.place.restart >= self.spec.requeues:
+            return self._end(code, f"started again {self.spec.requeues} times, and still not done")
+        self._note("requeued", self.clock.wall_ns())
+        if self.place.requeue():
+            return 1  # Slurm ends what is left of this start, and starts the next when it can.
+        return self._end(code, "its time was up, and Slurm would not queue it again")
+
+    def _is_taken_back(self, code: int) -> bool:
+        """Say whether the program was told to end by a cluster that wants its machine back.
+
+        Whoever cancels a job has said so to Slurm before the job hears of it. A job that still
+        counts as running was told of its time limit, or is being preempted and has time to save.
+        """
+        if not self.told or not self.place.first or self._is_done(code):
+            return False
+        return self.place.is_running()
+
+    def _is_done(self, code: int) -> bool:
+        """Say whether a program that was told to end had finished its work all the same."""
+        from outlay.sweep.run_ends import logged_end  # Loads arithmetic that no other job needs.
+
+        ended = logged_end(Path(self.spec.directory), self.clock.wall_ns())
+        return code == 0 and ended == "completed"
+
+    # -- the program ------------------------------------------------------------------------
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        environ = {n: v for n, v in os.environ.items() if n not in self.spec.dropped}
+        environ |= self.place.variables() | self.spec.env | {MARK_VARIABLE: self.spec.ticket}
+        command = opened_command(self.spec, environ)
+        log = node_log(Path(self.spec.log), self.place.rank)
+        with log.open("ab") as output:
+            return subprocess.Popen(
+                command, env=environ, cwd=self.spec.cwd, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, process_group=0,
+                preexec_fn=_ignore_notice if "torch.distributed.run" in command else None,
+            )  # fmt: skip
+
+    def _watch(self, child: subprocess.Popen[bytes], before_ns: int) -> int:
+        began_ns = sign_ns = heard_ns = self.clock.monotonic_ns()
+        while (code := child.poll()) is None:
+            now_ns = self.clock.monotonic_ns()
+            if now_ns - sign_ns >= SIGN_EVERY_NS and self.place.first:
+                sign_ns = now_ns
+                give_sign(Path(self.spec.directory), self.clock.wall_ns())
+            if not self._listens and now_ns - heard_ns >= LISTEN_EVERY_NS:
+                heard_ns = now_ns
+                self._listens = bool(catching(self.spec.ticket, signal.SIGUSR2))
+            self._end_when_due(child, before_ns + now_ns - began_ns)
+            self._pass_on(child, now_ns)
+            self.clock.sleep(LOOK_EVERY_S)
+        return code
+
+    def _end_when_due(self, child: subprocess.Popen[bytes], ran_ns: int) -> None:
+        most_ns = self.spec.most_ns
+        if most_ns is not None and ran_ns >= most_ns and not self.late:
+            self.late = f"timeout: not done after {Duration(most_ns)}"
+            self._kill_ns = self.clock.monotonic_ns() + NOTICE_NS
+            signal_group(child.pid, signal.SIGTERM)
+
+    def _pass_on(self, child: subprocess.Popen[bytes], now_ns: int) -> None:
+        """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
+        if len(self.told) > self._passed_on:
+            self._passed_on = len(self.told)
+            for pid in catching(self.spec.ticket, signal.SIGUSR2):
+                self._listens = True
+                _send(pid, signal.SIGUSR2)
+            self._term_ns = self._term_ns or now_ns + DEAF_AFTER_NS
+            # Sooner than Slurm, which would end us with it before we could queue it again.
+            notice_ns = max(self.spec.notice_ns - NOTICE_NS, NOTICE_NS // 2)
+            self._kill_ns = self._kill_ns or now_ns + notice_ns
+        if self._term_ns is not None and now_ns >= self._term_ns and not self._listens:
+            self._listens = True  # Once is enough; and one that listens is on its way out.
+            signal_group(child.pid, signal.SIGTERM)
+        if self._kill_ns is not None and now_ns >= self._kill_ns:
+            signal_group(child.pid, signal.SIGKILL)
+            kill_marked(self.spec.ticket)
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        return
+
+
+def _ignore_notice() -> None:
+    # Slurm signals every process of a job. torchrun knows nothing of SIGUSR2 and would die of it,
+    # and its workers with it, before they could save their work; they have handlers of their own.
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)

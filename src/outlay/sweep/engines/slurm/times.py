@@ -1,0 +1,107 @@
+"""When a job really ran: its starts and ends, written in the run's directory by the job itself.
+
+The queue's waits lie between them and cost nothing. The file's time of change is the job's last
+sign of life, set by the job's own clock: a node that dies writes no end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, Literal
+
+import msgspec
+
+NAME: Final = "slurm_times.jsonl"
+What = Literal["started", "ended", "requeued", "lost"]
+
+
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """A start or an end.
+
+    Attributes:
+        ticket: Of the attempt.
+        what: ``lost`` is the last sign of life of a start without an end, noted by the next one.
+        restart: How often Slurm had started the job before.
+        t_ns: When, in UTC nanoseconds by the node's clock.
+        job: Slurm's number of it.
+        node: Where.
+    """
+
+    ticket: str
+    restart: int
+    what: What
+    t_ns: int
+    job: str = ""
+    node: str = ""
+
+
+_decoder = msgspec.json.Decoder(Moment)
+
+
+def note(directory: Path, moment: Moment) -> None:
+    """Add a moment, in one write; what the disk refuses is lost, and the run goes on."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            os.write(descriptor, msgspec.json.encode(moment) + b"\n")
+        finally:
+            os.close(descriptor)
+    give_sign(directory, moment.t_ns)
+
+
+def give_sign(directory: Path, t_ns: int) -> None:
+    """Leave a sign of life."""
+    with contextlib.suppress(OSError):
+        os.utime(directory / NAME, ns=(t_ns, t_ns))
+
+
+def read_times(directory: Path, ticket: str) -> Times:
+    """Return an attempt's moments; a torn line is passed over."""
+    path = directory / NAME
+    try:
+        lines, sign_ns = path.read_bytes().split(b"\n"), path.stat().st_mtime_ns
+    except OSError:
+        return Times(moments=(), sign_ns=0)
+    moments = []
+    for line in filter(None, lines):
+        with contextlib.suppress(msgspec.MsgspecError):
+            moments.append(_decoder.decode(line))
+    ours = tuple(moment for moment in moments if moment.ticket == ticket)
+    last = bool(moments) and moments[-1].ticket == ticket
+    return Times(moments=ours, sign_ns=sign_ns if last else 0)
+
+
+class Times(msgspec.Struct, frozen=True, kw_only=True):
+    """The moments of one attempt, in order, and the last sign of life after them."""
+
+    moments: Sequence[Moment]
+    sign_ns: int
+
+    @property
+    def running_since_ns(self) -> int | None:
+        """When the job started that runs now; None while it waits, and after its end."""
+        last = self.moments[-1] if self.moments else None
+        return last.t_ns if last is not None and last.what == "started" else None
+
+    @property
+    def starts(self) -> int:
+        """How often the job was started."""
+        return sum(moment.what == "started" for moment in self.moments)
+
+    def ran_ns(self, now_ns: int | None = None) -> int:
+        """Return how long the job ran, all its starts; the open one until now, or its last sign."""
+        total_ns = 0
+        began_ns: int | None = None
+        for moment in self.moments:
+            if moment.what == "started":
+                began_ns = moment.t_ns
+            elif began_ns is not None:
+                total_ns += moment.t_ns - began_ns
+                began_ns = None
+        end_ns = self.sign_ns if now_ns is None else now_ns
+        if began_ns is not None and end_ns > began_ns:
+            total_ns += end_ns - began_ns
+        return total_ns

@@ -1,0 +1,18 @@
+"""How a run's own log says that it ended."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from outlay.errors import NotARun
+from outlay.runs.figures import RunFollower
+
+
+def logged_end(directory: Path, now_ns: int) -> str | None:
+    """Return how the last attempt in a run's log ended; None without a log."""
+    if not (directory / "ledger").is_dir():
+        return None
+    try:
+        return RunFollower(directory).refresh(now_ns).status
+    except NotARun:
+        return None

@@ -1,0 +1,278 @@
+"""A real Slurm of four nodes on this machine: munge, a controller and four slurmd, all ours.
+
+Everything lies under one directory and listens on ports of its own. Nodes are names for the same
+host, so that they share its processes and its loopback; what a cluster does with jobs is real.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import getpass
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from outlay.clock import SYSTEM
+from outlay.sweep.engines.ports import Ports
+
+NS = 10**9
+PATIENCE_NS = 120 * NS
+NODES = ("n1", "n2", "n3", "n4")
+PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
+SYSTEM_PATHS = "/usr/sbin:/usr/local/sbin:/sbin"
+_DEATH_SIGNAL = 1
+
+_CONF = """\
+ClusterName=fake
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CryptoType=crypto/munge
+AuthInfo=socket={dir}/munge/socket,cred_expire=5
+StateSaveLocation={dir}/state
+SlurmdSpoolDir={dir}/spool/%n
+SlurmctldPidFile={dir}/slurmctld.pid
+SlurmdPidFile={dir}/slurmd.%n.pid
+SlurmctldLogFile={dir}/slurmctld.log
+SlurmdLogFile={dir}/slurmd.%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU
+SchedulerType=sched/backfill
+SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min_interval=1
+JobRequeue=1
+KillWait=5
+MinJobAge=300
+MaxArraySize=21
+SlurmdParameters=config_overrides
+SlurmdTimeout=5
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/none
+{nodes}
+PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
+PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
+"""
+
+
+def missing_programs() -> list[str]:
+    """Return which of the programs that a cluster needs are not installed."""
+    path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}"
+    return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+
+
+def require_programs() -> None:
+    """Skip on a machine without Slurm; fail where everything ought to be installed."""
+    if lacking := missing_programs():
+        reason = f"Slurm is not installed here ({', '.join(lacking)}); see tools/system-packages"
+        if os.environ.get("CI") == "true":
+            pytest.fail(reason)
+        pytest.skip(reason)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGKILL)
+
+
+@dataclass(slots=True)
+class Cluster:
+    """The daemons of one cluster, by name, and where they live."""
+
+    directory: Path
+    daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    ports: Ports = field(default_factory=Ports)
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    took_ns: int = 0
+
+    @property
+    def conf(self) -> Path:
+        return self.directory / "slurm.conf"
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """What a user's shell has on this cluster."""
+        path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}"
+        # Everything that Slurm starts inherits the mark, and is found by it when all is over.
+        return {"SLURM_CONF": str(self.conf), "PATH": path, "CLUSTER_UNDER_TEST": self.mark}
+
+    def start(self) -> None:
+        """Start everything, and wait until every node is idle."""
+        began_ns = SYSTEM.monotonic_ns()
+        for name in ("munge", "state", "spool"):
+            (self.directory / name).mkdir(parents=True)
+        key = self.directory / "munge" / "key"
+        key.write_bytes(secrets.token_bytes(1024))
+        key.chmod(0o400)
+        self.conf.write_text(self._conf_text())
+        (self.directory / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        self._start_munge()
+        self.start_controller()
+        for node in NODES:
+            self.start_node(node)
+        until(lambda: self.idle_nodes() == len(NODES), self.explain)
+        self.took_ns = SYSTEM.monotonic_ns() - began_ns
+
+    def _conf_text(self) -> str:
+        host = socket.gethostname().partition(".")[0]
+        nodes = [
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={self.ports.reserve()} "
+            "CPUs=2 RealMemory=4000 State=UNKNOWN"
+            for node in NODES
+        ]
+        return _CONF.format(
+            host=host, port=self.ports.reserve(), user=getpass.getuser(), dir=self.directory,
+            nodes="\n".join(nodes),
+        )  # fmt: skip
+
+    def _start_munge(self) -> None:
+        munge = self.directory / "munge"
+        self._daemon(
+            "munged", "munged", "--foreground", "--force", f"--key-file={munge / 'key'}",
+            f"--socket={munge / 'socket'}", f"--pid-file={munge / 'pid'}",
+            f"--log-file={munge / 'log'}", f"--seed-file={munge / 'seed'}",
+        )  # fmt: skip
+        until((munge / "socket").exists, self.explain)
+
+    def start_controller(self) -> None:
+        """Start the controller, or start it again: it reads its state from its directory."""
+        self._daemon("slurmctld", "slurmctld", "-D")
+        until(lambda: self.run("scontrol", "ping").returncode == 0, self.explain)
+
+    def restart_controller(self) -> None:
+        """End the controller as an administrator does, and start it again from what it saved."""
+        daemon = self.daemons.pop("slurmctld")
+        daemon.terminate()
+        daemon.wait()
+        self.start_controller()
+
+    def start_node(self, node: str) -> None:
+        """Start a node, or start it again."""
+        (self.directory / "spool" / node).mkdir(exist_ok=True)
+        self._daemon(node, "slurmd", "-D", "-N", node)
+
+    def revive_node(self, node: str) -> None:
+        """Start a node that was killed, and let jobs have it again."""
+        self.start_node(node)
+        self.run("scontrol", "update", f"nodename={node}", "state=resume")
+
+    def _daemon(self, name: str, *command: str) -> None:
+        with (self.directory / f"{name}.out").open("ab") as output:
+            self.daemons[name] = subprocess.Popen(
+                command, env=os.environ | self.environ, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=output, start_new_session=True, preexec_fn=_die_with_parent,
+            )  # fmt: skip
+
+    def kill(self, name: str) -> None:
+        """Kill a daemon and its group at once, as a power cut would."""
+        daemon = self.daemons.pop(name)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(daemon.pid, signal.SIGKILL)
+        daemon.wait()
+
+    def kill_node(self, node: str) -> None:
+        """Kill a node: its daemon, and every process of a job that it runs."""
+        self.kill(node)
+        tasks = [pid for pid in self._marked() if _variable(pid, "SLURMD_NODENAME") == node]
+        steps = {parent for pid in tasks if _is_step(parent := _parent(pid))}
+        for pid in [*steps, *tasks]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        # What a cluster's health check does; the controller's own would take most of a minute.
+        self.run("scontrol", "update", f"nodename={node}", "state=down", "reason=power")
+
+    def stop(self) -> None:
+        """End everything that runs here, jobs first; nothing is left."""
+        for name in ("slurmctld", *NODES, "munged"):
+            if name in self.daemons:
+                self.kill(name)
+        until(self._kill_marked, lambda: f"left behind: {self._marked()}")
+        for port in list(self.ports._held):
+            self.ports.release(port)
+
+    def _kill_marked(self) -> bool:
+        """Kill what carries the mark; say whether nobody does."""
+        found = self._marked()
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        return not found
+
+    def _marked(self) -> list[int]:
+        """Return the live processes of this cluster, this one left out."""
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            pid = int(entry.name)
+            if pid != os.getpid() and _variable(pid, "CLUSTER_UNDER_TEST") == self.mark:
+                found.append(pid)
+        return found
+
+    def clear(self) -> None:
+        """End every job, and wait until every node is idle again."""
+        self.run("scancel", "--signal=KILL", f"--user={getpass.getuser()}")
+        self.run("scancel", f"--user={getpass.getuser()}")
+        for node in NODES:
+            self.run("scontrol", "update", f"nodename={node}", "state=resume")
+        until(lambda: self.idle_nodes() == len(NODES), self.explain)
+
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run one of Slurm's commands as a user would."""
+        return subprocess.run(
+            command, env=os.environ | self.environ, capture_output=True, text=True, check=False,
+            timeout=60,
+        )  # fmt: skip
+
+    def idle_nodes(self) -> int:
+        """Return how many nodes wait for work."""
+        return len(self.run("sinfo", "-h", "-N", "-t", "idle", "-p", "main").stdout.splitlines())
+
+    def explain(self) -> str:
+        """Return what the daemons had to say, for a test that gives up."""
+        logs = sorted(self.directory.glob("*.log"))
+        queue = self.run("squeue", "-a", "-t", "all").stdout + self.run("sinfo", "-N").stdout
+        return queue + "\n".join(f"== {log.name}\n{log.read_text()[-600:]}" for log in logs)
+
+
+def _variable(pid: int, name: str) -> str:
+    """Return a variable of a process's environment; "" where it is gone or is a zombie."""
+    with contextlib.suppress(OSError):
+        for item in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if item.startswith(f"{name}=".encode()):
+                return item.partition(b"=")[2].decode(errors="replace")
+    return ""
+
+
+def _parent(pid: int) -> int:
+    with contextlib.suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return 0
+
+
+def _is_step(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return b"slurmstepd" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    return False
+
+
+def until(condition: Callable[[], object], explain: Callable[[], str]) -> None:
+    """Wait for something to become true, patiently."""
+    until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
+    while not condition():
+        assert SYSTEM.monotonic_ns() < until_ns, explain()
+        SYSTEM.sleep(0.05)

@@ -1,0 +1,337 @@
+"""Sweeps on a real Slurm: arrays, several nodes, preemption, lost nodes, outages, detaching."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import outlay
+from outlay.budget.document import read_document
+from outlay.clock import SYSTEM
+from outlay.runs.figures import RunFigures, RunFollower
+from outlay.sweep.engines.slurm.batches import read_batches
+from outlay.sweep.engines.slurm.times import read_times
+from outlay.sweep.files import plan_file
+from outlay.sweep.journal import read_events
+from outlay.sweep.manifest import read_manifest
+from outlay.sweep.sweeps import HowToRun, Result, resume, start
+from slurm_cluster import Cluster, until
+
+pytestmark = pytest.mark.cluster
+PROGRAMS = Path(__file__).parent / "programs"
+RUN = [sys.executable, str(PROGRAMS / "cluster_run.py")]
+FIRST = "001_group01"
+PATIENCE_S = 200
+
+
+def write_grid(tmp_path: Path, entrypoint: list[str], **more: Any) -> Path:
+    grid = {
+        "engine": "slurm",
+        "slurm": {"partition": "main", "time": "10m"},
+        "arguments": "none",
+        "entrypoint": entrypoint,
+        "output_dir": str(tmp_path / "sweep"),
+        "grid": [{"params": {"x": 1}}],
+    }
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(grid | more))
+    return path
+
+
+def shell(script: str) -> list[str]:
+    return ["sh", "-c", script]
+
+
+def run_grid(tmp_path: Path, entrypoint: list[str], **more: Any) -> Result:
+    return start(plan_file(write_grid(tmp_path, entrypoint, **more)), None, HowToRun())
+
+
+class Harness:
+    """Sweeps in processes of their own, which may be killed; none outlives its test."""
+
+    def __init__(self) -> None:
+        self._started: list[subprocess.Popen[str]] = []
+
+    def __call__(self, grid: Path, *options: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(grid), *options],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def close(self) -> None:
+        for process in self._started:
+            process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def harness() -> Iterator[Harness]:
+    started = Harness()
+    yield started
+    started.close()
+
+
+def finish(process: subprocess.Popen[str]) -> tuple[int, str]:
+    printed, _ = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, printed
+
+
+def ends(root: Path) -> dict[str, list[str]]:
+    """Return every end that was written down, by run."""
+    found: dict[str, list[str]] = {}
+    for event in read_events(root):
+        if event.status != "running":
+            found.setdefault(event.run, []).append(event.status)
+    return found
+
+
+def job_of(root: Path, run: str = FIRST) -> str:
+    ticket = read_manifest(root).state(run).ticket
+    (batch,) = [batch for batch in read_batches(root) if ticket in batch.tickets]
+    return batch.job_of(ticket)
+
+
+def exists(path: Path, slurm: Cluster) -> None:
+    until(path.exists, slurm.explain)
+
+
+def figures(run_dir: Path) -> RunFigures:
+    return RunFollower(run_dir).refresh(SYSTEM.wall_ns())
+
+
+def test_the_cluster_is_up_in_less_than_ten_seconds(slurm_cluster: Cluster) -> None:
+    assert slurm_cluster.took_ns < 10 * 10**9
+
+
+@pytest.mark.usefixtures("slurm")
+def test_an_array_of_twenty_with_one_failing_task(tmp_path: Path) -> None:
+    script = "echo {x}; exit $(({x} == 7 ? 3 : 0))"
+    grid = [{"params": {"x": list(range(20))}}]
+    result = run_grid(tmp_path, shell(script), price="3.60 USD/h", ceiling="20 USD", timeout="5m",
+                      grid=grid)  # fmt: skip
+    assert result.counts == {"completed": 19, "error": 1}
+    (batch,) = read_batches(result.root)
+    assert len(batch.tickets) == 20
+    (failed,) = result.of_status("error")
+    assert result.manifest.state(failed).reason == "exit code 3"
+    assert {len(of_run) for of_run in ends(result.root).values()} == {1}
+    assert (result.root / failed / "sweep.log").read_text() == "7\n"
+    check_money(result)
+
+
+def check_money(result: Result) -> None:
+    """Every attempt costs what it ran, by its own start and end, and no hold is left."""
+    log = (result.root / "spend.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in log]
+    assert kinds.count("hold") == kinds.count("capture") == len(result.manifest.runs)
+    for run in result.manifest.runs:
+        state = result.manifest.state(run)
+        ran_ns = read_times(result.root / run, state.ticket).ran_ns()
+        assert ran_ns > 0
+        assert state.elapsed_ns == ran_ns
+        assert state.cost_micros == -(-ran_ns * 3_600_000 // (3600 * 10**9))
+
+
+@pytest.mark.usefixtures("slurm")
+def test_two_nodes_meet_by_torchrun(tmp_path: Path) -> None:
+    result = run_grid(
+        tmp_path, [str(PROGRAMS / "sweep_ranks.py")], nnodes=2, env={"OMP_NUM_THREADS": "1"}
+    )
+    log = result.root / FIRST / "sweep.log"
+    assert result.counts == {"completed": 1}, log.read_text()
+    printed = log.read_text() + log.with_name("sweep.node1.log").read_text()
+    assert "rank 0 of 2: 3.0" in printed
+    assert "rank 1 of 2: 3.0" in printed
+    command = result.manifest.state(FIRST).command
+    assert command[1:4] == ["-m", "torch.distributed.run", "--nproc_per_node=1"]
+
+
+def test_a_preempted_run_saves_its_work_and_goes_on(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    """It ends at the same step, under the same id, and the wait in the queue costs nothing."""
+    grid = write_grid(
+        tmp_path, [*RUN, "{x}", "0.05"], price="1 USD/h",
+        budget={"mode": "iso_tokens", "limit": 6000},
+    )  # fmt: skip
+    root = tmp_path / "sweep"
+    going = harness(grid)
+    exists(root / FIRST / "going", slurm)
+    slurm.run("sbatch", "-p", "urgent", "-N4", "--exclusive", "--wrap=sleep 1", "-o", "/dev/null")
+    code, printed = finish(going)
+    assert (code, ends(root)) == (0, {FIRST: ["completed"]}), printed + slurm.explain()
+    told = figures(root / FIRST)
+    assert (told.attempts, told.steps, told.tokens, told.status) == (2, 60, 6000, "completed")
+    moments = read_times(root / FIRST, read_manifest(root).state(FIRST).ticket).moments
+    assert [moment.what for moment in moments].count("started") == 2
+    assert len({moment.job for moment in moments}) == 1
+    check_waits_are_recovery_and_free(root / FIRST)
+
+
+def check_waits_are_recovery_and_free(run_dir: Path) -> None:
+    """Between two starts of a job everything is ``recovery``, and none of it is charged."""
+    phases = {row["phase"]: row for row in outlay("goodput", run_dir, "--json").json["phases"]}
+    assert phases["recovery"]["ns"] > 0
+    assert phases["recovery"]["cost"]["micros"] == 0
+
+
+def test_a_run_whose_node_is_lost_is_queued_again(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    grid = write_grid(
+        tmp_path, [*RUN, "{x}", "0.05"], price="1 USD/h",
+        budget={"mode": "iso_tokens", "limit": 6000},
+    )  # fmt: skip
+    root = tmp_path / "sweep"
+    going = harness(grid)
+    exists(root / FIRST / "going", slurm)
+    node = read_times(root / FIRST, read_manifest(root).state(FIRST).ticket).moments[0].node
+    slurm.kill_node(node)
+    try:
+        code, printed = finish(going)
+    finally:
+        slurm.revive_node(node)
+    assert (code, ends(root)) == (0, {FIRST: ["completed"]}), printed + slurm.explain()
+    assert figures(root / FIRST).attempts == 2
+    budget = read_document(root / FIRST)
+    assert budget is not None
+    assert budget["totals"]["tokens"] == 6000
+    moments = read_times(root / FIRST, read_manifest(root).state(FIRST).ticket).moments
+    assert [moment.what for moment in moments] == ["started", "lost", "started", "ended"]
+    check_waits_are_recovery_and_free(root / FIRST)
+
+
+def test_a_job_that_somebody_cancels_is_cancelled_and_not_failed(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    going = harness(write_grid(tmp_path, shell("touch $OUTLAY_RUN_DIR/going; exec sleep 600")))
+    exists(root / FIRST / "going", slurm)
+    slurm.run("scancel", job_of(root))
+    code, printed = finish(going)
+    assert (code, ends(root)) == (1, {FIRST: ["cancelled"]}), printed
+    assert read_manifest(root).state(FIRST).reason == "cancelled in Slurm"
+
+
+def test_a_job_that_may_not_start_again_has_failed_when_its_time_is_up(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    budget = {"mode": "iso_tokens", "limit": 10**9}
+    once = {"partition": "main", "time": "10m", "requeues": 0}
+    going = harness(write_grid(tmp_path, [*RUN, "{x}", "0.05"], budget=budget, slurm=once))
+    exists(root / FIRST / "going", slurm)
+    slurm.run("scancel", "--signal=USR2", job_of(root))  # As Slurm does before the time is up.
+    code, printed = finish(going)
+    assert (code, ends(root)) == (1, {FIRST: ["error"]}), printed
+    state = read_manifest(root).state(FIRST)
+    assert (state.returncode, "still not done" in state.reason) == (0, True)
+    assert figures(root / FIRST).status == "preempted"
+
+
+def test_a_controller_that_starts_again_costs_no_run(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    script = (
+        "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/../go; do sleep 0.1; done"
+    )
+    grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}])
+    going = harness(grid, "--jobs", "2")
+    exists(root / "002_group01_02" / "going", slurm)
+    slurm.restart_controller()
+    assert not (root / "003_group01_03" / "going").exists()
+    (root / "go").touch()
+    code, printed = finish(going)
+    assert code == 0, printed
+    assert list(ends(root).values()) == [["completed"]] * 3
+
+
+def test_jobs_outlive_a_killed_harness_and_are_found_again(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    script = "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/go; do sleep 0.1; done"
+    grid = write_grid(
+        tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}], price="1 USD/h", timeout="5m",
+        ceiling="1 USD",
+    )  # fmt: skip
+    going = harness(grid)
+    exists(root / "002_group01_02" / "going", slurm)
+    going.kill()
+    finish(going)
+    (root / "001_group01_01" / "go").touch()
+    exists(root / "001_group01_01" / "sweep_exit.json", slurm)
+    (root / "002_group01_02" / "go").touch()  # It may end before or after it is found again.
+    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 2}
+    assert list(ends(root).values()) == [["completed"], ["completed"]]
+    kinds = [json.loads(line)["kind"] for line in (root / "spend.jsonl").read_text().splitlines()]
+    assert sorted(kinds) == ["capture", "capture", "hold", "hold"]
+
+
+def test_a_detached_sweep_is_looked_at_and_cancelled_from_other_processes(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    script = "test {x} = 1 || exec sleep 600"
+    grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2]}}], price="1 USD/h")
+    left = outlay("sweep", "run", grid, "--yes", "--detach", "--json")
+    assert (left.code, left.json["counts"]) == (0, {"running": 2}), left.err
+    root = tmp_path / "sweep"
+    exists(root / "001_group01_01" / "sweep_exit.json", slurm)
+    looked = look_until(root, lambda found: found["counts"] == {"completed": 1, "running": 1})
+    assert "running on n" in looked["runs"][1]["reason"]
+    assert outlay("sweep", "cancel", root, "--json").json == {"told": None, "jobs": 1}
+    assert list(ends(root).values()) == [["completed"], ["cancelled"]]
+    assert outlay("sweep", "aggregate", root, "--allow-missing").code == 0
+
+
+def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
+    """Ask how a sweep stands until it stands so."""
+    found: list[Any] = []
+
+    def looks_right() -> bool:
+        found.append(outlay("sweep", "status", root, "--json").json)
+        return condition(found[-1])
+
+    until(looks_right, lambda: str(found[-1]))
+    return found[-1]
+
+
+@pytest.mark.usefixtures("slurm")
+def test_the_same_grid_gives_the_same_summary_here_and_there(tmp_path: Path) -> None:
+    rows = {}
+    for engine in ("process", "slurm"):
+        (tmp_path / engine).mkdir()
+        grid = write_grid(
+            tmp_path / engine, [*RUN, "{x}", "0"], engine=engine, price="1 USD/h",
+            budget={"mode": "iso_tokens", "limit": 1000, "target_metric": "accuracy"},
+            grid=[{"params": {"x": [1, 2]}}],
+        )  # fmt: skip
+        result = start(plan_file(grid), None, HowToRun())
+        assert outlay("sweep", "aggregate", result.root).code == 0
+        (summary,) = (result.root / "reports").glob("summary_*.csv")
+        rows[engine] = [
+            without_times(row) for row in csv.DictReader(summary.read_text().splitlines())
+        ]
+    assert rows["process"] == rows["slurm"]
+    assert [row["accuracy_value"] for row in rows["slurm"]] == ["1.0", "0.5"]
+
+
+TIMES = {
+    "ips_mean", "step_time_ms", "cost", "goodput", "wall_minutes", "time_minutes",
+    "time_to_target_min",
+}  # fmt: skip
+
+
+def without_times(row: dict[str, str]) -> dict[str, str]:
+    """Return what a summary says of a run, but for how long that took and so what it cost."""
+    return {name: value for name, value in row.items() if name not in TIMES}
