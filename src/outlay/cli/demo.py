@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -34,7 +33,7 @@ from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness
 from outlay.sweep.money import SPEND_LOG
 from outlay.sweep.plan import Plan
-from outlay.sweep.sweeps import HowToRun, Result, resume, start
+from outlay.sweep.sweeps import HowToRun, Result, start
 from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
@@ -75,7 +74,6 @@ def show_demo(
     show = _Show(directory, plan, stakes, quiet=as_json)
     show.plan_it()
     show.run_it()
-    show.go_on_with_it()
     files = show.rank()
     show.follow_the_money(files)
     show.advise()
@@ -127,27 +125,18 @@ class _Show:
                 Mishap(self._preempted, signal.SIGUSR2, self._stakes.mishap_at),
             ],
         )
-        result = self._sweep(lambda how: start(self._plan, self._root, how), mishaps)
+        result = self._sweep(mishaps)
         for run in result.of_status("skipped"):
             self._say(f"{run}: refused by the ceiling of {self._stakes.ceiling}.")
-        for run in result.of_status("preempted"):
-            self._say(f"{run}: its machine was wanted back; it saved a checkpoint and left.")
-        self.said["after_first_pass"] = result.counts
-
-    def go_on_with_it(self) -> None:
-        """Resume what is not done; the refused run is asked about again, and refused again."""
-        self._title("3. outlay sweep resume: only what is not done, with what is left")
-        result = self._sweep(
-            lambda how: resume(self._root, how, grid=None, retry_failed=False), None
-        )
-        self.said["after_resume"] = result.counts
-        self.said["attempts"] = {
-            run: result.manifest.state(run).attempts for run in result.manifest.runs
-        }
+        self._say(f"{self._killed}: killed with SIGKILL; it went on from its last checkpoint.")
+        self._say(f"{self._preempted}: its machine was wanted back; it saved, left, and went on.")
+        states = result.manifest.states
+        self.said["counts"] = result.counts
+        self.said["attempts"] = {run: state.attempts for run, state in states.items()}
 
     def rank(self) -> SweepFiles:
         """Compare configurations for the same dollars."""
-        self._title("4. Which is best for the same dollars")
+        self._title("3. Which is best for the same dollars")
         files = write_sweep_files(self._root, SYSTEM.wall_ns(), allow_missing=True)
         table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
         found = ranked(files.summary.subjects, files.summary.rows)
@@ -163,7 +152,7 @@ class _Show:
 
     def follow_the_money(self, files: SweepFiles) -> None:
         """Show where every dollar went that the guard captured."""
-        self._title("5. Where the dollars went")
+        self._title("4. Where the dollars went")
         books = BudgetGuard.of_log(self._root / SPEND_LOG).log.books()
         captured = Money(books.captured())
         logged = [s.facts.phase_micros for s in files.summary.subjects if s.facts is not None]
@@ -178,7 +167,7 @@ class _Show:
 
     def advise(self) -> None:
         """Say what to change about the run that was killed, and what that would save."""
-        self._title(f"6. What the advisor would change about {self._killed}, which was killed")
+        self._title(f"5. What the advisor would change about {self._killed}, which was killed")
         found = advise_run(self._reading(self._killed))
         if not self._quiet:
             print_advice(found)
@@ -186,7 +175,7 @@ class _Show:
 
     def verify(self) -> None:
         """Check the guard's ledger, line by line."""
-        self._title("7. The guard's books")
+        self._title("6. The guard's books")
         verification = BudgetGuard.of_log(self._root / SPEND_LOG).verify()
         state = "every line sound" if verification.sound else "NOT SOUND"
         self._say(f"{self._root / SPEND_LOG}: {verification.lines} lines, {state}")
@@ -194,7 +183,7 @@ class _Show:
 
     def weigh_the_bookkeeping(self) -> None:
         """Measure what recording costs, against the steps that were recorded."""
-        self._title("8. What the bookkeeping itself takes")
+        self._title("7. What the bookkeeping itself takes")
         own_ns = recording_ns_per_step(self._dir / "overhead")
         typical = self._reading(self._plan.runs[0].id).view.timeline.typical
         assert typical is not None
@@ -216,15 +205,14 @@ class _Show:
         self._say('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
         self.said["reports"] = [files.html, page]
 
-    def _sweep(self, begin: Callable[[HowToRun], Result], mishaps: Mishaps | None) -> Result:
+    def _sweep(self, mishaps: Mishaps) -> Result:
         with show_while(quiet=self._quiet) as watch:
 
             def look(harness: Harness) -> None:
                 watch(harness)
-                if mishaps is not None:
-                    mishaps.look()
+                mishaps.look()
 
-            result = begin(HowToRun(jobs=JOBS, watch=look))
+            result = start(self._plan, self._root, HowToRun(jobs=JOBS, watch=look))
         if result.cancelled:
             console.print("The demo was interrupted; its runs were ended, their books are closed.")
             raise typer.Exit(130)

@@ -4,7 +4,8 @@ Run it again in the same directory and it goes on from its last checkpoint:
 
     python -m outlay.demo.mlp --dir runs/spirals --steps 600
 
-Told to give its machine back (SIGUSR2, as clusters send it), it saves a checkpoint and leaves.
+Told to give its machine back (SIGTERM or SIGUSR2, as clusters send them), it saves a checkpoint and
+leaves.
 """
 
 from __future__ import annotations
@@ -12,11 +13,8 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
-from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +24,6 @@ import outlay
 Floats = NDArray[np.float64]
 BATCH = 256
 CHECKPOINT_EVERY = 100
-PREEMPTED = 75  # EX_TEMPFAIL: try again later.
 
 
 def spirals(count: int, turns: float, seed: int) -> tuple[Floats, Floats]:
@@ -115,13 +112,13 @@ class Training:
         self._run = run
         self._model = model
         self._checkpoint = directory / "checkpoint.npz"
-        self._asked_to_leave = False
         with run.span("training_prep"):
             self._points, self._labels = spirals(20_000, turns, seed=2)
             self._held_out = spirals(4_000, turns, seed=3)
         if run.resume_step:
             with run.span("checkpoint_restore"):
                 model.load(self._checkpoint)
+        run.on_preemption(self._save)
 
     def train(self, *, steps: int, kill_at: int | None) -> None:
         """Train up to ``steps`` steps in all, or until the budget ends."""
@@ -130,8 +127,6 @@ class Training:
             loss = self._model.step(*batch)
             if run.step_number == kill_at:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if self._asked_to_leave:
-                self._leave()
             if (run.step_number + 1) % CHECKPOINT_EVERY == 0:
                 run.metric("loss", loss)
                 self._evaluate()
@@ -140,11 +135,6 @@ class Training:
                 break
         if (run.step_number + 1) % CHECKPOINT_EVERY:
             self._evaluate()
-
-    def ask_to_leave(self, number: int, frame: FrameType | None) -> None:
-        """Take note that the machine is wanted back; the step that runs is finished first."""
-        del number, frame
-        self._asked_to_leave = True
 
     def _evaluate(self) -> None:
         """Measure the accuracy, unless that would not be paid for any more."""
@@ -158,11 +148,6 @@ class Training:
         with self._run.span("checkpoint_save"):
             self._model.save(self._checkpoint)
         self._run.checkpoint_committed()
-
-    def _leave(self) -> NoReturn:
-        self._save()
-        self._run.preempted("its machine was wanted back")
-        sys.exit(PREEMPTED)
 
 
 def len_first(batch: tuple[Floats, Floats]) -> int:
@@ -185,7 +170,6 @@ def main() -> None:
     model = Mlp(seed=given.seed, hidden=given.hidden, learning_rate=given.learning_rate)
     with outlay.run("spirals-mlp", dir=given.dir, price=given.price) as run:
         training = Training(run, model, given.dir, given.turns)
-        signal.signal(signal.SIGUSR2, training.ask_to_leave)
         training.train(steps=given.steps, kill_at=given.kill_at)
 
 

@@ -31,7 +31,7 @@ def judge(ended: Ended, stopped: Verdict | None, logged_end: str | None) -> Verd
         return Verdict("cancelled", ended.reason)
     if ended.how == "exited" and ended.reason and not ended.asked:
         return Verdict("error", ended.reason)
-    if ended.how == "preempted" or (logged_end == "preempted" and ended.returncode != 0):
+    if "preempted" in (ended.how, logged_end):
         return Verdict("preempted", ended.reason or "the machine was taken back")
     if ended.returncode == 0 and not (ended.asked and logged_end != "completed"):
         return Verdict("completed")
