@@ -1,0 +1,40 @@
+"""What the end of an attempt means for its run."""
+
+from __future__ import annotations
+
+import pytest
+
+from outlay.sweep.engines.base import Ended
+from outlay.sweep.outcomes import Verdict, judge
+
+STOPPED = Verdict("cancelled", "the sweep was cancelled")
+
+
+@pytest.mark.parametrize(
+    ("ended", "logged", "status"),
+    [
+        (Ended(how="exited", returncode=0), "completed", "completed"),
+        (Ended(how="exited", returncode=0), None, "completed"),
+        (Ended(how="exited", returncode=1), None, "error"),
+        (Ended(how="exited", returncode=-9), "dead", "error"),
+        (Ended(how="exited", returncode=0), "preempted", "preempted"),
+        (Ended(how="exited", returncode=75), "preempted", "preempted"),
+        (Ended(how="preempted"), None, "preempted"),
+        (Ended(how="exited", returncode=0, asked=True), "terminated", "cancelled"),
+        (Ended(how="exited", returncode=0, asked=True), "completed", "completed"),
+        (Ended(how="lost"), None, "cancelled"),
+        (Ended(how="not_started"), None, "error"),
+    ],
+)
+def test_an_end_means_what_both_the_process_and_its_log_say(
+    ended: Ended, logged: str | None, status: str
+) -> None:
+    assert judge(ended, None, logged).status == status
+
+
+def test_what_the_harness_ended_keeps_its_reason() -> None:
+    assert judge(Ended(how="exited", returncode=-15, asked=True), STOPPED, None) == STOPPED
+
+
+def test_a_signal_is_named() -> None:
+    assert judge(Ended(how="exited", returncode=-9), None, None).reason == "killed by SIGKILL"
