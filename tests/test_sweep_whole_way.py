@@ -19,7 +19,6 @@ from outlay.sweep.journal import read_events
 from outlay.sweep.launch import Place, command_of, environment_of
 from outlay.sweep.plan import Plan, make_plan
 from outlay.sweep.sweeps import HowToRun, start
-from sweep_on_disk import Sweep
 
 STUB = """\
 import csv, json, os, pathlib, sys
@@ -156,22 +155,6 @@ def test_the_manifest_holds_configuration_overrides_environment_and_end(swept: P
     assert stated.items() <= run["env"].items()
     assert (run["status"], run["returncode"]) == ("completed", 0)
     assert run["started_at"] <= run["finished_at"]
-
-
-# -- the aggregator's options -------------------------------------------------------------------
-
-
-def test_the_aggregator_takes_a_manifest_an_output_and_a_variable_for_its_flag(
-    tmp_path: Path,
-) -> None:
-    Sweep(tmp_path / "sweep").add("001_a", status="error")
-    done = module(
-        "outlay.sweep.aggregate", "--manifest", tmp_path / "sweep" / "sweep_manifest.json",
-        "--output", tmp_path / "elsewhere", MFCL_SWEEP_AGGREGATOR="1",
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "elsewhere" / "summary.md").exists()
-    assert not (tmp_path / "sweep" / "reports").exists()
 
 
 # -- ports --------------------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlay.budget.dimensions import MODES
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.sweep.arguments import AMP_DTYPES, AMP_VARIABLE, override, placeholders
 from outlay.sweep.errors import InvalidGrid
@@ -186,8 +187,7 @@ def _budget_metadata(settings: Settings) -> dict[str, Any]:
     budget, target = settings.budget, settings.target
     about: dict[str, Any] = {}
     if budget is not None:
-        key = next(iter(bound.dimension.key for bound in budget.bounds_known), "max_epochs")
-        key = key if key in budget.limits else next(iter(budget.limits))
+        key = MODES[budget.mode].key
         about |= {"budget_mode": budget.mode, "budget_limit_key": key}
         about["budget_limit_value"] = budget.limits[key]
     if target.metric:
