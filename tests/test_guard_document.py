@@ -207,6 +207,8 @@ class TestByHand:
             cost_since_start(guard, "a", Rate.parse("1 USD/h"), now_ns=clock.wall_ns())
 
     def test_without_a_preflight_there_is_no_start(self, guard: outlay.BudgetGuard) -> None:
+        guard.note("preflight", "a", detail={"remark": "written by something else"})
+        guard.note("postflight", "a", detail={"start": "2026-11-15 10:00:00Z"})
         with pytest.raises(InvalidValue, match="whose start a preflight recorded"):
             cost_since_start(guard, "a", Rate.parse("1 USD/h"), now_ns=0)
 

@@ -148,7 +148,9 @@ def cost_since_start(guard: BudgetGuard, label: str, rate: Rate, *, now_ns: int)
     starts = [
         line.detail["start"]
         for line in guard.log.lines()
-        if isinstance(line, Noted) and (line.event, line.op_label) == ("preflight", label)
+        if isinstance(line, Noted)
+        and (line.event, line.op_label) == ("preflight", label)
+        and "start" in line.detail
     ]
     if not starts:
         raise InvalidValue("label", label, "an operation whose start a preflight recorded")
