@@ -42,6 +42,7 @@ ENTRIES = (
     Entry("goodput", "outlay.cli.goodput", "app", HOW_MUCH_WAS_PRODUCTIVE),
     Entry("prices", "outlay.cli.prices", "app", WHAT_DID_IT_COST),
     Entry("cost", "outlay.cli.cost", "app", WHAT_DID_IT_COST),
+    Entry("rates", "outlay.cli.rates", "app", WHAT_DID_IT_COST),
     Entry("advise", "outlay.cli.advise", "show_advice", WHAT_DID_IT_COST),
     Entry("cost-report", "outlay.cli.cost_report", "show_cost_report", WHAT_DID_IT_COST),
     Entry("sweep", "outlay.cli.sweep", "app", WHICH_IS_BEST),
@@ -50,6 +51,7 @@ ENTRIES = (
     Entry("exec", "outlay.cli.execute", "show_exec", THE_BOOKS),
     Entry("runs", "outlay.cli.books", "show_runs", THE_BOOKS),
     Entry("collect", "outlay.cli.books", "show_collect", THE_BOOKS),
+    Entry("import", "outlay.cli.importing", "app", THE_BOOKS),
     Entry("ledger", "outlay.cli.ledger", "app", THE_BOOKS),
     Entry("export", "outlay.cli.export", "app", THE_BOOKS),
 )

@@ -54,7 +54,8 @@ class Detached:
         return [
             run
             for run, static in self.manifest.runs.items()
-            if static["engine"] not in LOCAL and self.manifest.state(run).status == "running"
+            if static.get("engine", LOCAL[0]) not in LOCAL
+            and self.manifest.state(run).status == "running"
         ]
 
     def look(self) -> None:

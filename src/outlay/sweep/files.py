@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from outlay.errors import InvalidValue
+from outlay.runs.partition_rates import read_rates
 from outlay.sweep.grid import read_grid
+from outlay.sweep.partitions import with_rates
 from outlay.sweep.plan import Plan, make_plan
 
 
@@ -25,7 +27,9 @@ def plan_file(path: Path) -> Plan:
         problem = getattr(error, "strerror", None) or "no UTF-8 text"
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
     with _no_collecting():
-        return make_plan(read_grid(text, source=str(path), default_name=path.stem))
+        grid = read_grid(text, source=str(path), default_name=path.stem)
+    on_cluster = any(entry.settings.engine == "slurm" for entry in grid.entries)
+    return make_plan(with_rates(grid, read_rates()) if on_cluster else grid)
 
 
 @contextmanager

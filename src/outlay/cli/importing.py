@@ -1,0 +1,113 @@
+"""Bringing what others recorded into the books."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import typer
+from rich.markup import escape
+
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.clock import SYSTEM
+from outlay.errors import Finding, InvalidValue
+from outlay.runs.partition_rates import read_rates
+from outlay.runs.sacct import Accounts, read_accounts
+from outlay.runs.sacct_import import Imported, import_jobs
+from outlay.store import open_store
+from outlay.units import Money
+
+app = typer.Typer(help="Bring what others recorded into the books.", no_args_is_help=True)
+
+
+@app.command("sacct")
+def import_sacct(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Output of sacct --parsable2.")],
+    timezone: Annotated[
+        str | None,
+        typer.Option(help="Of the times in it, such as Europe/Paris. Default: this machine's."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Register a cluster's jobs as runs, priced by partition; those that used outlay are known.
+
+    Example: outlay import sacct october.txt --timezone UTC
+    """
+    accounts = read_accounts(_text(file), source=str(file), zone=_zone(timezone))
+    done = import_jobs(open_store(), accounts.jobs, read_rates(), SYSTEM.wall_ns())
+    findings = [*accounts.findings, *done.findings, *_doubts(file, accounts, done)]
+    rows = _by_partition(done)
+    if as_json:
+        print_json(
+            {
+                "registered": len(done.jobs), "recorded": done.recorded,
+                "unfinished": accounts.unfinished, "partitions": rows, "findings": findings,
+            }
+        )  # fmt: skip
+        return
+    _print(rows, done)
+    print_findings(findings)
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.expanduser().read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        problem = getattr(error, "strerror", None) or "no UTF-8 text"
+        raise InvalidValue("FILE", str(file), f"a file that can be read ({problem})") from None
+
+
+def _zone(name: str | None) -> ZoneInfo | None:
+    try:
+        return None if name is None else ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError):
+        raise InvalidValue("--timezone", name, "a time zone such as Europe/Paris") from None
+
+
+def _doubts(file: Path, accounts: Accounts, done: Imported) -> list[Finding]:
+    """Return what the figures leave out."""
+    messages = [
+        f'jobs on {name} have no price; outlay rates set {name} "1.20 USD/h", and import again'
+        for name in done.unpriced
+    ]
+    if accounts.unfinished:
+        messages.append(f"{accounts.unfinished} jobs have not ended; import them again later")
+    return [Finding(source=str(file), message=text, severity="warning") for text in messages]
+
+
+def _by_partition(done: Imported) -> list[dict[str, object]]:
+    """Return jobs, GPU-hours and cost of each partition, the one with most GPU-hours first."""
+    costs: dict[str, dict[str, int]] = {}
+    for job, figures in zip(done.jobs, done.figures, strict=True):
+        if figures.cost is not None:
+            of_partition = costs.setdefault(job.partition, {})
+            before = of_partition.get(figures.cost.currency, 0)
+            of_partition[figures.cost.currency] = before + figures.cost.micros
+    gpu_ns: dict[str, int] = {}
+    for job in done.jobs:
+        gpu_ns[job.partition] = gpu_ns.get(job.partition, 0) + job.gpu_ns
+    return [
+        {
+            "partition": name,
+            "jobs": sum(job.partition == name for job in done.jobs),
+            "gpu_hours": ns / 3.6e12,
+            "cost": [Money(micros, unit) for unit, micros in sorted(costs.get(name, {}).items())],
+        }
+        for name, ns in sorted(gpu_ns.items(), key=lambda item: -item[1])
+    ]
+
+
+def _print(rows: list[dict[str, object]], done: Imported) -> None:
+    table = new_table("partition", ">jobs", ">GPU-hours", ">cost")
+    for row in rows:
+        cost = row["cost"]
+        assert isinstance(cost, list)
+        money = ", ".join(map(str, cost)) or "no price"
+        table.add_row(
+            escape(str(row["partition"])), str(row["jobs"]), f"{row['gpu_hours']:,.2f}", money
+        )
+    console.print(table)
+    recorded = f"; {done.recorded} had recorded themselves" if done.recorded else ""
+    console.print(f"\nRegistered {len(done.jobs)} jobs{recorded}.", soft_wrap=True)
+    console.print("Share them out with: outlay cost allocate --by user --month 2026-10")
