@@ -22,6 +22,7 @@ STOPPED = Verdict("cancelled", "the sweep was cancelled")
         (Ended(how="preempted"), None, "preempted"),
         (Ended(how="exited", returncode=0, asked=True), "terminated", "cancelled"),
         (Ended(how="exited", returncode=0, asked=True), "completed", "completed"),
+        (Ended(how="exited", returncode=0, asked=True), "preempted", "cancelled"),
         (Ended(how="lost"), None, "cancelled"),
         (Ended(how="not_started"), None, "error"),
     ],
@@ -34,6 +35,7 @@ def test_an_end_means_what_both_the_process_and_its_log_say(
 
 def test_what_the_harness_ended_keeps_its_reason() -> None:
     assert judge(Ended(how="exited", returncode=-15, asked=True), STOPPED, None) == STOPPED
+    assert judge(Ended(how="exited", returncode=0, asked=True), STOPPED, "preempted") == STOPPED
 
 
 def test_a_signal_is_named() -> None:

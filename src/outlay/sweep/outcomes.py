@@ -9,6 +9,9 @@ from outlay.sweep.engines.base import Ended
 from outlay.sweep.journal import Status
 
 
+TAKEN_BACK = "the machine was taken back"
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """A status and the reason for it; empty for a good end."""
@@ -31,12 +34,15 @@ def judge(ended: Ended, stopped: Verdict | None, logged_end: str | None) -> Verd
         return Verdict("cancelled", ended.reason)
     if ended.how == "exited" and ended.reason and not ended.asked:
         return Verdict("error", ended.reason)
-    if "preempted" in (ended.how, logged_end):
-        return Verdict("preempted", ended.reason or "the machine was taken back")
-    if ended.returncode == 0 and not (ended.asked and logged_end != "completed"):
+    if ended.how == "preempted":
+        return Verdict("preempted", ended.reason or TAKEN_BACK)
+    left_early = logged_end == "preempted" or (ended.asked and logged_end != "completed")
+    if ended.returncode == 0 and not left_early:
         return Verdict("completed")
     if stopped is not None:
         return stopped
+    if logged_end == "preempted" and not ended.asked:
+        return Verdict("preempted", TAKEN_BACK)
     if ended.asked:
         # A program may well exit with 0 when it is told to end; that is not done.
         return Verdict("cancelled", ended.reason or "told to end")
