@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.journal import Status
 
-
 TAKEN_BACK = "the machine was taken back"
 
 
