@@ -18,6 +18,7 @@ from outlay.errors import InvalidValue
 from outlay.goodput.follower import GoodputFollower
 from outlay.goodput.importing import import_payloads
 from outlay.goodput.summary import GoodputSummary, PhaseRow, summarise
+from outlay.goodput.throughput import ModelFlops
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 
@@ -47,6 +48,12 @@ def show(
     fail_under: Annotated[
         float | None, typer.Option(help="Exit 3 when goodput is under this many percent.")
     ] = None,
+    flops_per_token: Annotated[
+        float | None, typer.Option(help="FLOPs a token takes, about 6 per parameter; for MFU.")
+    ] = None,
+    peak_flops: Annotated[
+        float | None, typer.Option(help="FLOPs per second of one GPU at its peak; for MFU.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show a run's goodput and its badput by cause, in time and money.
@@ -55,13 +62,14 @@ def show(
     """
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InvalidValue("--fail-under", fail_under, "a percentage, 0 to 100")
+    model = _model_flops(flops_per_token, peak_flops)
     follower = GoodputFollower(run)
 
     def look() -> GoodputSummary:
         now_ns = SYSTEM.wall_ns()
         view = follower.view(now_ns)
         chosen = parse_window(view, since=since, until=until, last=window, now_ns=now_ns)
-        return summarise(view, chosen)
+        return summarise(view, chosen, model=model)
 
     if watch and not as_json:
         with Live(console=console, auto_refresh=False) as live:
@@ -115,6 +123,15 @@ def import_log(
     print_findings(findings)
 
 
+def _model_flops(per_token: float | None, peak: float | None) -> ModelFlops | None:
+    if per_token is None and peak is None:
+        return None
+    if per_token is None or peak is None:
+        given = (per_token, peak)
+        raise InvalidValue("MFU", given, "both --flops-per-token and --peak-flops")
+    return ModelFlops(per_token=per_token, peak=peak)
+
+
 def render(summary: GoodputSummary) -> RenderableType:
     """Return the summary for a terminal of any width."""
     parts: list[RenderableType] = [_headline(summary)]
@@ -161,6 +178,11 @@ def _details(summary: GoodputSummary) -> list[str]:
     if summary.throughput is not None and summary.throughput.tokens:
         lines.append(
             f"throughput   {summary.throughput.per_wall_second:,.0f} tokens/s of wall time"
+        )
+    if summary.mfu is not None and summary.mfu.of_productive is not None:
+        lines.append(
+            f"MFU          {summary.mfu.of_wall:.1%} of wall time, "
+            f"{summary.mfu.of_productive:.1%} while productive"
         )
     if summary.typical_step_ns is not None:
         typical = duration_text(summary.typical_step_ns)

@@ -16,7 +16,14 @@ from outlay.goodput.reliability import (
     effective_training_time_ratio,
     mean_time_to_failure,
 )
-from outlay.goodput.throughput import RankRow, Throughput, throughput
+from outlay.goodput.throughput import (
+    ModelFlops,
+    RankRow,
+    Throughput,
+    Utilisation,
+    throughput,
+    utilisation,
+)
 from outlay.units import Money
 
 
@@ -39,6 +46,7 @@ class GoodputSummary:
         ettr: Share of wall time not lost to disruptions.
         beside: Overlapped spans by phase, not part of the partition.
         throughput: Of the whole run; None when a window was asked for.
+        mfu: Model FLOPs utilisation; None unless throughput is known and the model was described.
     """
 
     window: Window
@@ -56,20 +64,34 @@ class GoodputSummary:
     typical_step_ns: int | None
     stalls: int
     throughput: Throughput | None
+    mfu: Utilisation | None
     ranks: list[RankRow]
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
 
 
 def summarise(
-    view: RunView, window: Window | None = None, *, exclusions: tuple[Window, ...] = ()
+    view: RunView,
+    window: Window | None = None,
+    *,
+    exclusions: tuple[Window, ...] = (),
+    model: ModelFlops | None = None,
 ) -> GoodputSummary:
-    """Return the summary of a window (default: the whole run), without the exclusions."""
+    """Return the summary of a window (default: the whole run), without the exclusions.
+
+    Args:
+        view: The run.
+        window: Which part of it.
+        exclusions: What to leave out.
+        model: What the model needs and the GPUs can do, for its utilisation.
+    """
     timeline = view.timeline
     chosen = view.whole if window is None else window
     breakdown = view.break_down(chosen, exclusions=exclusions)
     attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
     ranks = view.ranks()
+    rate = throughput(view.usage(), breakdown) if window is None else None
+    gpus = timeline.attempts[-1].header.gpus
     return GoodputSummary(
         window=chosen,
         alive=timeline.alive,
@@ -85,7 +107,8 @@ def summarise(
         progress=progress(timeline, view.rates),
         typical_step_ns=None if timeline.typical is None else timeline.typical.step_ns,
         stalls=sum(len(attempt.stalled) for attempt in attempts),
-        throughput=throughput(view.usage(), breakdown) if window is None else None,
+        throughput=rate,
+        mfu=None if rate is None or model is None else utilisation(rate, model, gpus),
         ranks=ranks if len(ranks) > 1 else [],
         assumptions=breakdown.assumptions,
         findings=view.findings,

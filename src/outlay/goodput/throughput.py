@@ -23,6 +23,35 @@ class Throughput:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFlops:
+    """What a model needs and a GPU can do, which no log tells.
+
+    Attributes:
+        per_token: FLOPs of one forward and backward pass, about 6 per parameter.
+        peak: FLOPs of one GPU, per second.
+
+    Raises:
+        InvalidValue: One of them is not a finite number above zero.
+    """
+
+    per_token: float
+    peak: float
+
+    def __post_init__(self) -> None:
+        for name, value in (("flops_per_token", self.per_token), ("peak_flops", self.peak)):
+            if not 0 < value < float("inf"):
+                raise InvalidValue(name, value, "a finite number above zero")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utilisation:
+    """Model FLOPs utilisation, 0 to 1: over wall time, and while training was productive."""
+
+    of_wall: float | None
+    of_productive: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RankRow:
     """How one rank fares beside the others: medians over its steps, in nanoseconds.
 
@@ -52,21 +81,18 @@ def throughput(usage: Usage, breakdown: Breakdown) -> Throughput:
     )
 
 
-def model_flops_utilisation(
-    tokens_per_second: float, *, flops_per_token: float, peak_flops: float, gpus: int
-) -> float:
-    """Return MFU: the FLOPs the model needs, over what the GPUs could do (arXiv:2204.02311).
+def utilisation(rate: Throughput, model: ModelFlops, gpus: int) -> Utilisation:
+    """Return how much of what the GPUs could do the model needed (MFU, arXiv:2204.02311)."""
+    return Utilisation(
+        of_wall=_share_of_peak(rate.per_wall_second, model, gpus),
+        of_productive=_share_of_peak(rate.per_productive_second, model, gpus),
+    )
 
-    Args:
-        tokens_per_second: Of the whole run.
-        flops_per_token: Of one forward and backward pass, about 6 per parameter.
-        peak_flops: Of one GPU, per second.
-        gpus: How many the run uses.
-    """
-    for name, value in (("flops_per_token", flops_per_token), ("peak_flops", peak_flops)):
-        if not 0 < value < float("inf"):
-            raise InvalidValue(name, value, "a finite number above zero")
-    return tokens_per_second * flops_per_token / (peak_flops * gpus)
+
+def _share_of_peak(tokens_per_second: float | None, model: ModelFlops, gpus: int) -> float | None:
+    if tokens_per_second is None or not gpus:
+        return None
+    return tokens_per_second * model.per_token / (model.peak * gpus)
 
 
 def stragglers(folds: Iterable[SegmentFold]) -> list[RankRow]:
