@@ -11,12 +11,13 @@ import pytest
 from ledgers import START_NS, Segment, dollars
 from offer_builder import offer
 from outlay.advise.checkpoints import Reliability, daly, exact, expected_ratio
-from outlay.advise.curves import fit_power_law, probability_of_beating
+from outlay.advise.curves import probability_of_beating
 from outlay.advise.dataset import recommend_dataset_size
 from outlay.advise.memory import estimated_memory
 from outlay.advise.noise_scale import fit_throughput, noise_scale
 from outlay.advise.optimizer import CostOptimizer
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
+from outlay.advise.power_law import fit_power_law
 from outlay.advise.recommendation import confidence_of
 from outlay.advise.run_advice import Circumstances
 from outlay.advise.scaling import effective_data
@@ -49,7 +50,7 @@ from outlay.ledger import Metric
         lambda: EpochPrice(hours=-1, price_per_hour=1),
         lambda: Option(name="x", price_per_hour=math.nan, speed=1),
         lambda: CostOptimizer().recommend_compute_tier("a", 1.0, 1.0, {}, daily_training_hours=25),
-        lambda: forecast_runs([1.0, 2.0], 3, confidence=1.0),
+        lambda: forecast_runs([1.0, 2.0, 3.0, 4.0], 3, confidence=1.0),
         lambda: forecast_rest([Pace(1, 1, 1)], -1),
     ],
 )

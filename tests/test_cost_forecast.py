@@ -27,6 +27,7 @@ WORLDS: dict[str, Draw] = {
     "skewed": lambda g, n: g.lognormal(3, 0.6, n),
     "steady": lambda g, n: g.normal(50, 4, n),
     "two kinds of runs": lambda g, n: np.where(g.random(n) < 0.3, 90, 30) * g.lognormal(0, 0.1, n),
+    "three kinds of runs": lambda g, n: g.choice([10, 40, 160], n) * g.lognormal(0, 0.15, n),
 }
 
 
@@ -39,8 +40,10 @@ def trials(draw: Draw, *, known: int, planned: int, count: int = TRIALS) -> list
 @pytest.mark.parametrize(
     ("world", "known", "planned"),
     [
-        *itertools.product(["skewed", "steady"], [5, 30], [1, 10]),
-        # With a few runs of two kinds, often only one kind has been seen: nobody can know better.
+        *itertools.product(["skewed", "steady"], [4, 5, 7, 30], [1, 10]),
+        *itertools.product(["two kinds of runs"], [4, 5, 6, 7], [3, 10]),
+        *itertools.product(["three kinds of runs"], [4, 5, 6], [3, 10]),
+        *itertools.product(["two kinds of runs", "three kinds of runs"], [4, 5], [1]),
         ("two kinds of runs", 15, 10),
         ("two kinds of runs", 40, 3),
     ],
@@ -74,16 +77,24 @@ def test_the_point_beats_the_naive_forecasts(world: str) -> None:
 
 
 def test_a_thin_history_says_so() -> None:
-    found = forecast_runs([10.0, 12.0, 11.0], 5)
+    found = forecast_runs([10.0, 12.0, 11.0, 10.5], 5)
     assert found is not None
-    assert found.note == "thin history: 3 runs"
+    assert found.note == "thin history: 4 runs"
 
 
-def test_one_run_gives_a_point_and_no_interval() -> None:
-    found = forecast_runs([10.0], 5)
+@pytest.mark.parametrize("known", [1, 2, 3])
+def test_fewer_than_four_runs_give_a_point_and_no_interval(known: int) -> None:
+    found = forecast_runs([10.0] * known, 5)
     assert found is not None
     assert (found.point, found.low, found.high) == (50.0, None, None)
-    assert found.note
+    assert "shows from 4 on" in found.note
+
+
+def test_runs_that_differ_by_orders_of_magnitude_have_a_finite_interval() -> None:
+    found = forecast_runs([1e-6, 1.0, 1e6, 1e9], 10)
+    assert found is not None
+    assert found.high is not None
+    assert math.isfinite(found.high)
 
 
 def test_without_history_there_is_no_forecast() -> None:

@@ -1,37 +1,29 @@
-"""Learning curves extrapolated: several families, and how likely each is.
+"""Learning curves extrapolated: least squares in several families, and a bootstrap over them.
 
-Every family is c + a f(t) and a transient of the first few steps, with f taken from a grid of
-shapes: powers, shifted powers, exponentials, stretched exponentials (Janoschek), exponentials that
-fall again, and inverse logarithms, after Domhan et al. 2015. For a given shape the rest is linear,
-so its posterior is known in closed form (variable projection): draws from it need no search, cannot
-get stuck, and take milliseconds. Values: higher is better.
+Each draw is a curve that the measurements could have come from: a family is chosen by its Akaike
+weight, the residuals of its fit are resampled in moving blocks, every family is fitted to what that
+gives, and one of them, again by its weight, says how the curve goes on. So the draws differ by
+noise and by what is believed about the shape. Values: higher is better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outlay.advise.families import Family, Floats, families_at
 from outlay.errors import InvalidValue
 
-Floats = NDArray[np.float64]
-
 LEAST_POINTS = 4
-DRAWS = 2000
+DRAWS = 1000
+FAMILIES = 10
 _SEED = 20261115
 _NOISE_FLOOR = 1e-9
-
-
-@dataclass(frozen=True, slots=True)
-class Shapes:
-    """Candidate shapes f at some instants: one row each, with the prior weight of the row."""
-
-    values: Floats
-    prior: Floats
+_PARTS = (0.5, 0.2, 0.06)
+_SINGLE_THREADED = 2**17  # Multiplications; OpenBLAS uses threads from 2**18.
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,25 +36,6 @@ class CurveDraws:
 
     curve: Floats
     noise: Floats
-
-
-def _shape_rows(t: Floats) -> list[Floats]:
-    alphas = np.geomspace(0.1, 4, 16)[:, None]
-    powers = -(t[None, :] ** -alphas)
-    shifted = [-((t[None, :] + shift) ** -alphas) for shift in (2.0, 8.0, 32.0)]
-    rates = np.geomspace(0.01, 2, 20)[:, None]
-    exponentials = -np.exp(-rates * t[None, :])
-    stretched = [-np.exp(-rates * t[None, :] ** power) for power in (0.5, 0.75, 1.5)]
-    overfitted = [exponentials - drift * t[None, :] for drift in (0.004, 0.015)]
-    logarithm = -1 / np.log(t[None, :] + 1)
-    return [powers, *shifted, exponentials, *stretched, *overfitted, logarithm]
-
-
-@lru_cache(maxsize=64)
-def _shapes(instants: tuple[float, ...]) -> Shapes:
-    rows = _shape_rows(np.array(instants))
-    prior = np.concatenate([np.full(len(row), 1 / len(row) / len(rows)) for row in rows])
-    return Shapes(np.concatenate(rows), prior)
 
 
 def draw_curves(
@@ -89,77 +62,153 @@ def draw_curves(
     t = np.arange(1.0, len(y) + 1) if at is None else np.array(at, dtype=np.float64)
     if len(y) < LEAST_POINTS or not np.isfinite(y).all() or len(t) != len(y) or (t <= 0).any():
         raise InvalidValue("curve", list(values), f"at least {LEAST_POINTS} finite values")
-    # Both sets of instants go through one table, so that a shape is scaled the same in both.
-    table = _shapes((*t.tolist(), *map(float, asked)))
-    f, ahead = table.values[:, : len(y)], table.values[:, len(y) :]
-    fits = _fit(f, t, y, noise_floor)
-    freedom = len(y) - fits.coefficients.shape[1]
+    table = families_at(tuple(t.tolist()), tuple(map(float, asked)))
+    # A family with as many parameters as there are values would go through all of them.
+    table = tuple(family for family in table if family.form.parameters < len(y))
     generator = np.random.default_rng(_SEED)
-    chosen = generator.choice(len(f), draws, p=_weights(fits, table.prior, freedom))
-    return _sample(fits, chosen, ahead, np.array(asked, dtype=np.float64), freedom, generator)
+    centre = float(y.mean())
+    table = tuple(_closer(family, y - centre) for family in table)
+    again = _resample(table, y - centre, noise_floor, draws, generator)
+    fits = _fit(table, again.values, noise_floor)
+    chosen = _choose(fits, table, generator)
+    return CurveDraws(_curves(table, fits, chosen, len(asked)) + centre, again.noise)
+
+
+def _closer(family: Family, y: Floats) -> Family:
+    """Return a family with the grid made finer, step by step, next to the best fit."""
+    for part in _PARTS if family.form.bounds else ():
+        (best,), _, _ = _fit_one(family, y[:, None])
+        family = family.and_near(int(best), part)
+    return family
 
 
 @dataclass(frozen=True, slots=True)
 class _Fits:
-    """Least squares of y on (1, f, transient), one per shape.
+    """The best shape of each family for each column of values.
 
     Attributes:
-        centre: What f is measured from, so that level and slope hardly depend on each other.
-        spread: Of one draw of the coefficients, per unit of noise: a Cholesky factor.
-        errors: The sum of squares that is left.
+        shapes: Which one: a row per family, a column per column of values.
+        coordinates: Of the fit in that shape's basis, per family: a row per column of values.
+        errors: The sum of squares that is left, like ``shapes``.
     """
 
-    centre: Floats
-    coefficients: Floats
-    spread: Floats
+    shapes: NDArray[np.intp]
+    coordinates: tuple[Floats, ...]
     errors: Floats
 
 
-def _transient(t: Floats) -> Floats:
-    """Return how the first few steps differ from the rest: gone after ten of them."""
-    return np.exp(-t)
+def _fit(table: Sequence[Family], values: Floats, noise_floor: float) -> _Fits:
+    """Fit every family to every column of values."""
+    found = [_fit_one(family, values) for family in table]
+    errors = np.stack([errors for _, _, errors in found])
+    return _Fits(
+        np.stack([shapes for shapes, _, _ in found]),
+        tuple(coordinates for _, coordinates, _ in found),
+        # Rounding may leave less than nothing of an exact fit.
+        np.maximum(errors, 0.0) + len(values) * noise_floor**2,
+    )
 
 
-def _fit(f: Floats, t: Floats, y: Floats, noise_floor: float) -> _Fits:
-    centre = f.mean(axis=1)
-    columns = _columns(f, centre, t)
-    # A little is added to the diagonal where a shape is as good as flat, or as the transient.
-    gram = columns.transpose(0, 2, 1) @ columns + 1e-12 * np.eye(columns.shape[2])
-    inverse = np.linalg.inv(gram)
-    coefficients = (inverse @ (columns.transpose(0, 2, 1) @ y)[:, :, None])[:, :, 0]
-    residuals = y[None, :] - (columns @ coefficients[:, :, None])[:, :, 0]
-    errors = (residuals**2).sum(axis=1) + len(y) * noise_floor**2
-    return _Fits(centre, coefficients, np.linalg.cholesky(inverse), errors)
+def _fit_one(family: Family, values: Floats) -> tuple[NDArray[np.intp], Floats, Floats]:
+    coordinates = _coordinates(family, values)
+    squares = (values**2).sum(axis=0)
+    errors = squares - (coordinates**2).sum(axis=1)
+    if family.trend is not None:
+        trend = (family.trend[:, :, None] * coordinates).sum(axis=1)
+        errors = np.where(trend > 0, squares, errors)
+    best = errors.argmin(axis=0)
+    each = np.arange(values.shape[1])
+    return best, coordinates[best, :, each], errors[best, each]
 
 
-def _columns(f: Floats, centre: Floats, t: Floats) -> Floats:
-    shape = f - centre[:, None]
-    return np.stack([np.ones_like(f), shape, np.broadcast_to(_transient(t), f.shape)], axis=2)
+def _coordinates(family: Family, values: Floats) -> Floats:
+    """Return the coordinates of every column of values in every shape's basis.
+
+    In pieces below the size from which linear algebra libraries wake their threads: for products as
+    small as these, waiting for other threads takes far longer than the work.
+    """
+    count, instants, k = family.basis.shape
+    rows = family.basis.transpose(0, 2, 1).reshape(count * k, instants)
+    found = np.empty((count * k, values.shape[1]))
+    step = max(1, _SINGLE_THREADED // rows.size)
+    for first in range(0, values.shape[1], step):
+        found[:, first : first + step] = rows @ values[:, first : first + step]
+    return found.reshape(count, k, -1)
 
 
-def _weights(fits: _Fits, prior: Floats, freedom: int) -> Floats:
-    """Return how likely each shape is: its prior, times the likelihood with the rest integrated."""
-    logs = np.log(prior) - freedom / 2 * np.log(fits.errors)
-    weights = np.exp(logs - logs.max())
-    total: Floats = weights / weights.sum()
-    return total
+def _log_weights(fits: _Fits, table: Sequence[Family], count: int) -> Floats:
+    """Return half of minus Akaike's criterion: how well a family fits, less what it is free to.
+
+    Its correction for small samples is left out: with few values it leaves only the simplest
+    family, and all doubt about the shape is gone just where there is most of it.
+    """
+    parameters = np.array([family.form.parameters for family in table], dtype=np.float64)
+    logs: Floats = -count / 2 * np.log(fits.errors / count) - parameters[:, None]
+    return logs
 
 
-def _sample(
-    fits: _Fits,
-    chosen: NDArray[np.int64],
-    ahead: Floats,
-    asked: Floats,
-    freedom: int,
+def _choose(
+    fits: _Fits, table: Sequence[Family], generator: np.random.Generator
+) -> NDArray[np.intp]:
+    """Draw a family for every column, in proportion to the weights (by Gumbel's maximum)."""
+    logs = _log_weights(fits, table, table[0].basis.shape[1])
+    chosen: NDArray[np.intp] = np.argmax(logs + generator.gumbel(size=logs.shape), axis=0)
+    return chosen
+
+
+@dataclass(frozen=True, slots=True)
+class _Resampled:
+    """Measurements as they could have been, one column each, and how noisy each column is."""
+
+    values: Floats
+    noise: Floats
+
+
+def _resample(
+    table: Sequence[Family],
+    y: Floats,
+    noise_floor: float,
+    draws: int,
     generator: np.random.Generator,
-) -> CurveDraws:
-    draws = len(chosen)
-    noise = np.sqrt(fits.errors[chosen] / generator.chisquare(freedom, draws))
-    standard = generator.standard_normal((draws, fits.coefficients.shape[1], 1))
-    doubt = noise[:, None] * (fits.spread[chosen] @ standard)[:, :, 0]
-    coefficients = fits.coefficients[chosen] + doubt
-    columns = _columns(ahead[chosen], fits.centre[chosen], asked)
-    return CurveDraws((columns @ coefficients[:, :, None])[:, :, 0], noise)
+) -> _Resampled:
+    fits = _fit(table, y[:, None], noise_floor)
+    columns = [
+        family.basis[shape] @ coordinates[0]
+        for family, (shape,), coordinates in zip(table, fits.shapes, fits.coordinates, strict=True)
+    ]
+    fitted = np.stack(columns, axis=1)
+    freedom = len(y) - np.array([family.form.parameters for family in table], dtype=np.float64)
+    residuals = (y[:, None] - fitted) * np.sqrt(len(y) / freedom)
+    residuals -= residuals.mean(axis=0)
+    wide = _Fits(fits.shapes, fits.coordinates, np.broadcast_to(fits.errors, (len(table), draws)))
+    chosen = _choose(wide, table, generator)
+    # What few residuals say about the noise is itself in doubt, as in a predictive t interval.
+    doubt = np.sqrt(freedom[chosen] / generator.chisquare(freedom[chosen]))
+    drawn = residuals[_blocks(len(y), draws, generator), chosen]
+    drawn = doubt * drawn + noise_floor * generator.standard_normal((len(y), draws))
+    noise = doubt * np.sqrt(fits.errors[chosen, 0] / freedom[chosen])
+    return _Resampled(fitted[:, chosen] + drawn, noise)
+
+
+def _blocks(count: int, draws: int, generator: np.random.Generator) -> NDArray[np.intp]:
+    """Return which residuals each draw takes: blocks of neighbours, the last next to the first.
+
+    Neighbouring residuals resemble each other where the curve is of no family at all; drawn in
+    blocks they keep that.
+    """
+    length = round(count ** (1 / 3))
+    starts = generator.integers(0, count, (-(-count // length), 1, draws))
+    taken: NDArray[np.intp] = (starts + np.arange(length)[None, :, None]) % count
+    return taken.reshape(-1, draws)[:count]
+
+
+def _curves(table: Sequence[Family], fits: _Fits, chosen: NDArray[np.intp], asked: int) -> Floats:
+    found = np.empty((len(chosen), asked))
+    for index, family in enumerate(table):
+        mine = np.flatnonzero(chosen == index)
+        matrices = family.ahead[fits.shapes[index, mine]]
+        found[mine] = (matrices @ fits.coordinates[index][mine, :, None])[:, :, 0]
+    return found
 
 
 def probability_of_beating(
@@ -182,44 +231,3 @@ def probability_of_beating(
     found = draw_curves(values, list(ahead), noise_floor=max(margin / 4, _NOISE_FLOOR), draws=draws)
     noise = found.noise * np.random.default_rng(_SEED + 1).standard_normal(draws)
     return float((found.curve.max(axis=1) + noise > max(values) + margin).mean())
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PowerLaw:
-    """y = limit - scale * t^-exponent."""
-
-    limit: float
-    scale: float
-    exponent: float
-
-    def at(self, t: float) -> float:
-        """Return the curve at an instant (or size)."""
-        return float(self.limit - self.scale * t**-self.exponent)
-
-
-def fit_power_law(values: Sequence[float], at: Sequence[float]) -> PowerLaw:
-    """Return the power law closest to some values, by variable projection.
-
-    For each exponent the rest is linear; the exponent itself is narrowed down on ever finer grids,
-    so that no start has to be guessed.
-
-    Raises:
-        InvalidValue: There are fewer than three values.
-    """
-    y, t = np.array(values, dtype=np.float64), np.array(at, dtype=np.float64)
-    if len(y) < 3 or len(t) != len(y) or not np.isfinite(y).all() or (t <= 0).any():
-        raise InvalidValue("values", list(values), "three or more finite values at sizes above 0")
-    low, high = 1e-3, 10.0
-    for _ in range(12):
-        exponents = np.geomspace(low, high, 33)
-        shapes = -(t[None, :] ** -exponents[:, None])
-        centred = shapes - shapes.mean(axis=1, keepdims=True)
-        slopes = centred @ y / (centred**2).sum(axis=1)
-        residuals = y - y.mean() - slopes[:, None] * centred
-        best = int(np.argmin((residuals**2).sum(axis=1)))
-        low, high = exponents[max(best - 1, 0)], exponents[min(best + 1, 32)]
-    return PowerLaw(
-        limit=float(y.mean() - slopes[best] * shapes[best].mean()),
-        scale=float(slopes[best]),
-        exponent=float(exponents[best]),
-    )

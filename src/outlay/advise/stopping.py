@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outlay.advise.curves import LEAST_POINTS, draw_curves, probability_of_beating
+from outlay.advise.curves import (
+    DRAWS,
+    FAMILIES,
+    LEAST_POINTS,
+    draw_curves,
+    probability_of_beating,
+)
 from outlay.advise.recommendation import OptimizationRecommendation, confidence_of
 from outlay.errors import InvalidValue
 
@@ -89,7 +95,7 @@ def recommend_early_stopping(
         savings_low=saved if stated else epoch.cost,
         savings_high=saved,
         grade="measured" if stated else "estimated",
-        evidence=[f"{len(values)} epochs, six families of curves, 2000 draws"],
+        evidence=[f"{len(values)} epochs, {FAMILIES} families of curves, {DRAWS} draws"],
         assumptions=[] if stated else [f"{patience} more epochs would be run"],
         needed=[] if stated else ["how many epochs will run in all (total_epochs=)"],
     )

@@ -1,10 +1,11 @@
 """What is still going to be spent: the next runs of a model, and the rest of a live run.
 
 Each has an interval that holds the true figure with the stated probability if the future is drawn
-from the same distribution as the past. Planned runs are a bootstrap of past ones. The spread of a
-small sample is underestimated by itself; a factor drawn from its chi-square distribution widens the
-draws accordingly, as in a predictive t interval. The rest of a run is a ratio estimate over the
-stretches so far, with the predictive t interval itself. Pure: the random generator is seeded.
+from the same distribution as the past. Planned runs are a bootstrap of past ones. A small sample
+shows too little of its spread, and less of where its middle is; a factor drawn from the chi-square
+distribution of its variance widens the draws, as in a predictive t interval. The rest of a run is a
+ratio estimate over the stretches so far, with the predictive t interval itself. Pure: the random
+generator is seeded.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ Floats = NDArray[np.float64]
 CONFIDENCE = 0.8
 THIN = 8
 """With fewer runs than this the history is thin, and the forecast says so."""
+LEAST = 4
+"""With fewer runs than this there is no interval: often all are of one kind among several."""
 _DRAWS = 1000
 _SEED = 20261115
 
@@ -63,13 +66,18 @@ def forecast_runs(
         return None
     costs = np.array(history, dtype=np.float64)
     point = float(costs.mean()) * planned
-    if len(costs) < 2 or planned == 0:
-        note = "" if planned == 0 else "one run says nothing about how much runs differ"
-        bound = point if planned == 0 else None
-        return Estimate(point=point, low=bound, high=bound, samples=len(costs), note=note)
+    if planned == 0:
+        return Estimate(point=0.0, low=0.0, high=0.0, samples=len(costs))
+    if len(costs) < LEAST:
+        note = f"thin history: {_runs(len(costs))}; how much runs differ shows from {LEAST} on"
+        return Estimate(point=point, low=None, high=None, samples=len(costs), note=note)
     low, high = _interval(_totals(costs, planned), confidence)
-    note = f"thin history: {len(costs)} runs" if len(costs) < THIN else ""
+    note = f"thin history: {_runs(len(costs))}" if len(costs) < THIN else ""
     return Estimate(point=point, low=low, high=high, samples=len(costs), note=note)
+
+
+def _runs(count: int) -> str:
+    return f"{count} run" if count == 1 else f"{count} runs"
 
 
 def _totals(costs: Floats, planned: int) -> Floats:
@@ -83,14 +91,17 @@ def _totals(costs: Floats, planned: int) -> Floats:
     count = len(values)
     residuals = (values - values.mean()) * math.sqrt(count / (count - 1))
     spread = np.sqrt((count - 1) / generator.chisquare(count - 1, _DRAWS))
-    centre = values.mean() + spread * _means(residuals, count, generator)
+    # The middle of several kinds of runs moves with how many of each were seen, which a resample
+    # shows too little of; the single run moves less, since kinds are not spread like a bell.
+    centre = values.mean() + (1 + 1 / count) * spread * _means(residuals, count, generator)
     drawn: Floats = np.zeros(_DRAWS)
     for _ in range(min(planned, _MOST_DRAWN)):
-        each = centre + spread * _smooth(residuals, generator)
-        drawn += np.exp(each) if logarithmic else each
+        each = centre + np.sqrt(spread) * _smooth(residuals, generator)
+        drawn += np.exp(np.minimum(each, _LARGEST_LOG)) if logarithmic else each
     return drawn * (planned / min(planned, _MOST_DRAWN))
 
 
+_LARGEST_LOG = 600.0  # So that a sum of exponentials stays a number.
 _MOST_DRAWN = 200  # Beyond this the doubt about the mean is all that is left of the spread.
 
 
