@@ -1,0 +1,69 @@
+"""What a GPU-hour costs on each partition of a cluster: a small file in the outlay home.
+
+A cluster that is not rented has no price list; its rate is what somebody decides an hour is worth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlay.errors import InvalidValue
+from outlay.store import outlay_home
+from outlay.units import Rate
+
+NAME: Final = "rates.json"
+
+
+def rates_file() -> Path:
+    """Return where the rates are kept."""
+    return outlay_home() / NAME
+
+
+def read_rates() -> dict[str, Rate]:
+    """Return the rate of every partition that has one, by name.
+
+    Raises:
+        InvalidValue: The file is there and cannot be understood.
+    """
+    path = rates_file()
+    try:
+        stated = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        expected = f"a JSON object of partitions and rates ({error})"
+        raise InvalidValue("rates", str(path), expected) from None
+    return {name: Rate.parse(text, name=f"rate of {name}") for name, text in sorted(stated.items())}
+
+
+def set_rate(partition: str, rate: Rate | None) -> dict[str, Rate]:
+    """Set a partition's rate per GPU-hour, or remove it; return all of them.
+
+    Raises:
+        InvalidValue: The name cannot be a partition's, or there is nothing to remove.
+    """
+    rates = read_rates()
+    if not partition.strip() or "," in partition or partition != partition.strip():
+        raise InvalidValue("PARTITION", partition, "the name of one partition")
+    if rate is None and partition not in rates:
+        known = ", ".join(rates) or "none has a rate"
+        raise InvalidValue("PARTITION", partition, f"a partition with a rate ({known})")
+    rates.pop(partition, None)
+    if rate is not None:
+        rates[partition] = rate
+    _write(rates)
+    return dict(sorted(rates.items()))
+
+
+def _write(rates: Mapping[str, Rate]) -> None:
+    """Put the file in place, whole."""
+    path = rates_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f".{NAME}.draft")
+    text = {name: str(rate) for name, rate in sorted(rates.items())}
+    draft.write_bytes(msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n")
+    draft.replace(path)

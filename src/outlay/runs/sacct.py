@@ -1,0 +1,188 @@
+"""What ``sacct --parsable2`` says about jobs: who used how many GPUs, where and when. Pure.
+
+The columns are found by their names in the first line, as https://slurm.schedmd.com/sacct.html has
+them. A job that was queued again stands there once per start (``--duplicates``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, tzinfo
+from typing import Final
+
+from outlay.clock import wall_ns_of
+from outlay.errors import Finding, InvalidValue
+from outlay.ledger import EndStatus
+
+REQUIRED: Final = ("JobID", "State", "Start", "End")
+COMMAND: Final = (
+    "sacct --parsable2 --allocations --duplicates --allusers --starttime=2026-10-01 "
+    "--endtime=2026-11-01 --format=JobID,JobIDRaw,JobName,User,Account,Partition,Cluster,State,"
+    "Start,End,AllocTRES,NodeList"
+)
+_NEVER: Final = ("Unknown", "None", "")
+_STATUS: Final[dict[str, EndStatus]] = {
+    "COMPLETED": "completed",
+    "CANCELLED": "terminated",
+    "TIMEOUT": "terminated",
+    "DEADLINE": "terminated",
+    "PREEMPTED": "preempted",
+    "NODE_FAIL": "preempted",
+    "BOOT_FAIL": "preempted",
+    "REQUEUED": "preempted",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stay:
+    """One start of a job, ``[start_ns, end_ns)`` in UTC."""
+
+    start_ns: int
+    end_ns: int
+    state: str
+
+    @property
+    def status(self) -> EndStatus:
+        """How it ended, in the words of a run log."""
+        return _STATUS.get(self.state, "failed")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SacctJob:
+    """A job and its starts, oldest first.
+
+    Attributes:
+        job: Slurm's own number of it, which a job's environment has as ``SLURM_JOB_ID``.
+        shown: The number as people see it: ``<array>_<place>``.
+        gpus: How many it had; 0 for a job without any.
+    """
+
+    job: str
+    shown: str
+    name: str
+    user: str
+    account: str
+    partition: str
+    cluster: str
+    nodes: str
+    gpu: str
+    gpus: int
+    stays: tuple[Stay, ...]
+
+    @property
+    def gpu_ns(self) -> int:
+        """GPUs times nanoseconds, the waits between two starts left out."""
+        return self.gpus * sum(stay.end_ns - stay.start_ns for stay in self.stays)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accounts:
+    """The jobs of a file, how many had not ended, and what is wrong with the rest."""
+
+    jobs: tuple[SacctJob, ...]
+    unfinished: int
+    findings: tuple[Finding, ...]
+
+
+def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Accounts:
+    """Return the jobs in the output of ``sacct --parsable2``.
+
+    Args:
+        text: The output, with its first line.
+        source: What findings call it.
+        zone: Of times without one; None for that of this machine.
+
+    Raises:
+        InvalidValue: The first line does not name the columns that are needed.
+    """
+    lines = text.splitlines()
+    columns = lines[0].split("|") if lines else []
+    if missing := [name for name in REQUIRED if name not in columns]:
+        expected = f"the columns {', '.join(missing)} in its first line; write it with: {COMMAND}"
+        raise InvalidValue("FILE", source, expected)
+    findings: list[Finding] = []
+    jobs: dict[tuple[str, str], list[SacctJob]] = {}
+    unfinished = 0
+    for number, line in enumerate(lines[1:], start=2):
+        try:
+            row = _row(line, columns)
+            job = None if row is None else _job(row, zone)
+        except ValueError as error:
+            findings.append(Finding(source=source, line=number, message=str(error)))
+            continue
+        if job is not None:
+            jobs.setdefault((job.cluster, job.job), []).append(job)
+        elif row is not None:
+            unfinished += row["End"] in _NEVER
+    merged = [_merged(starts) for starts in jobs.values()]
+    ordered = tuple(sorted(merged, key=lambda job: (job.stays[0].start_ns, job.shown)))
+    return Accounts(jobs=ordered, unfinished=unfinished, findings=tuple(findings))
+
+
+def _row(line: str, columns: Sequence[str]) -> dict[str, str] | None:
+    """Return a line by its columns; None for an empty one, and for a step of a job."""
+    if not line.strip():
+        return None
+    fields = line.split("|")
+    if len(fields) != len(columns):
+        raise ValueError(f"expected {len(columns)} fields, found {len(fields)}; it is left out")
+    row = dict(zip(columns, fields, strict=True))
+    return None if "." in row["JobID"] else row
+
+
+def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
+    """Return a job with its one start; None when it never ran, or still runs."""
+    if row["Start"] in _NEVER or row["End"] in _NEVER:
+        return None
+    start_ns, end_ns = _instant(row["Start"], zone), _instant(row["End"], zone)
+    if end_ns < start_ns:
+        raise ValueError(f"job {row['JobID']} ends before it starts; it is left out")
+    if end_ns == start_ns:
+        return None
+    gpu, gpus = read_gpus(row.get("AllocTRES", ""))
+    state = (row["State"].split() or [""])[0]  # CANCELLED by 1000
+    return SacctJob(
+        job=row.get("JobIDRaw") or row["JobID"], shown=row["JobID"],
+        name=row.get("JobName", ""), user=row.get("User", ""), account=row.get("Account", ""),
+        partition=row.get("Partition", ""), cluster=row.get("Cluster", ""),
+        nodes=row.get("NodeList", ""), gpu=gpu, gpus=gpus,
+        stays=(Stay(start_ns=start_ns, end_ns=end_ns, state=state),),
+    )  # fmt: skip
+
+
+def read_gpus(resources: str) -> tuple[str, int]:
+    """Return the model and the number of GPUs in ``cpu=8,gres/gpu:a100=4,gres/gpu=4,node=1``."""
+    counts = dict(_gpu_counts(resources))
+    typed = {name: count for name, count in counts.items() if name}
+    total = counts.get("", sum(typed.values()))
+    return "+".join(sorted(typed)), total
+
+
+def _gpu_counts(resources: str) -> Iterator[tuple[str, int]]:
+    for item in resources.split(","):
+        name, _, count = item.partition("=")
+        if name.split(":")[0] == "gres/gpu" and count.isdecimal():
+            yield name.partition(":")[2], int(count)
+
+
+def _merged(starts: Sequence[SacctJob]) -> SacctJob:
+    """Return one job for all its starts; what it was given is what the last one says."""
+    stays = sorted({stay for job in starts for stay in job.stays}, key=lambda stay: stay.start_ns)
+    last = max(starts, key=lambda job: job.stays[0].start_ns)
+    return SacctJob(
+        **{name: getattr(last, name) for name in SacctJob.__slots__ if name != "stays"},
+        stays=tuple(stays),
+    )
+
+
+def _instant(text: str, zone: tzinfo | None) -> int:
+    if text.isdecimal():  # SLURM_TIME_FORMAT=%s
+        return int(text) * 10**9
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no time such as 2026-10-03T12:00:00") from None
+    if moment.tzinfo is None:
+        moment = moment.astimezone() if zone is None else moment.replace(tzinfo=zone)
+    return wall_ns_of(moment)
