@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,9 @@ from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import PluginSink, open_sink
 from outlay.prices.sources.base import fetch
 from outlay.prices.sources.registry import sources_named
+from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.files import plan_file
+from outlay.sweep.sweeps import HowToRun, start
 from outlay.units import Money
 from plugin_packages import install
 from readings import goodput
@@ -149,3 +153,38 @@ def test_an_unknown_sink_is_told_of_those_that_packages_bring(
 def test_an_unknown_sink_where_no_package_brings_any_says_so() -> None:
     with pytest.raises(InvalidValue, match="a package that announces it"):
         open_sink(PluginSink("theirs"))
+
+
+AN_ENGINE = """
+from outlay.sweep.engines.process import ProcessEngine
+
+class Marked(ProcessEngine):
+    def submit(self, task):
+        (task.directory / "by-stranger").touch()
+        super().submit(task)
+
+entry = Marked
+"""
+
+
+def test_an_engine_of_another_package_runs_a_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path / "site", plugins.ENGINES, "ourcluster", AN_ENGINE, monkeypatch)
+    grid = tmp_path / "grid.json"
+    stated = {
+        "engine": "ourcluster", "arguments": "none", "entrypoint": ["true"],
+        "output_dir": str(tmp_path / "sweep"), "grid": [{"params": {"x": 1}}],
+    }  # fmt: skip
+    grid.write_text(json.dumps(stated))
+    result = start(plan_file(grid), None, HowToRun())
+    assert result.counts == {"completed": 1}
+    assert (result.root / "001_group01" / "by-stranger").exists()
+
+
+def test_an_unknown_engine_is_told_of_those_that_packages_bring(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, plugins.ENGINES, "ourcluster", AN_ENGINE, monkeypatch)
+    with pytest.raises(InvalidValue, match="ourcluster"):
+        engine_named("theircluster", tmp_path)

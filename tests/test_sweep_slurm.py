@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +18,10 @@ from command_line import outlay
 from outlay.budget.document import read_document
 from outlay.clock import SYSTEM
 from outlay.runs.figures import RunFigures, RunFollower
+from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.slurm.batches import read_batches
+from outlay.sweep.engines.slurm.engine import SlurmEngine
+from outlay.sweep.engines.slurm.options import SlurmOptions
 from outlay.sweep.engines.slurm.times import read_times
 from outlay.sweep.files import plan_file
 from outlay.sweep.journal import read_events
@@ -335,3 +340,69 @@ TIMES = {
 def without_times(row: dict[str, str]) -> dict[str, str]:
     """Return what a summary says of a run, but for how long that took and so what it cost."""
     return {name: value for name, value in row.items() if name not in TIMES}
+
+
+# -- what a cluster is asked for ------------------------------------------------------------
+
+
+def held_task(engine: SlurmEngine, tmp_path: Path, number: int, **options: Any) -> str:
+    """Submit a job that waits until somebody releases it, which nobody does."""
+    directory = tmp_path / f"run{number}"
+    directory.mkdir()
+    ticket = engine.new_ticket(directory.name)
+    engine.submit(
+        Task(
+            name=directory.name, ticket=ticket, command=("true",), env=dict(os.environ),
+            cwd=tmp_path, directory=directory, log=directory / "log",
+            options=SlurmOptions(extra={"hold": True}, **options),
+        )
+    )  # fmt: skip
+    return ticket
+
+
+def test_arrays_are_no_larger_than_the_cluster_lets_them_be(slurm: Cluster, tmp_path: Path) -> None:
+    engine = SlurmEngine(tmp_path)
+    engine.allow(4)
+    for number in range(23):  # MaxArraySize is 21.
+        held_task(engine, tmp_path, number)
+    engine.wait(0)
+    assert sorted(len(batch.tickets) for batch in read_batches(tmp_path)) == [2, 21]
+    first, second = sorted(read_batches(tmp_path), key=lambda batch: int(batch.job))
+    shown = slurm.run("scontrol", "show", "job", first.job).stdout
+    assert "ArrayTaskThrottle=4" in shown
+    waiting = slurm.run("scontrol", "show", "job", second.job).stdout
+    assert f"afterany:{first.job}" in waiting
+
+
+@pytest.mark.usefixtures("slurm")
+def test_no_more_jobs_are_submitted_at_once_than_the_grid_allows(tmp_path: Path) -> None:
+    engine = SlurmEngine(tmp_path)
+    tickets = [held_task(engine, tmp_path, number, max_submit=2) for number in range(3)]
+    engine.wait(0)
+    assert (sum(len(b.tickets) for b in read_batches(tmp_path)), engine.all_submitted()) == (
+        2,
+        False,
+    )
+    engine.cancel(tickets[0])
+
+    def handed_over() -> bool:
+        engine.wait(0.05)
+        return engine.all_submitted()
+
+    until(handed_over, lambda: "the third never reached Slurm")
+    assert sum(len(batch.tickets) for batch in read_batches(tmp_path)) == 3
+
+
+@pytest.mark.usefixtures("slurm")
+def test_secrets_reach_the_program_and_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_API_KEY", "s3cr3t-from-env")
+    script = "printenv HF_TOKEN MY_API_KEY | md5sum"
+    result = run_grid(tmp_path, shell(script), env={"HF_TOKEN": "t0k3n-in-grid"})
+    expected = hashlib.md5(b"t0k3n-in-grid\ns3cr3t-from-env\n").hexdigest()
+    assert (result.root / FIRST / "sweep.log").read_text() == f"{expected}  -\n"
+    files = [path for path in result.root.rglob("*") if path.is_file()]
+    written = b"".join(path.read_bytes() for path in files)
+    assert b"t0k3n-in-grid" not in written
+    assert b"s3cr3t-from-env" not in written

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.clock import SYSTEM
+from outlay.clock import SYSTEM, utc_datetime
 from outlay.errors import Finding, InvalidValue
 from outlay.runs.partition_rates import read_rates
 from outlay.runs.sacct import Accounts, read_accounts
@@ -72,7 +72,7 @@ def _doubts(file: Path, accounts: Accounts, done: Imported) -> list[Finding]:
         for name in done.unpriced
     ]
     if accounts.unfinished:
-        messages.append(f"{accounts.unfinished} jobs have not ended; import them again later")
+        messages.append(f"not ended yet: {accounts.unfinished}; import again later")
     return [Finding(source=str(file), message=text, severity="warning") for text in messages]
 
 
@@ -110,4 +110,6 @@ def _print(rows: list[dict[str, object]], done: Imported) -> None:
     console.print(table)
     recorded = f"; {done.recorded} had recorded themselves" if done.recorded else ""
     console.print(f"\nRegistered {len(done.jobs)} jobs{recorded}.", soft_wrap=True)
-    console.print("Share them out with: outlay cost allocate --by user --month 2026-10")
+    if done.jobs:
+        month = f"{utc_datetime(done.jobs[-1].stays[-1].end_ns):%Y-%m}"
+        console.print(f"Share them out with: outlay cost allocate --by user --month {month}")

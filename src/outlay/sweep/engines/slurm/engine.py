@@ -256,6 +256,8 @@ class SlurmEngine:
         if ended is None:
             known.over_ns = None
             return None
+        if known.told and ended.how == "lost":
+            return Ended(how="exited", asked=True, elapsed_ns=ended.elapsed_ns)
         now_ns = self._clock.monotonic_ns()
         known.over_ns = known.over_ns or now_ns
         if may_be_late(known.look, exits) and now_ns - known.over_ns < LATE_WORD_NS:

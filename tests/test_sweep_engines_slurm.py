@@ -1,0 +1,401 @@
+"""What the Slurm engine is made of, without a cluster: options, answers, ends, times, secrets."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outlay.errors import InvalidValue, MissingExtra
+from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.exits import ExitRecord
+from outlay.sweep.engines.slurm.allocation import Allocation, rendezvous_port
+from outlay.sweep.engines.slurm.ends import conclude, may_be_late
+from outlay.sweep.engines.slurm.engine import SlurmEngine
+from outlay.sweep.engines.slurm.options import Request, SlurmOptions, parameters
+from outlay.sweep.engines.slurm.queue import JobLook, read_array_size, read_sacct, read_squeue
+from outlay.sweep.engines.slurm.spec import opened_command, read_spec, spec_path, write_spec
+from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
+from outlay.sweep.engines.slurm.times import Moment, Times, What, give_sign, note, read_times
+from outlay.sweep.errors import InvalidGrid
+from outlay.sweep.files import plan_file
+from outlay.sweep.plan import Plan
+from outlay.units import Duration
+
+NS = 10**9
+HOUR = Duration(3600 * NS)
+
+
+# -- options --------------------------------------------------------------------------------
+
+
+def plan(tmp_path: Path, **more: Any) -> Plan:
+    path = tmp_path / "grid.json"
+    grid = {"engine": "slurm", "grid": [{"params": {"x": 1}}], **more}
+    path.write_text(json.dumps(grid, indent=0))
+    return plan_file(path)
+
+
+def test_an_entrys_options_come_on_top_of_the_grids(tmp_path: Path) -> None:
+    shared = {"partition": "gpu", "time": "4h", "extra": {"qos": "low"}}
+    own = {"partition": "big", "extra": {"mem": "16G", "exclusive": True}}
+    (run,) = plan(tmp_path, slurm=shared, grid=[{"params": {}, "slurm": own}]).runs
+    options = run.settings.slurm
+    assert (options.partition, options.time) == ("big", Duration(4 * HOUR.ns))
+    assert options.extra == {"qos": "low", "mem": "16G", "exclusive": True}
+
+
+@pytest.mark.parametrize(
+    ("slurm", "message"),
+    [
+        ({"partitoin": "gpu"}, "unknown key 'partitoin'"),
+        ({"time": "30s"}, "a minute or more"),
+        ({"extra": {"array": "0-3"}}, "that outlay does not set"),
+        ({"extra": {"two words": 1}}, "a long option of sbatch"),
+        ({"requeues": -1}, "0 or more"),
+        ({"max_submit": 0}, "1 or more"),
+        ({"gres": 4}, "a non-empty text"),
+    ],
+)
+def test_a_wrong_option_is_named_with_its_line(
+    tmp_path: Path, slurm: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidGrid, match=message) as raised:
+        plan(tmp_path, slurm=slurm)
+    assert raised.value.findings[0].line is not None
+
+
+def asked(nodes: int = 1, processes: int = 1, most_ns: int | None = None, **options: Any) -> Any:
+    request = Request(
+        options=SlurmOptions(**options), nodes=nodes, processes=processes, most_ns=most_ns
+    )
+    return parameters(request, name="b", jobs=None, after=None)
+
+
+def test_one_task_per_node_and_a_gpu_for_each_process() -> None:
+    told = asked(nodes=2, processes=4, gres="gpu:a100")
+    assert (told["nodes"], told["ntasks_per_node"], told["gres"]) == (2, 1, "gpu:a100:4")
+
+
+@pytest.mark.parametrize(("gres", "expected"), [("gpu:2", "gpu:2"), ("", None), ("gpu", "gpu:8")])
+def test_a_number_that_is_stated_stays(gres: str, expected: str | None) -> None:
+    assert asked(processes=8, gres=gres)["gres"] == expected
+
+
+def test_without_a_stated_time_a_job_gets_its_timeout_and_the_notice() -> None:
+    assert asked(most_ns=HOUR.ns)["time"] == 60 + 2 + 1
+    assert asked(most_ns=HOUR.ns, time=Duration(2 * HOUR.ns))["time"] == 120
+    assert asked()["time"] is None
+
+
+def test_how_many_may_run_at_once_holds_over_arrays() -> None:
+    request = Request(options=SlurmOptions(), nodes=1, processes=1, most_ns=None)
+    told = parameters(request, name="b", jobs=3, after="17")
+    assert (told["array_parallelism"], told["dependency"]) == (3, "afterany:17")
+
+
+def test_several_processes_are_started_by_torchrun_and_one_is_not(tmp_path: Path) -> None:
+    alone, several = plan(tmp_path, grid=[{"params": {"world_size": [1, 2]}}]).runs
+    assert (alone.by_torchrun, several.by_torchrun) == (False, True)
+    (stated,) = plan(tmp_path, launcher="torchrun").runs
+    assert stated.by_torchrun
+
+
+def test_a_grid_without_a_price_takes_its_partitions_rate(
+    tmp_path: Path, private_home: Path
+) -> None:
+    (private_home / "rates.json").write_text('{"gpu": "1.20 USD/h"}')
+    (run,) = plan(tmp_path, slurm={"partition": "gpu"}).runs
+    assert str(run.settings.price) == "1.20 USD/h"
+    (stated,) = plan(tmp_path, slurm={"partition": "gpu"}, price="2 USD/h").runs
+    assert str(stated.settings.price) == "2.00 USD/h"
+    (elsewhere,) = plan(tmp_path, slurm={"partition": "other"}).runs
+    assert elsewhere.settings.price is None
+
+
+# -- what Slurm says ------------------------------------------------------------------------
+
+
+def test_squeues_answer_is_read_by_batch_and_place() -> None:
+    text = "b|4|2|RUNNING|None|n1\nb|4|3|PENDING|Priority|\nc|9|N/A|FAILED|NonZeroExitCode|n2\n?\n"
+    looks = read_squeue(text)
+    assert looks["b", 2] == JobLook(job="4_2", state="RUNNING", reason="None", nodes="n1")
+    assert looks["b", 3].reason == "Priority"
+    assert looks["c", 0].job == "9"
+    assert len(looks) == 3
+
+
+def test_sacct_speaks_of_whole_jobs_and_has_the_last_word_on_requeued_ones() -> None:
+    text = (
+        "b|4_2|PREEMPTED\nb|4_2|COMPLETED\nb|4_[3-9]|PENDING\nc|9|CANCELLED by 1000\nx|9.batch|Z\n"
+    )
+    looks = read_sacct(text)
+    assert {key: look.state for key, look in looks.items()} == {
+        ("b", 2): "COMPLETED", ("c", 0): "CANCELLED",
+    }  # fmt: skip
+
+
+def test_the_largest_array_is_read_from_the_configuration() -> None:
+    assert read_array_size("MaxArraySize            = 21\nMaxJobCount = 10000\n") == 21
+    assert read_array_size("") == 1001
+
+
+@pytest.mark.parametrize(
+    ("said", "later"),
+    [
+        ("Batch job submission failed: Unable to contact slurm controller (connect failure)", True),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time)", True),
+        ("Batch job submission failed: Socket timed out on send/recv operation", True),
+        ("Batch job submission failed: Invalid partition name specified", False),
+        ("Batch job submission failed: Invalid account or account/partition combination", False),
+    ],
+)
+def test_what_may_go_through_later_is_told_from_what_never_will(said: str, later: bool) -> None:
+    assert NotTaken(f"sbatch: error: {said}").later is later
+
+
+# -- how a job ended ------------------------------------------------------------------------
+
+
+def times(*marks: tuple[What, int], sign: int = 0) -> Times:
+    moments, restart = [], -1
+    for what, second in marks:
+        restart += what == "started"
+        moments.append(Moment(ticket="t", restart=restart, what=what, t_ns=second * NS))
+    return Times(moments=moments, sign_ns=sign * NS)
+
+
+RAN = times(("started", 10), ("ended", 15))
+
+
+def record(code: int = 0, **more: Any) -> ExitRecord:
+    return ExitRecord(ticket="t", returncode=code, **more)
+
+
+def look(state: str) -> JobLook:
+    return JobLook(job="1", state=state)
+
+
+@pytest.mark.parametrize(
+    ("state", "exits", "expected"),
+    [
+        ("RUNNING", [], None),
+        ("PENDING", [record(-15, asked=True)], None),
+        ("RUNNING", [record(0)], ("exited", 0, False, "")),
+        ("COMPLETED", [record(0)], ("exited", 0, False, "")),
+        ("FAILED", [record(3)], ("exited", 3, False, "")),
+        (None, [record(-9)], ("exited", -9, False, "")),
+        ("CANCELLED", [record(-15, asked=True)], ("exited", -15, True, "cancelled in Slurm")),
+        (None, [record(-15, asked=True)], ("exited", -15, True, "")),
+        ("CANCELLED", [], ("exited", None, True, "cancelled in Slurm")),
+        ("PREEMPTED", [record(-15, asked=True)], ("preempted", None, False, "preempted")),
+        ("PREEMPTED", [], ("preempted", None, False, "preempted")),
+        ("NODE_FAIL", [], ("preempted", None, False, "a node failed")),
+        ("TIMEOUT", [record(-15, asked=True)], ("exited", -15, False, "time limit")),
+        ("OUT_OF_MEMORY", [], ("exited", None, False, "out of memory")),
+        (None, [], ("lost", None, False, "left no word")),
+        ("FAILED", [record(127, reason="could not be started: No such file")],
+         ("not_started", None, False, "No such file")),
+        # A node that failed by itself decides, though the first was told to end because of it.
+        ("FAILED", [record(-15, asked=True), record(1)], ("exited", 1, False, "")),
+    ],
+)  # fmt: skip
+def test_an_end_is_told_by_slurm_and_the_job_together(
+    state: str | None, exits: list[ExitRecord], expected: tuple[str, int | None, bool, str] | None
+) -> None:
+    ended = conclude(None if state is None else look(state), exits, RAN)
+    if expected is None:
+        assert ended is None
+        return
+    assert ended is not None
+    assert (ended.how, ended.returncode, ended.asked) == expected[:3]
+    assert expected[3] in ended.reason
+    assert ended.elapsed_ns == 5 * NS
+
+
+def test_the_end_of_an_earlier_start_is_not_the_end() -> None:
+    twice = times(("started", 10), ("ended", 15), ("started", 20), sign=22)
+    ended = conclude(look("NODE_FAIL"), [record(-15, asked=True, restart=0)], twice)
+    assert ended == Ended(
+        how="preempted", elapsed_ns=7 * NS,
+        reason="a node failed, and this cluster does not queue it again",
+    )  # fmt: skip
+
+
+def test_a_word_that_may_be_on_its_way_is_waited_for() -> None:
+    assert may_be_late(look("COMPLETED"), [])
+    assert may_be_late(None, [])
+    assert not may_be_late(look("COMPLETED"), [record()])
+    assert not may_be_late(look("CANCELLED"), [])
+
+
+# -- when a job ran -------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 1000), max_size=20), st.booleans())
+def test_a_job_ran_while_it_ran_and_never_while_it_waited(gaps: list[int], closed: bool) -> None:
+    """Waits and runs alternate; the oracle adds up every second one."""
+    second, ran_s, marks = 0, 0, list[tuple[What, int]]()
+    for place, gap in enumerate(gaps):
+        second += gap
+        if place % 2:
+            ran_s += gap
+        marks.append(("ended" if place % 2 else "started", second))
+    found = times(*marks, sign=second if closed else second + 7)
+    running = len(gaps) % 2 == 1
+    assert found.ran_ns() == (ran_s + (7 if running and not closed else 0)) * NS
+    assert (found.running_since_ns is not None) == running
+
+
+def test_a_start_that_left_no_end_lasted_until_its_last_sign_of_life(tmp_path: Path) -> None:
+    note(tmp_path, Moment(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    give_sign(tmp_path, 14 * NS)
+    assert read_times(tmp_path, "t").ran_ns() == 4 * NS
+    assert read_times(tmp_path, "t").ran_ns(now_ns=20 * NS) == 10 * NS
+    assert read_times(tmp_path, "another").ran_ns() == 0
+
+
+def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
+    note(tmp_path, Moment(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    with (tmp_path / "slurm_times.jsonl").open("ab") as stream:
+        stream.write(b'{"ticket": "t", "resta')
+    assert read_times(tmp_path, "t").starts == 1
+
+
+# -- what a job is told ---------------------------------------------------------------------
+
+
+def test_a_spec_holds_no_secret_and_the_node_puts_it_back(tmp_path: Path) -> None:
+    here = {"HOME": "/h", "LEFT_OUT": "1"}
+    env = {"HOME": "/h", "HF_TOKEN": "t0k3n-secret", "PLAIN": "x", "DB": "pg://u:hunter22@host"}
+    task = Task(
+        name="run", ticket="slurm/run/abc", command=("train", "--token=t0k3n-secret"), env=env,
+        cwd=tmp_path, directory=tmp_path, log=tmp_path / "log",
+    )  # fmt: skip
+    secret = write_spec(task, here)
+    path = spec_path(tmp_path, task.ticket)
+    assert secret == {"HF_TOKEN": "t0k3n-secret", "DB": "pg://u:hunter22@host"}
+    assert b"t0k3n" not in path.read_bytes()
+    assert b"hunter22" not in path.read_bytes()
+    spec = read_spec(path)
+    assert (spec.env, spec.dropped) == ({"PLAIN": "x"}, ["LEFT_OUT"])
+    assert opened_command(spec, env) == ["train", "--token=t0k3n-secret"]
+
+
+# -- where a job is -------------------------------------------------------------------------
+
+
+@given(st.integers(1, 10**9), st.integers(1, 11_000))
+def test_jobs_that_run_side_by_side_meet_on_ports_of_their_own(job: int, apart: int) -> None:
+    assert rendezvous_port(job, 0) != rendezvous_port(job + apart, 0)
+    assert rendezvous_port(job, 0) != rendezvous_port(job, 1)
+    assert 20_000 <= rendezvous_port(job, 3) < 32_000
+
+
+def test_a_node_knows_its_place_and_tells_torchrun() -> None:
+    place = Allocation(job="5", restart=0, rank=1, nodes=2, node="n2", address="n1")
+    told = place.variables()
+    assert (told["PET_NNODES"], told["PET_NODE_RANK"]) == ("2", "1")
+    assert (told["PET_MASTER_ADDR"], told["PET_MASTER_PORT"]) == ("n1", "20005")
+    assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("n1", "20005")
+
+
+# -- where there is no cluster --------------------------------------------------------------
+
+
+def test_a_machine_without_slurm_says_where_to_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(NoSlurm, match="login node"):
+        SlurmEngine(tmp_path)
+
+
+def test_without_submitit_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingExtra, match="slurm"):
+        SlurmEngine(tmp_path)
+
+
+# -- a scheduler that says no ---------------------------------------------------------------
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Slurm's commands as scripts: squeue knows nothing, sbatch says what a test writes."""
+    directory = tmp_path / "bin"
+    directory.mkdir()
+    for name in ("squeue", "scancel", "scontrol", "srun", "sacct"):
+        write_script(directory / name, "exit 0")
+    monkeypatch.setenv("PATH", f"{directory}:{os.environ['PATH']}")
+    return directory
+
+
+def write_script(path: Path, script: str) -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def submit_one(engine: SlurmEngine, tmp_path: Path) -> str:
+    (tmp_path / "run").mkdir()
+    ticket = engine.new_ticket("run")
+    engine.submit(
+        Task(
+            name="run", ticket=ticket, command=("true",), env=dict(os.environ), cwd=tmp_path,
+            directory=tmp_path / "run", log=tmp_path / "run" / "log",
+        )
+    )  # fmt: skip
+    engine.wait(0)
+    return ticket
+
+
+def test_what_slurm_will_never_take_could_not_be_started(commands: Path, tmp_path: Path) -> None:
+    write_script(commands / "sbatch", "echo 'Invalid partition name specified' >&2; exit 1")
+    engine = SlurmEngine(tmp_path)
+    ended = engine.poll(submit_one(engine, tmp_path))
+    assert ended is not None
+    assert ended.how == "not_started"
+    assert "Invalid partition name" in ended.reason
+
+
+def test_what_slurm_will_take_later_is_kept_for_later(commands: Path, tmp_path: Path) -> None:
+    write_script(commands / "sbatch", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    engine = SlurmEngine(tmp_path)
+    ticket = submit_one(engine, tmp_path)
+    assert engine.poll(ticket) is None
+    assert not engine.all_submitted()
+    engine.cancel(ticket)
+    assert engine.poll(ticket) == Ended(how="exited", asked=True, reason="never reached Slurm")
+
+
+def test_a_refusal_that_was_none_is_found_out_by_name(commands: Path, tmp_path: Path) -> None:
+    """The answer was lost on its way, but the queue has the job."""
+    write_script(commands / "sbatch", "echo 'Socket timed out' >&2; exit 1")
+    write_script(commands / "squeue", 'echo "${5#--name=}|77|N/A|PENDING|Priority|"')
+    engine = SlurmEngine(tmp_path)
+    ticket = submit_one(engine, tmp_path)
+    assert engine.all_submitted()
+    assert engine.poll(ticket) is None
+
+
+@pytest.mark.parametrize("name", ["teleport", 3])
+def test_an_unknown_engine_is_refused_with_the_names_of_those_there_are(
+    tmp_path: Path, name: object
+) -> None:
+    with pytest.raises(InvalidGrid, match="process, slurm, torchrun"):
+        plan(tmp_path, engine=name)
+
+
+def test_an_impossible_notice_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import outlay
+
+    monkeypatch.setenv("OUTLAY_NOTICE", "SIGNOTHING")
+    with pytest.raises(InvalidValue, match="OUTLAY_NOTICE"):
+        outlay.run("m", dir=tmp_path / "run")
