@@ -128,9 +128,11 @@ class _Show:
         result = self._sweep(mishaps)
         for run in result.of_status("skipped"):
             self._say(f"{run}: refused by the ceiling of {self._stakes.ceiling}.")
-        self._say(f"{self._killed}: killed with SIGKILL; it went on from its last checkpoint.")
-        self._say(f"{self._preempted}: its machine was wanted back; it saved, left, and went on.")
         states = result.manifest.states
+        for mishap in mishaps.planned:
+            after = f"{states[mishap.run].attempts} attempts, going on from its last checkpoint"
+            what = f"got {mishap.number.name}; {after}" if mishap.happened else "ended too early"
+            self._say(f"{mishap.run}: {what}.")
         self.said["counts"] = result.counts
         self.said["attempts"] = {run: state.attempts for run, state in states.items()}
 
