@@ -1,4 +1,4 @@
-"""``outlay.run()``: one call that records a training, prices it, and stops it where it must.
+"""The Run: one attempt of one run, from inside the training process.
 
 The Run is what a training script holds. It owns the attempt's begin and end; what happens in
 between is the Recorder's.
@@ -11,9 +11,8 @@ import os
 import signal
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -24,14 +23,9 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
 from outlay.ledger import (
     SUPERVISOR,
-    AttemptStarted,
     EndStatus,
-    Price,
-    RunIdentity,
     SegmentId,
     SegmentWriter,
-    claim_identity,
-    last_committed_step,
     ledger_dir,
 )
 from outlay.record import Recorder, Span, StepTimer, facts
@@ -40,10 +34,9 @@ from outlay.record.meters.steps import StepMeters
 from outlay.record.recorder import Count, NullWriter, Writer
 from outlay.runs.figures import RunFollower
 from outlay.runs.heartbeat import Heartbeat
-from outlay.runs.inbox import leave_notice
-from outlay.runs.options import Arguments, Options, gpu_count, parse_price, resolve
+from outlay.runs.opening import budget_gate, claim, guard_gates, header_of, outcome_of, rate_of
+from outlay.runs.options import Options, gpu_count, parse_price
 from outlay.runs.signals import TerminationWatch
-from outlay.units import Rate
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
@@ -53,64 +46,6 @@ if TYPE_CHECKING:
     from outlay.runs.preemption import PreemptionGate
 
 Batch = TypeVar("Batch")
-
-
-def run(
-    model: str,
-    *,
-    dir: Path | str | None = None,
-    name: str | None = None,
-    gpu: str | None = None,
-    gpus: int | None = None,
-    price: object = None,
-    stopped_price: object = None,
-    tags: Mapping[str, str] | None = None,
-    heartbeat: object = None,
-    budget: object = None,
-    guard: object = None,
-    clock: Clock = SYSTEM,
-) -> Run:
-    """Start (or go on with) a run, to be used in a ``with`` statement.
-
-    What is left out comes from the environment: ``OUTLAY_RUN_DIR``, ``OUTLAY_PRICE``,
-    ``OUTLAY_GPUS``, ``OUTLAY_BUDGET``, ``OUTLAY_HOLD``. ``OUTLAY_DISABLED=1`` makes all of it a
-    no-op.
-
-    Args:
-        model: What is trained.
-        dir: Where the run log goes; reopening one is a new attempt of the same run.
-        name: What to call the run; default: the model.
-        gpu: The GPU model; default: what the driver says.
-        gpus: How many GPUs the whole run uses; default: the world size.
-        price: Per GPU-hour, such as ``"1.50 USD/h"``; without one, money reads "no price".
-        stopped_price: Per GPU-hour while the machine is stopped between attempts.
-        tags: Whatever costs are to be allocated by, such as ``{"team": "nlp"}``.
-        heartbeat: Records a sign of life this often in the background, such as ``"30s"``.
-        budget: Where the run stops, such as ``outlay.iso_cost("5 USD")`` or ``"iso_time=2h"``.
-        guard: Whose ceiling it may not pass: a ``BudgetGuard``, or the path of a spend log.
-        clock: The clocks to use.
-
-    Raises:
-        InvalidValue: An argument or a setting cannot be used.
-        Refused: The budget limits what nothing here can measure, or the guard has no room.
-        RunInUse: A live process records this rank of this run already.
-    """
-    if model is None:
-        raise InvalidValue("model", model, "a non-empty name")
-    arguments = Arguments(
-        model=model,
-        dir=dir,
-        name=name,
-        gpu=gpu,
-        gpus=gpus,
-        price=price,
-        stopped_price=stopped_price,
-        tags=tags,
-        heartbeat=heartbeat,
-        budget=budget,
-        guard=guard,
-    )
-    return Run(resolve(arguments, os.environ, clock.wall_ns()), clock)
 
 
 class Run:
@@ -134,17 +69,23 @@ class Run:
         self.run_id = uuid.uuid4().hex
         self.resume_step = 0
         writer: Writer = NullWriter()
-        self._budget_gate = self._new_budget_gate(about, clock)
-        self._guard_gate, joint = self._new_guard_gate(about, clock)
-        header = self._header(about)
+        self._budget_gate: BudgetGate | None = None
+        self._guard_gate: GuardGate | None = None
+        joint: JointGuard | None = None
+        if not self._disabled:
+            self._budget_gate = budget_gate(options, about, clock)
+            self._guard_gate, joint = guard_gates(options, about, clock)
+        header = header_of(options, about, self._start_ns)
         segment = SegmentId(self._start_ns, about.rank, about.host, about.pid)
         if not self._disabled:
             try:
-                self._claim(about)
+                place = claim(options, about, self.run_id, self._start_ns)
             except BaseException:
                 if self._guard_gate is not None:
                     self._guard_gate.abandon("the run did not start")
                 raise
+            self.run_id, self._lock = place.run_id, place.lock
+            self.resume_step = place.resume_step
             header = msgspec.structs.replace(header, run_id=self.run_id)
             writer = SegmentWriter(ledger_dir(self.dir) / segment.file_name, header, clock)
             writer.sync()
@@ -226,7 +167,7 @@ class Run:
             self._price = new_price
             self._recorder.price_changed(new_price, self._gpus)
             if self._guard_gate is not None:
-                self._guard_gate.change_rate(self._rate(new_price))
+                self._guard_gate.change_rate(rate_of(new_price, self._gpus))
 
     def set_slices(self, active: int, total: int, available: int | None = None) -> None:
         """Record how many of an elastic run's ``total`` slices train from now on.
@@ -331,7 +272,7 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        status, reason = _outcome(error)
+        status, reason = outcome_of(error)
         self.close(status, reason)
 
     def close(
@@ -357,35 +298,6 @@ class Run:
         if self._lock is not None:
             self._lock.release()
 
-    def _claim(self, about: facts.Facts) -> None:
-        """Take the directory for this rank, and learn where the run left off."""
-        proposal = RunIdentity(
-            run_id=self.run_id,
-            model=self.options.model,
-            name=self.options.name,
-            created_ns=self._start_ns,
-        )
-        holder = f"pid {about.pid}" + (f" on {about.host}" if about.host else "")
-        try:
-            self.run_id = claim_identity(self.dir, proposal).run_id
-            self._lock = RankLock(ledger_dir(self.dir), about.rank, holder=holder)
-        except OSError:
-            pass  # The segment writer meets the same trouble, says so, and keeps trying.
-        committed = last_committed_step(self.dir)
-        self.resume_step = 0 if committed is None else committed + 1
-        if about.rank <= 0:
-            leave_notice(self.run_id, self.dir)
-
-    def _new_budget_gate(self, about: facts.Facts, clock: Clock) -> BudgetGate | None:
-        """Return what enforces the budget; a supervisor leaves that to what it supervises."""
-        if self.options.budget is None or self._disabled or about.rank == SUPERVISOR:
-            return None
-        from outlay.budget.gate import BudgetGate
-
-        return BudgetGate(
-            self.options.budget, self.dir, rank=about.rank, price=self.options.price, clock=clock
-        )
-
     def _preemption_gate(self) -> PreemptionGate:
         """Return what ends the loop after a scheduler's notice, attached when first wanted."""
         if self._preemption is None:
@@ -394,43 +306,6 @@ class Run:
             self._preemption = PreemptionGate(self._rank, self.preempted)
             self._recorder.gates.append(self._preemption)
         return self._preemption
-
-    def _new_guard_gate(
-        self, about: facts.Facts, clock: Clock
-    ) -> tuple[GuardGate | None, JointGuard | None]:
-        """Return what keeps the money, on rank 0 alone, and what stops all ranks together."""
-        price, asked = self.options.price, self.options.guard
-        guarded = asked is not None or (price is not None and os.environ.get("OUTLAY_HOLD"))
-        if not guarded or self._disabled or about.rank == SUPERVISOR:
-            return None, None
-        from outlay.guard.gate import GuardGate, read_guarding
-        from outlay.runs.guarding import JointGuard
-
-        if about.rank != 0:
-            return None, JointGuard(None, clock=clock)
-        guarding = read_guarding(asked, os.environ, priced=price is not None, clock=clock)
-        assert guarding is not None
-        assert price is not None
-        gate = GuardGate(guarding, self._rate(price), self.options.name, os.environ, clock=clock)
-        return gate, JointGuard(gate, clock=clock)
-
-    def _rate(self, price: Price) -> Rate:
-        """Return what the whole run costs per hour."""
-        return Rate(price.micros_per_hour * self._gpus, price.currency)
-
-    def _header(self, about: facts.Facts) -> AttemptStarted:
-        options = self.options
-        return AttemptStarted(
-            t_ns=self._start_ns,
-            model=options.model,
-            name=options.name,
-            tags=options.tags,
-            gpu=options.gpu,
-            gpus=options.gpus,
-            price=options.price,
-            stopped_price=options.stopped_price,
-            **{name: getattr(about, name) for name in facts.Facts.__slots__},
-        )
 
     def _on_sigterm(self, dies: bool) -> None:  # noqa: FBT001 - a callback's only argument
         self._signalled = True
@@ -449,18 +324,5 @@ class Run:
     def _close_at_exit(self) -> None:
         """The script ended without closing the run; the interpreter knows how."""
         error: Any = getattr(sys, "last_value", None)
-        status, reason = _outcome(error)
+        status, reason = outcome_of(error)
         self.close(status, reason)
-
-
-def _outcome(error: BaseException | None) -> tuple[EndStatus, str]:
-    """Return how an attempt ended; of an error only its type, since its text may hold a secret."""
-    match error:
-        case None | GeneratorExit():
-            return "completed", ""
-        case KeyboardInterrupt():
-            return "interrupted", "KeyboardInterrupt"
-        case SystemExit(code=None | 0):
-            return "completed", ""
-        case _:
-            return "failed", type(error).__name__
