@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,8 +60,10 @@ def planning(directory: Path) -> None:
         path = directory / "grid.yaml"
         path.write_text(text)
         assert len(plan_file(path).runs) == PLANNED
-        seconds = best_of(3, lambda path=path: plan_file(path))
-        print(f"plan {PLANNED} runs {what}: {seconds:.2f} s (limit 2 s)")
+        begun = time.process_time()
+        seconds = best_of(6, lambda path=path: plan_file(path))
+        busy = (time.process_time() - begun) / 6
+        print(f"plan {PLANNED} runs {what}: {seconds:.2f} s, {busy:.2f} s of CPU (limit 2 s)")
         peer = timing.Figure("the promised 2 s", 2.0)
         timing.row(f"plan {PLANNED:,} runs {what}", seconds, peer, unit="s", least=1)
 
