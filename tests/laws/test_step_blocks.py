@@ -193,7 +193,7 @@ def test_every_flipped_bit_of_a_line_is_one_complaint_about_it() -> None:
 
 
 def test_a_usual_log_is_read_in_bulk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_blocks, "_FEW", 64)
+    monkeypatch.setattr(step_blocks, "_FEW", 256)
     block = b"".join(usual_lines(5000))
     records = decode_steps(block).records
     assert isinstance(records, StepBlock)

@@ -19,7 +19,7 @@ from outlay.goodput.steps import StepColumns, Usage
 from outlay.ledger import Gap, Record, Step
 from outlay.ledger.codec import Decoded, decode_block
 
-_FEW = 64  # So few lines are read faster one by one.
+_FEW = 256  # So few lines are read faster one by one.
 _MOST_SHAPES = 16  # Of one length, in one block.
 _KIND = b',"kind":"step",'
 _KIND_BEFORE = 64
@@ -175,10 +175,13 @@ def _alike(lines: _Lines, places: Ints) -> tuple[list[_Alike], Ints]:
         shape = None if first is None else shape_of(lines.text(first))
         if shape is None:
             break
-        fits, alike = shape.read(lines.rows(places, shape.width))
+        rows = lines.rows(places, shape.width)
+        fits = shape.fit(rows)
+        good, alike = shape.read(rows if fits.all() else rows[fits])
         if not len(alike):
             break
-        found.append(_Alike(places[fits], alike))
+        found.append(_Alike(places[fits][good], alike))
+        fits[fits] = good
         places = places[~fits]
     return found, places
 

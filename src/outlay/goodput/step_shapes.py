@@ -11,6 +11,7 @@ each digit adds by its value and its distance from the end. Four digits are look
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from zlib import crc32
@@ -34,6 +35,7 @@ _CRC_OFFSET = len(b',"crc":"')
 _TOO_LARGE = 922  # The first three of 19 digits, from which on 64 bits may not hold them.
 _BODY = re.compile(rb'\{"v":1,"seq":[0-9]{1,19},"kind":"step"(?:,"[a-z_]+":[0-9]{1,19})+')
 _NUMBER = re.compile(rb',"([a-z_]+)":([0-9]+)')
+_POWERS = 10 ** (_GROUP * np.arange(5, dtype=np.int64))
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype="<u2")
 
 
@@ -46,9 +48,24 @@ class _Number:
     groups: range
 
     @property
+    def digits(self) -> int:
+        """How many digits it has."""
+        return self.end - self.start
+
+    @property
     def leading(self) -> int:
         """How many digits the first group has."""
-        return (self.end - self.start - 1) % _GROUP + 1
+        return (self.digits - 1) % _GROUP + 1
+
+    @property
+    def least(self) -> int:
+        """The least that the first group may be: no zero stands in front of other digits."""
+        return 10 ** (self.leading - 1) if self.digits > 1 else 0
+
+    @property
+    def beyond(self) -> int:
+        """What the first group must be less than, so that 64 bits hold the number."""
+        return _TOO_LARGE if self.digits == _MOST_DIGITS else 10**_GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +85,17 @@ class StepLines:
         """Return the numbers of a name, a line each."""
         if name not in self.shape.numbers:
             return np.full(len(self), default, dtype=np.int64)
-        found = np.zeros(len(self), dtype=np.int64)
-        for power, group in enumerate(self.shape.numbers[name].groups):
-            found += self.groups[group] * np.int64(10 ** (_GROUP * power))
+        groups = self.shape.numbers[name].groups
+        found: Ints = _POWERS[: len(groups)] @ self.groups[groups.start : groups.stop]
         return found
 
     def total(self, name: str, default: int = 0) -> int:
         """Return the sum of the numbers of a name, however large."""
         if name not in self.shape.numbers:
             return default * len(self)
-        sums = [int(self.groups[g].sum(dtype=np.int64)) for g in self.shape.numbers[name].groups]
-        return sum(total * 10 ** (_GROUP * power) for power, total in enumerate(sums))
+        groups = self.shape.numbers[name].groups
+        sums = self.groups[groups.start : groups.stop].sum(axis=1, dtype=np.int64)
+        return sum(total * 10 ** (_GROUP * power) for power, total in enumerate(sums.tolist()))
 
 
 class StepShape:
@@ -98,6 +115,14 @@ class StepShape:
             self._ends.extend(range(match.end(2), match.start(2), -_GROUP))
             groups = range(first, len(self._ends))
             self.numbers[match[1].decode()] = _Number(match.start(2), match.end(2), groups)
+        numbers = self.numbers.values()
+        self._places = [end - _GROUP for end in self._ends]
+        self._first_groups = [number.groups[-1] for number in numbers]
+        self._of_digits = _column(
+            [_bits_of_digits(n, group) for n in numbers for group in n.groups]
+        )
+        self._least = _column([number.least for number in numbers])
+        self._beyond = _column([number.beyond for number in numbers])
         self._crc_at = len(body) + _CRC_OFFSET
         self._line = np.frombuffer(line.ljust(self.width, b"\0"), dtype=np.uint64)
         self._fixed = self._fixed_bytes(len(line)).view(np.uint64)
@@ -113,46 +138,45 @@ class StepShape:
             fixed[number.start : number.end] = 0
         return fixed
 
-    def read(self, rows: Bytes) -> tuple[Bools, StepLines]:
-        """Return which rows fit the shape with a good checksum, and the lines that do.
+    def fit(self, rows: Bytes) -> Bools:
+        """Return which rows have what all lines of the shape have alike.
 
         Args:
             rows: Lines as rows of ``width`` bytes; what follows the line in a row does not matter.
         """
-        groups, fits = self._groups(rows)
-        fits &= ~self._differ(rows)
-        fits &= self._are_sealed(rows, groups)
-        for number in self.numbers.values():
-            fits &= _is_plain(groups[number.groups[-1]], number)
-        return fits, StepLines(self, groups if fits.all() else groups[:, fits])
-
-    def _differ(self, rows: Bytes) -> Bools:
         differences = rows.view(np.uint64) ^ self._line
         differences &= self._fixed
         if not differences.any():  # Much faster than row by row, and the usual case.
-            return np.zeros(len(rows), dtype=np.bool_)
-        return np.asarray(differences.any(axis=1))
+            return np.ones(len(rows), dtype=np.bool_)
+        return ~np.asarray(differences.any(axis=1))
+
+    def read(self, rows: Bytes) -> tuple[Bools, StepLines]:
+        """Return which of the rows that fit are good: their numbers and checksums; and those."""
+        groups, good = self._groups(rows)
+        good &= self._are_sealed(rows, groups)
+        good &= self._are_plain(groups)
+        return good, StepLines(self, groups if good.all() else groups[:, good])
 
     def _groups(self, rows: Bytes) -> tuple[Words, Bools]:
         """Return the value of each group of digits, by group, and which rows have only digits."""
-        words = np.empty((len(self._ends), len(rows)), dtype=np.uint32)
-        for group, end in enumerate(self._ends):
-            place = end - _GROUP
-            words[group] = np.ndarray(len(rows), "<u4", rows, place, (self.width,))
+        everywhere = np.ndarray((self.width - 3, len(rows)), "<u4", rows, 0, (1, self.width))
+        words = everywhere[self._places]
         words ^= np.uint32(0x30303030)  # A digit becomes its value.
-        for number in self.numbers.values():
-            # The first byte of a word is its lowest: what stands before the digits counts as zero.
-            before = 8 * (_GROUP - number.leading)
-            words[number.groups[-1]] &= np.uint32(0xFFFFFFFF >> before << before)
+        words &= self._of_digits
         beyond_nine = (words + np.uint32(0x76767676)) | words
         only_digits = np.bitwise_or.reduce(beyond_nine, axis=0) & np.uint32(0x80808080) == 0
         words = (words * np.uint32(10) + (words >> np.uint32(8))) & np.uint32(0x00FF00FF)
         return (words * np.uint32(100) + (words >> np.uint32(16))) & np.uint32(0xFFFF), only_digits
 
+    def _are_plain(self, groups: Words) -> Bools:
+        """Say where no number has a needless zero in front, and all fit into 64 bits."""
+        first = groups[self._first_groups]
+        return np.asarray(((first >= self._least) & (first < self._beyond)).all(axis=0))
+
     def _are_sealed(self, rows: Bytes, groups: Words) -> Bools:
         crc = np.full(len(rows), self._zeros_crc)
         for added, group in zip(self._added, groups, strict=True):
-            crc ^= added.take(group, mode="clip")  # Rows that do not fit hold any number.
+            crc ^= added.take(group, mode="clip")  # What is no digit makes any number.
         written = np.ndarray(len(rows), "<u8", rows, self._crc_at, (self.width,))
         sealed: Bools = _HEX.take(crc.astype(">u4").view(np.uint8)).view("<u8") == written
         return sealed
@@ -170,7 +194,7 @@ def shape_of(line: bytes) -> StepShape | None:
             return None
 
 
-_shape_of_body = lru_cache(maxsize=64)(StepShape)
+_shape_of_body = lru_cache(maxsize=1024)(StepShape)
 
 
 def _with_zeros(number: re.Match[bytes]) -> bytes:
@@ -181,12 +205,14 @@ def _as_written(step: Step) -> bytes:
     return encode_line(msgspec.structs.replace(step, seq=UNWRITTEN), step.seq)
 
 
-def _is_plain(first: Words, number: _Number) -> Bools:
-    """Say which numbers have no needless zero in front and fit into 64 bits, by first group."""
-    digits = number.end - number.start
-    least = 10 ** (number.leading - 1) if digits > 1 else 0
-    beyond = _TOO_LARGE if digits == _MOST_DIGITS else 10**_GROUP
-    return (first >= least) & (first < beyond)
+def _bits_of_digits(number: _Number, group: int) -> int:
+    """Return which bits of a group's word are digits, and not what stands before the number."""
+    others = _GROUP - number.leading if group == number.groups[-1] else 0
+    return 0xFFFFFFFF >> 8 * others << 8 * others  # The first byte of a word is its lowest.
+
+
+def _column(values: Sequence[int]) -> Words:
+    return np.array(values, dtype=np.uint32)[:, None]
 
 
 @lru_cache(maxsize=256)
