@@ -278,10 +278,22 @@ class TestCostReport:
         assert len(found) == len({each["category"] for each in found}) > 0
 
     @pytest.mark.parametrize(
-        "wrong", [("--set-budget", "m", "nan"), ("--forecast", "m", "many"), ("--model", "nobody")]
+        "wrong",
+        [
+            ("--set-budget", "m", "nan"),
+            ("--set-budget", "m", "much"),
+            ("--set-budget", "m", "-1"),
+            ("--forecast", "m", "many"),
+            ("--forecast", "m", "-3"),
+        ],
     )
     def test_a_bad_number_is_said_and_not_kept(self, wrong: tuple[str, ...]) -> None:
         found = outlay("cost-report", *wrong)
+        assert (found.code, found.err.startswith("error: --")) == (1, True)
+        assert outlay("cost-report", "--budget", "--json").json == {"budgets": []}
+
+    def test_an_unknown_model_is_wrong_usage(self) -> None:
+        found = outlay("cost-report", "--model", "nobody")
         assert (found.code, found.err.startswith("error:")) == (2, True)
 
 

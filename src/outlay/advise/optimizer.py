@@ -13,6 +13,7 @@ from outlay.advise.memory import MemoryModel
 from outlay.advise.overhead import Checkpointing, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
 from outlay.advise.run_advice import Circumstances, advise_run
+from outlay.advise.run_batch import unmeasured
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.cost.reading import read_whole_run
 from outlay.errors import InvalidValue
@@ -195,6 +196,14 @@ class CostOptimizer:
         found = [self._stamped(each) for each in advise_run(reading, around)]
         self._record(found, instead_of=reading.identity.run_id)
         return found
+
+    def what_to_measure(self, run_dir: Path | str) -> list[str]:
+        """Return which advice a run's log says too little for, and how to log what is missing.
+
+        Raises:
+            NotARun: There is no run log.
+        """
+        return unmeasured(read_whole_run(run_dir, self._clock.wall_ns()))
 
     def get_all_recommendations(self, hours: float = 24) -> list[OptimizationRecommendation]:
         """Return the advice of the last hours, each piece once, the largest saving first."""

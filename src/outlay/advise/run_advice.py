@@ -9,6 +9,8 @@ from statistics import median
 
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, merged
+from outlay.advise.repetition import recommend_fewer_passes
+from outlay.advise.run_batch import advise_batch_size
 from outlay.advise.stopping import EpochPrice, recommend_early_stopping, recommend_epoch_count
 from outlay.advise.tiers import Job, Option, options_of, recommend_compute_tier
 from outlay.cost.reading import ACCURACY, LOSS, MetricPoint, RunReading
@@ -55,6 +57,10 @@ def advise_run(
         _checkpoints(reading, cost),
         _badput(reading, cost),
         _compute(reading, cost, around),
+        advise_batch_size(
+            reading, price_per_hour=_per_hour(cost), hours=cost.wall_ns / NS_PER_HOUR
+        ),
+        recommend_fewer_passes(cost.epochs or 0.0, _dollars(cost), cost.wall_ns / NS_PER_HOUR),
     ]
     currency = cost.cost.currency
     return merged(

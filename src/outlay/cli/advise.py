@@ -64,11 +64,21 @@ def show_advice(
         raise InvalidValue("advise", None if run is None else str(run), "a RUN, or --model MODEL")
     dirs = [run] if run is not None else _runs_of(model or "")
     found, findings = _advise(dirs, around, strict=run is not None)
+    missing = [] if run is None else CostOptimizer().what_to_measure(run)
     if as_json:
         saves = total_savings(found)
-        print_json({"recommendations": found, "total_savings": saves, "findings": findings})
+        print_json(
+            {
+                "recommendations": found,
+                "total_savings": saves,
+                "not_measured": missing,
+                "findings": findings,
+            }
+        )
         return
     print_advice(found)
+    for line in missing:
+        console.print(line, markup=False)
     print_findings(findings)
 
 

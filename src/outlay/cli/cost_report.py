@@ -15,7 +15,7 @@ from outlay.cli.output import AsJson, console, new_table, print_findings, print_
 from outlay.cli.prices import ask
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.compare import by_model, compare
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, OutlayError
 from outlay.prices.book import PriceBook
 from outlay.prices.gpu_price import GPUPrice
 
@@ -52,7 +52,7 @@ def show_cost_report(
     sections: dict[str, Section] = {}
     books = open_books()
     if set_budget is not None:
-        CostAnalyzer().set_budget(*set_budget)
+        _set_budget(*set_budget)
     if fetch_prices:
         sections["fetched"] = _fetched(books)
     if summary or not asked:
@@ -73,6 +73,24 @@ def show_cost_report(
     for _, show in sections.values():
         show()
         console.print()
+
+
+class BadNumber(OutlayError):
+    """A number that cannot be read.
+
+    The script whose flags this command has exits with 1 then, and so does the command, where
+    another of outlay's would exit with 2.
+    """
+
+    def __init__(self, flag: str, seen: str, expected: str) -> None:
+        super().__init__(f"{flag}: {seen!r} cannot be used; expected {expected}")
+
+
+def _set_budget(model: str, amount: str) -> None:
+    try:
+        CostAnalyzer().set_budget(model, amount)
+    except InvalidValue:
+        raise BadNumber("--set-budget", amount, "a model and an amount, zero or more") from None
 
 
 def _fetched(books: Books) -> Section:
@@ -143,7 +161,7 @@ def _budgets(books: Books) -> Section:
 
 def _forecast(model: str, runs: str) -> Section:
     if not runs.isdecimal():
-        raise InvalidValue("--forecast", runs, "a model and a whole number of runs")
+        raise BadNumber("--forecast", runs, "a model and a whole number of runs")
     found = CostAnalyzer().forecast_cost(model, int(runs))
 
     def show() -> None:

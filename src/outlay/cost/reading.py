@@ -28,6 +28,7 @@ ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "valid
 LOSS = ("validation_loss", "val_loss", "eval_loss", "test_loss", "loss")
 EPOCHS = ("epochs", "epoch")
 LEARNING_RATE = ("learning_rate", "lr")
+_STEPS_OF_A_SIZE = 1000  # Enough for a median, and bounded however long the run is.
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,26 @@ class MetricPoint:
 
 @dataclass(slots=True)
 class Told:
-    """What a training said about itself: metrics by name, energy, the length of an epoch."""
+    """What a training said about itself: metrics by name, energy, the length of an epoch.
+
+    Attributes:
+        durations: Nanoseconds of single steps by their samples; the first thousand of each.
+    """
 
     metrics: dict[str, list[MetricPoint]] = field(default_factory=dict)
     energy_mj: int = 0
     steps_per_epoch: int | None = None
+    durations: dict[int, list[int]] = field(default_factory=dict)
 
     def fold(self, records: Iterable[Record]) -> None:
         """Take note of more records, in any order."""
         for record in records:
             match record:
-                case Step() | Heartbeat():
+                case Step():
+                    self.energy_mj += record.energy_mj
+                    if record.samples > 0:
+                        self._note_duration(record)
+                case Heartbeat():
                     self.energy_mj += record.energy_mj
                 case Metric():
                     point = MetricPoint(record.t_ns, record.step, record.number)
@@ -60,6 +70,11 @@ class Told:
                     self.steps_per_epoch = steps
                 case _:
                     pass
+
+    def _note_duration(self, step: Step) -> None:
+        each = self.durations.setdefault(step.samples // step.count, [])
+        if len(each) < _STEPS_OF_A_SIZE:
+            each.append(step.dur_ns // step.count)
 
     def series(self, names: Sequence[str]) -> list[MetricPoint]:
         """Return the finite points of the first name that was reported, in order of time."""

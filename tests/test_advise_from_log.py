@@ -1,0 +1,134 @@
+"""Batch size and dataset advice from a run's own log, and what the log must hold for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outlay
+from command_line import outlay as command
+from ledgers import Segment, dollars
+from outlay.advise.optimizer import CostOptimizer
+from outlay.advise.recommendation import OptimizationRecommendation
+from outlay.advise.repetition import passes_worth, recommend_fewer_passes
+from outlay.clock import ManualClock
+from outlay.errors import InvalidValue
+from outlay.ledger import Metric
+
+
+def logged(run_dir: Path, batches: dict[int, float], **metrics: float) -> Path:
+    """Write a finished run on an A100: ten steps of so many seconds for each batch size."""
+    about = {"price": dollars(36), "gpu": "A100 40GB", "run_id": "r", "model": "m"}
+    run = Segment(about=about)
+    for samples, seconds in batches.items():
+        run.step(50 * seconds, samples=samples)  # The first one compiles.
+        for _ in range(9):
+            run.step(seconds, samples=samples)
+    for name, value in metrics.items():
+        run.add(Metric(t_ns=run.now_ns, name=name, value=value))
+    run.end().write(run_dir)
+    return run_dir
+
+
+def advice(run_dir: Path, category: str) -> OptimizationRecommendation | None:
+    found = CostOptimizer(clock=ManualClock()).advise_run(run_dir)
+    return next((each for each in found if each.category == category), None)
+
+
+PARAMETERS = 110_000_000
+TWO_SIZES = {16: 20.0, 32: 24.0}
+
+
+def test_a_run_that_tried_two_batch_sizes_gets_measured_throughput(tmp_path: Path) -> None:
+    found = advice(
+        logged(tmp_path, TWO_SIZES, parameters=PARAMETERS, gradient_noise_scale=4000.0),
+        "batch_size",
+    )
+    assert found is not None
+    assert found.title.startswith("Try batch size 64 instead of")
+    assert "gradient noise scale 4000" in found.evidence
+    assert any(each.startswith("throughput at 2 batch sizes") for each in found.evidence)
+
+
+def test_the_typical_step_counts_and_not_the_one_that_compiled(tmp_path: Path) -> None:
+    slow_start = logged(tmp_path, {16: 20.0, 32: 40.0}, parameters=PARAMETERS)
+    assert advice(slow_start, "batch_size") is None  # Twice the samples in twice the time.
+
+
+def test_a_batch_beyond_the_noise_scale_is_not_made_larger(tmp_path: Path) -> None:
+    run = logged(tmp_path, {32: 24.0}, parameters=PARAMETERS, gradient_noise_scale=8.0)
+    assert advice(run, "batch_size") is None
+
+
+def test_a_run_that_tried_one_batch_size_is_advised_with_care(tmp_path: Path) -> None:
+    found = advice(logged(tmp_path, {32: 24.0}, parameters=PARAMETERS), "batch_size")
+    assert found is not None
+    assert found.grade == "assumed"
+    assert any("noise scale" in each for each in found.needed)
+
+
+def test_a_model_that_does_not_fit_gets_no_larger_batch(tmp_path: Path) -> None:
+    assert advice(logged(tmp_path, TWO_SIZES, parameters=70e9), "batch_size") is None
+
+
+def test_forty_passes_over_the_same_data_are_too_many(tmp_path: Path) -> None:
+    run_dir = logged(tmp_path, {32: 24.0}, epochs=40)
+    found = advice(run_dir, "dataset")
+    assert found is not None
+    assert "more than 11 passes" in found.title
+    cost = outlay.TrainingMetrics.from_run(run_dir)
+    spent = cost.total_duration_hours * cost.gpu_price_per_hour
+    assert found.estimated_savings == pytest.approx((1 - 11 / 40) * spent, rel=1e-3)
+    assert found.savings_low is not None
+    assert found.savings_high is not None
+    assert found.savings_low < found.estimated_savings < found.savings_high
+
+
+def test_four_passes_are_nearly_as_good_as_fresh_data(tmp_path: Path) -> None:
+    assert advice(logged(tmp_path, {32: 24.0}, epochs=4), "dataset") is None
+
+
+def test_passes_that_cost_next_to_nothing_are_left_alone() -> None:
+    assert recommend_fewer_passes(40, 0.05, 1.0) is None
+
+
+@pytest.mark.parametrize(("least", "passes"), [(1.0, 1), (0.75, 5), (0.5, 11), (0.25, 22)])
+def test_a_pass_is_worth_less_than_the_one_before(least: float, passes: int) -> None:
+    assert passes_worth(least) == passes
+
+
+def test_a_worth_of_nothing_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="fresh data"):
+        passes_worth(0.0)
+
+
+def test_what_a_run_did_not_log_is_named_with_the_call_that_logs_it(tmp_path: Path) -> None:
+    Segment(about={"price": dollars(36)}).step(10).end().write(tmp_path)
+    said = CostOptimizer(clock=ManualClock()).what_to_measure(tmp_path)
+    assert [line.split(":")[0] for line in said] == ["batch size"] * 4 + ["dataset"]
+    assert 'log run.metric("gradient_noise_scale", value) to get it' in said[3]
+
+
+def test_a_run_that_logged_everything_is_told_nothing(tmp_path: Path) -> None:
+    metrics: dict[str, Any] = {"parameters": 1e8, "gradient_noise_scale": 900.0, "epochs": 2}
+    run = logged(tmp_path, {32: 24.0}, **metrics)
+    assert CostOptimizer(clock=ManualClock()).what_to_measure(run) == []
+
+
+def test_the_calls_that_are_named_log_what_is_missing(tmp_path: Path) -> None:
+    """A run through the public interface."""
+    with outlay.run("m", dir=tmp_path, price="36 USD/h", gpu="A100 40GB") as run:
+        for _ in run.steps([[1, 2], [3, 4]], samples=len):
+            pass
+        run.metric("parameters", 1e8)
+        run.metric("gradient_noise_scale", 900.0)
+        run.metric("epochs", 1)
+    assert CostOptimizer().what_to_measure(tmp_path) == []
+
+
+def test_the_command_says_what_was_not_measured(tmp_path: Path) -> None:
+    Segment(about={"price": dollars(36)}).step(10).end().write(tmp_path)
+    assert "dataset: passes over the data not measured" in command("advise", tmp_path).out
+    assert len(command("advise", tmp_path, "--json").json["not_measured"]) == 5
