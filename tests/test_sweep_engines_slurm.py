@@ -228,10 +228,22 @@ def test_the_end_of_an_earlier_start_is_not_the_end() -> None:
 
 
 def test_a_word_that_may_be_on_its_way_is_waited_for() -> None:
-    assert may_be_late(look("COMPLETED"), [])
-    assert may_be_late(None, [])
-    assert not may_be_late(look("COMPLETED"), [record()])
-    assert not may_be_late(look("CANCELLED"), [])
+    ended, taken = Ended(how="exited"), Ended(how="preempted")
+    assert may_be_late(look("COMPLETED"), [], ended)
+    assert may_be_late(None, [], ended)
+    assert may_be_late(look("PREEMPTED"), [record()], taken)
+    assert not may_be_late(look("COMPLETED"), [record()], ended)
+    assert not may_be_late(look("CANCELLED"), [], ended)
+
+
+def test_the_first_of_several_nodes_to_end_well_does_not_speak_for_all() -> None:
+    assert conclude(look("RUNNING"), [record(0)], RAN, nodes=2) is None
+    failed = conclude(look("RUNNING"), [record(1)], RAN, nodes=2)
+    assert failed is not None
+    assert failed.returncode == 1
+    both = conclude(look("RUNNING"), [record(0), record(0)], RAN, nodes=2)
+    assert both is not None
+    assert both.returncode == 0
 
 
 # -- when a job ran -------------------------------------------------------------------------

@@ -54,8 +54,7 @@ class Detached:
         return [
             run
             for run, static in self.manifest.runs.items()
-            if static.get("engine", LOCAL[0]) not in LOCAL
-            and self.manifest.state(run).status == "running"
+            if self.manifest.state(run).status == "running" and not is_local(static)
         ]
 
     def look(self) -> None:
@@ -158,6 +157,11 @@ def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
             return looked
         taken.look()
         return taken
+
+
+def is_local(static: Mapping[str, Any]) -> bool:
+    """Say whether a run is a process of this machine, which ends with its harness."""
+    return static.get("engine", LOCAL[0]) in LOCAL
 
 
 def task_of(manifest: Manifest, run: str) -> Task:

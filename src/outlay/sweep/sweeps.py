@@ -12,7 +12,7 @@ from pathlib import Path
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.sweep.aggregate.keeping import FiguresKeeper
-from outlay.sweep.detached import detached, task_of
+from outlay.sweep.detached import detached, is_local, task_of
 from outlay.sweep.devices import check_fit
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.engines.leftovers import kill_marked
@@ -133,9 +133,9 @@ def cancel(root: Path) -> Cancelled:
     if pid is not None:
         os.kill(pid, signal.SIGINT)
         return Cancelled(harness=pid)
-    for state in manifest.states.values():
-        if state.status == "running":
-            kill_marked(state.ticket)
+    for run, static in manifest.runs.items():
+        if manifest.state(run).status == "running" and is_local(static):
+            kill_marked(manifest.state(run).ticket)
     with detached(root) as taken:
         if taken is None or not taken.going_on():
             return Cancelled()

@@ -20,19 +20,21 @@ _UNTOLD: Final[dict[str, tuple[How, str]]] = {
     "OUT_OF_MEMORY": ("exited", "out of memory, says Slurm"),
     "FAILED": ("exited", "Slurm could not run it; see the sweep's slurm directory"),
 }
-_AT_ONCE: Final = ("CANCELLED", "PREEMPTED", "NODE_FAIL", "BOOT_FAIL")
 
 
-def conclude(look: JobLook | None, exits: Sequence[ExitRecord], times: Times) -> Ended | None:
+def conclude(
+    look: JobLook | None, exits: Sequence[ExitRecord], times: Times, *, nodes: int = 1
+) -> Ended | None:
     """Return how an attempt ended; None while it goes on, or while its last word may yet come.
 
     Args:
         look: What Slurm says; None where it knows nothing of the job any more.
         exits: What the nodes of its last start wrote, the first node's first.
         times: When it ran.
+        nodes: How many there are to write something.
     """
     record = _decisive(exits, times)
-    if record is not None and not record.asked:
+    if record is not None and not record.asked and (record.returncode or len(exits) == nodes):
         return _told(record, "", times)  # It ended by itself, whether or not Slurm has heard.
     if look is not None and not look.over:
         return None
@@ -41,9 +43,15 @@ def conclude(look: JobLook | None, exits: Sequence[ExitRecord], times: Times) ->
     return _told(record, "" if look is None else look.state, times)
 
 
-def may_be_late(look: JobLook | None, exits: Sequence[ExitRecord]) -> bool:
-    """Say whether a job's own word may still be on its way over a shared file system."""
-    return not exits and (look is None or look.state not in _AT_ONCE)
+def may_be_late(look: JobLook | None, exits: Sequence[ExitRecord], ended: Ended) -> bool:
+    """Say whether this may not be the last word yet.
+
+    What the job wrote may be on its way over a shared file system, and one whose machine was taken
+    back may yet be queued again.
+    """
+    if ended.how == "preempted":
+        return True
+    return not exits and (look is None or look.state != "CANCELLED")
 
 
 def _decisive(exits: Sequence[ExitRecord], times: Times) -> ExitRecord | None:

@@ -1,0 +1,148 @@
+"""One poller for all jobs of a sweep: asks Slurm about all of them at once, ever more seldom."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from outlay.clock import Clock
+from outlay.sweep.engines.base import Ended
+from outlay.sweep.engines.exits import ExitRecord, read_exit
+from outlay.sweep.engines.slurm.batches import Batch
+from outlay.sweep.engines.slurm.ends import conclude, may_be_late
+from outlay.sweep.engines.slurm.queue import JobLook, Looks, Slurm
+from outlay.sweep.engines.slurm.times import read_times
+
+SOONEST_NS: Final = 250_000_000
+LATEST_NS: Final = 30 * 10**9
+QUIET_NS: Final = 4 * 10**9
+"""Looks that are so far apart may also read what running jobs wrote."""
+LATE_WORD_NS: Final = 15 * 10**9
+"""How long a job's own word may be on its way after Slurm says that it is over."""
+_UNHEARD: Final = JobLook(job="", state="UNKNOWN", reason="Slurm does not answer")
+
+Key = tuple[str, int]
+
+
+@dataclass(slots=True)
+class Submitted:
+    """An attempt that Slurm has.
+
+    Attributes:
+        directory: Where it writes.
+        place: Its place in the batch.
+        over_ns: Since when it seems to be over.
+        told: Whether it was told to end (1), or to end at once (2).
+    """
+
+    directory: Path
+    nodes: int
+    batch: Batch
+    place: int
+    look: JobLook | None = None
+    over_ns: int | None = None
+    told: int = 0
+
+    @property
+    def key(self) -> Key:
+        """What Slurm's answers have it under."""
+        return self.batch.name, self.place
+
+
+class Poller:
+    """Knows how every submitted attempt stands.
+
+    Args:
+        slurm: Whom to ask.
+        clock: Where the time comes from.
+    """
+
+    def __init__(self, slurm: Slurm, clock: Clock) -> None:
+        self._slurm = slurm
+        self._clock = clock
+        self.submitted: dict[str, Submitted] = {}
+        self.ended: dict[str, Ended] = {}
+        self._next_ns = 0
+        self._interval_ns = SOONEST_NS
+
+    def look_soon(self) -> None:
+        """Expect news."""
+        self._interval_ns = SOONEST_NS
+        self._next_ns = min(self._next_ns, self._clock.monotonic_ns() + SOONEST_NS)
+
+    def look(self) -> None:
+        """Ask about all jobs at once, the more seldom the longer nothing changes."""
+        if not self.submitted or self._clock.monotonic_ns() < self._next_ns:
+            return
+        looks = self.ask({known.key for known in self.submitted.values()})
+        changed = self._take_in(looks)
+        longer = min(self._interval_ns * 3 // 2, LATEST_NS)
+        self._interval_ns = SOONEST_NS if changed else longer
+        self._next_ns = self._clock.monotonic_ns() + self._interval_ns
+
+    def ask(self, wanted: set[Key]) -> Looks | None:
+        """Return how jobs stand, the accounts' word for those that Slurm has forgotten."""
+        looks = self._slurm.look({name for name, _ in wanted})
+        if looks is None:
+            return None
+        return self._slurm.accounted({name for name, _ in wanted - looks.keys()}) | looks
+
+    def _take_in(self, looks: Looks | None) -> bool:
+        """Learn how every job stands; say whether that is any news.
+
+        While Slurm cannot be asked, jobs stand as they stood; those that wrote an end have ended.
+        """
+        changed = False
+        thorough = looks is None or self._interval_ns >= QUIET_NS
+        for ticket, known in list(self.submitted.items()):
+            look = known.look or _UNHEARD if looks is None else looks.get(known.key)
+            changed |= look != known.look
+            known.look = look
+            if look is not None and not (look.over or thorough):
+                continue  # It goes on; a file per job and look would be a burden on the cluster.
+            ended = self.conclude(ticket, known)
+            if ended is not None:
+                changed = True
+                del self.submitted[ticket]
+                self.ended[ticket] = ended
+        return changed
+
+    def conclude(self, ticket: str, known: Submitted) -> Ended | None:
+        """Return how an attempt ended; None while it goes on, or its word may be on its way."""
+        exits = _read_exits(known.directory, ticket, known.nodes)
+        ended = conclude(
+            known.look, exits, read_times(known.directory, ticket), nodes=known.nodes
+        )  # fmt: skip
+        if ended is None:
+            known.over_ns = None
+            return None
+        if known.told and ended.how == "lost":
+            return Ended(how="exited", asked=True, elapsed_ns=ended.elapsed_ns)
+        now_ns = self._clock.monotonic_ns()
+        known.over_ns = known.over_ns or now_ns
+        if may_be_late(known.look, exits, ended) and now_ns - known.over_ns < LATE_WORD_NS:
+            self.look_soon()
+            return None
+        return replace(ended, asked=ended.asked or known.told > 0)
+
+    def take_up(self, ticket: str, known: Submitted, looks: Looks | None, since_ns: int) -> None:
+        """Take up an attempt of another process, as Slurm said at ``since_ns`` that it stands.
+
+        One that is over is settled now: whoever asks may not be there for a second look.
+        """
+        known.look = _UNHEARD if looks is None else looks.get(known.key)
+        ended = self.conclude(ticket, known)
+        while ended is None and known.over_ns is not None:
+            known.over_ns = since_ns
+            self._clock.sleep(1)
+            ended = self.conclude(ticket, known)
+        if ended is None:
+            self.submitted[ticket] = known
+        else:
+            self.ended[ticket] = ended
+
+
+def _read_exits(directory: Path, ticket: str, nodes: int) -> list[ExitRecord]:
+    found = [read_exit(directory, ticket, node=node) for node in range(nodes)]
+    return [record for record in found if record is not None]
