@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from command_line import outlay
 from outlay.demo import dollars
 from outlay.demo.mlp import Mlp
 from outlay.goodput.follower import GoodputFollower
@@ -158,6 +159,15 @@ def test_the_advisor_wants_fewer_checkpoints_and_says_what_that_saves(
 def test_the_reports_are_there(demo: dict[str, Any]) -> None:
     for report in demo["reports"]:
         assert Path(report).read_text().startswith("<!doctype html>")
+
+
+def test_a_report_can_be_asked_for_again_with_pictures(demo: dict[str, Any]) -> None:
+    done = outlay("report", _sweep(demo), "--png", "--json")
+    assert done.code == 0, done.err
+    assert done.json["verdict"].startswith("Best: ")
+    assert done.json["pictures"]
+    for picture in done.json["pictures"]:
+        assert Path(picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_users_own_books_are_left_alone(demo: dict[str, Any]) -> None:
