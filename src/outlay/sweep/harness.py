@@ -37,6 +37,8 @@ from outlay.units import Money
 TICK_S = 0.2
 MOST_PORTS = 4
 """Ports that a run is tried on before it counts as failed, if others keep taking them."""
+_LAST_WORDS_BYTES = 1 << 18
+"""How much of what a failed run printed is searched for the reason."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 CANCELLED = Verdict("cancelled", "the sweep was cancelled")
 NO_MONEY = Verdict("cancelled", "the ceiling left no more money for it")
@@ -363,7 +365,7 @@ class Harness:
             return False
         path = self.manifest.root / active.run.id / LOG_NAME
         with suppress(OSError), path.open("rb") as log:
-            log.seek(active.logged)
+            log.seek(max(active.logged, path.stat().st_size - _LAST_WORDS_BYTES))
             return was_taken(log.read().decode(errors="replace"), active.port)
         return False
 
