@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from outlay.clock import ManualClock
 from slurm_cluster import Cluster, require_programs
 
-# How long an example takes says more about the machine than about the code.
-settings.register_profile("outlay", deadline=None)
+# How long an example takes, to draw or to run, says more about the machine than about the code.
+settings.register_profile("outlay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("outlay")
 
 

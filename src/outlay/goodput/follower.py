@@ -1,4 +1,4 @@
-"""Following a run's log on disk: each query reads what is new and makes one vector pass."""
+"""Following a run's log on disk: a query costs what is new, however long the run."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """What an upload says: everything about one moment, from one look at the log.
 
-A monitor asks again and again, so that nothing here grows with the run but the vector passes: of
-step deviations only those are told that were not told before.
+A monitor asks again and again, so that nothing here grows with the run: of step deviations only
+those are told that were not told before.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Where a calculator's numbers come from: a run log on disk, or any logger's entries.
 
-Both keep what was folded, so that a query reads what is new and makes one vector pass.
+Both keep what was folded, so that a query costs what is new.
 """
 
 from __future__ import annotations
