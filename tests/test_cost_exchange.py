@@ -1,12 +1,17 @@
-"""cost_history.json and budgets.json: read, written, and never destroyed."""
+"""cost_history.json, budgets.json, recommendations.json: read, written, and never destroyed."""
 
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
+from command_line import outlay
+from outlay.advise.exchange import export_recommendations, import_recommendations
+from outlay.advise.optimizer import CostOptimizer
+from outlay.clock import ManualClock
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.exchange import CorruptCosts, export_costs, import_costs
 from test_cost_analyzer import costing
@@ -61,3 +66,55 @@ def test_a_report_without_metrics_is_imported_by_its_total(tmp_path: Path) -> No
 def test_a_directory_without_files_imports_nothing(tmp_path: Path) -> None:
     done = import_costs(CostAnalyzer(tmp_path), tmp_path)
     assert (done.reports, done.budgets) == (0, 0)
+
+
+class TestRecommendations:
+    def advised(self, directory: Path) -> CostOptimizer:
+        found = CostOptimizer(directory, clock=ManualClock())
+        found.recommend_compute_tier("A100", 2.0, 100.0, {"H100": (3.0, 300.0)}, subject="r")
+        return found
+
+    def test_what_is_exported_comes_back(self, tmp_path: Path) -> None:
+        given = self.advised(tmp_path / "from")
+        assert export_recommendations(given, tmp_path / "files") == 1
+        other = CostOptimizer(tmp_path / "to", clock=ManualClock())
+        for _ in range(2):
+            assert import_recommendations(other, tmp_path / "files") == (1, ())
+        assert other.get_all_recommendations() == given.get_all_recommendations()
+
+    def test_the_file_is_a_list_of_documented_fields(self, tmp_path: Path) -> None:
+        export_recommendations(self.advised(tmp_path / "from"), tmp_path)
+        (row,) = json.loads((tmp_path / "recommendations.json").read_text())
+        assert set(row) >= {
+            "category", "title", "description", "estimated_savings", "estimated_time_saved",
+            "confidence", "action", "risks", "timestamp",
+        }  # fmt: skip
+
+    def test_a_file_of_the_documented_fields_alone_is_read(self, tmp_path: Path) -> None:
+        row = {
+            "category": "compute", "title": "t", "description": "d", "estimated_savings": 5.0,
+            "confidence": 0.7, "timestamp": "2026-01-01T00:00:00",
+        }  # fmt: skip
+        bad = row | {"estimated_savings": "much"}
+        (tmp_path / "recommendations.json").write_text(json.dumps([row, bad, 3]))
+        optimizer = CostOptimizer(tmp_path, clock=ManualClock())
+        taken, findings = import_recommendations(optimizer, tmp_path)
+        assert (taken, len(findings)) == (1, 2)
+        (found,) = optimizer.get_all_recommendations(hours=1e6)
+        assert (found.title, found.timestamp) == ("t", datetime(2026, 1, 1, tzinfo=UTC))
+
+    @pytest.mark.parametrize("torn", ["[{", "{}", '[{"category": 1}]'])
+    def test_a_file_that_cannot_be_read_is_never_written_over(
+        self, tmp_path: Path, torn: str
+    ) -> None:
+        (tmp_path / "recommendations.json").write_text(torn)
+        with pytest.raises(CorruptCosts, match="left as it is"):
+            export_recommendations(self.advised(tmp_path / "from"), tmp_path)
+        assert (tmp_path / "recommendations.json").read_text() == torn
+
+    def test_the_command_writes_and_reads_all_three_files(self, tmp_path: Path) -> None:
+        CostOptimizer().recommend_compute_tier("A100", 2.0, 100.0, {"H100": (3.0, 300.0)})
+        assert outlay("cost", "export", tmp_path, "--json").json["recommendations"] == 1
+        names = {path.name for path in tmp_path.iterdir()}
+        assert names == {"cost_history.json", "budgets.json", "recommendations.json"}
+        assert "1 recommendations read from" in outlay("cost", "import", tmp_path).out

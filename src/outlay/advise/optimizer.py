@@ -205,6 +205,10 @@ class CostOptimizer:
         """
         return unmeasured(read_whole_run(run_dir, self._clock.wall_ns()))
 
+    def keep(self, found: Sequence[OptimizationRecommendation]) -> None:
+        """Keep advice that was given elsewhere, as of when it was given."""
+        self._record(merged(found))
+
     def get_all_recommendations(self, hours: float = 24) -> list[OptimizationRecommendation]:
         """Return the advice of the last hours, each piece once, the largest saving first."""
         since_ns = self._clock.wall_ns() - round(hours * NS_PER_HOUR)

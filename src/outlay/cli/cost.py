@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 
+from outlay.advise.exchange import export_recommendations, import_recommendations
+from outlay.advise.optimizer import CostOptimizer
 from outlay.budget.report import read_report
 from outlay.cli import cost_allocate, cost_budget
 from outlay.cli.cost_tables import (
@@ -248,30 +251,35 @@ Files = Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are.
 
 @app.command("import")
 def import_files(directory: Files, as_json: AsJson = False) -> None:
-    """Import cost_history.json and budgets.json, any number of times with the same result.
+    """Import cost_history.json, budgets.json and recommendations.json; again with no effect.
 
     Example: outlay cost import ~/.context/training
     """
     done = import_costs(CostAnalyzer(), directory.expanduser())
-    _show_exchanged(done, "read from", directory, as_json=as_json)
+    taken, findings = import_recommendations(CostOptimizer(), directory.expanduser())
+    done = replace(done, findings=done.findings + findings)
+    _show_exchanged(done, taken, f"read from {directory}", as_json=as_json)
 
 
 @app.command("export")
 def export_files(directory: Files, as_json: AsJson = False) -> None:
-    """Write cost_history.json and budgets.json, keeping what stands in them already.
+    """Write cost_history.json, budgets.json and recommendations.json, keeping what they hold.
 
     Example: outlay cost export ~/.context/training
     """
     done = export_costs(CostAnalyzer(), directory.expanduser())
-    _show_exchanged(done, "in", directory, as_json=as_json)
+    written = export_recommendations(CostOptimizer(), directory.expanduser())
+    _show_exchanged(done, written, f"in {directory}", as_json=as_json)
 
 
-def _show_exchanged(done: Exchanged, where: str, directory: Path, *, as_json: bool) -> None:
+def _show_exchanged(done: Exchanged, recommendations: int, where: str, *, as_json: bool) -> None:
     if as_json:
-        print_json(done)
+        print_json(asdict(done) | {"recommendations": recommendations})
         return
-    said = f"{done.reports:,} reports and {done.budgets:,} budgets {where} {directory}"
-    console.print(said, markup=False, soft_wrap=True)
+    counts = f"{done.reports:,} reports, {done.budgets:,} budgets"
+    console.print(
+        f"{counts} and {recommendations:,} recommendations {where}", markup=False, soft_wrap=True
+    )
     print_findings(done.findings)
 
 

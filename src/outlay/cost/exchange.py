@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from outlay.cost.training import TrainingMetrics
 from outlay.errors import Finding, OutlayError
 
 HISTORY, BUDGETS = "cost_history.json", "budgets.json"
+T = TypeVar("T")
 
 
 class CorruptCosts(OutlayError):
@@ -62,9 +63,8 @@ def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
     history |= {run_id: report.to_dict() for run_id, report in analyzer.cost_history.items()}
     budgets |= analyzer.budgets
-    directory.mkdir(parents=True, exist_ok=True)
-    _write(directory / HISTORY, history)
-    _write(directory / BUDGETS, budgets)
+    write_json(directory / HISTORY, history)
+    write_json(directory / BUDGETS, budgets)
     return Exchanged(reports=len(history), budgets=len(budgets))
 
 
@@ -104,16 +104,26 @@ def _metrics_behind(report: dict[str, Any], run_id: str) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, dict[str, Any]) or {}
+
+
+def read_json(path: Path, kind: type[T]) -> T | None:
+    """Return what a file holds; None where there is none.
+
+    Raises:
+        CorruptCosts: It holds something else.
+    """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+        return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:
-        return {}
+        return None
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise CorruptCosts(path, str(error)) from None
 
 
-def _write(path: Path, values: dict[str, Any]) -> None:
+def write_json(path: Path, values: object) -> None:
     """Write a file whole: a reader sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     draft.write_bytes(msgspec.json.format(msgspec.json.encode(values), indent=2))
     draft.replace(path)
