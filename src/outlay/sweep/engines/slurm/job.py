@@ -64,6 +64,11 @@ class JobRun:
     _term_ns: int | None = None
     _kill_ns: int | None = None
 
+    @property
+    def mark(self) -> str:
+        """What the processes of this node carry, by which they are found."""
+        return f"{self.spec.ticket}/{self.place.rank}/"
+
     def run(self) -> int:
         """Run the program to its end; return what to exit with."""
         for number in (signal.SIGUSR2, signal.SIGTERM):
@@ -78,7 +83,7 @@ class JobRun:
             reason = f"could not be started: {getattr(error, 'strerror', None) or error}"
             return self._end(127, reason)
         code = self._watch(child, before_ns)
-        kill_marked(self.spec.ticket)
+        kill_marked(self.mark)
         return self._conclude(code)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
@@ -113,8 +118,9 @@ class JobRun:
             ticket=self.spec.ticket, returncode=1 if code is None else code,
             asked=bool(self.told) and not reason, reason=reason, restart=self.place.restart,
         )  # fmt: skip
-        write_exit(Path(self.spec.directory), record, node=self.place.rank)
+        # First the time: whoever finds the end reads that next.
         self._note("ended", self.clock.wall_ns())
+        write_exit(Path(self.spec.directory), record, node=self.place.rank)
         code = record.returncode
         return code if code >= 0 else 128 - code
 
@@ -151,7 +157,7 @@ class JobRun:
 
     def _start(self) -> subprocess.Popen[bytes]:
         environ = {n: v for n, v in os.environ.items() if n not in self.spec.dropped}
-        environ |= self.place.variables() | self.spec.env | {MARK_VARIABLE: self.spec.ticket}
+        environ |= self.place.variables() | self.spec.env | {MARK_VARIABLE: self.mark}
         command = opened_command(self.spec, environ)
         log = node_log(Path(self.spec.log), self.place.rank)
         with log.open("ab") as output:
@@ -170,7 +176,7 @@ class JobRun:
                 give_sign(Path(self.spec.directory), self.clock.wall_ns())
             if not self._listens and now_ns - heard_ns >= LISTEN_EVERY_NS:
                 heard_ns = now_ns
-                self._listens = bool(catching(self.spec.ticket, signal.SIGUSR2))
+                self._listens = bool(catching(self.mark, signal.SIGUSR2))
             self._end_when_due(child, before_ns + now_ns - began_ns)
             self._pass_on(child, now_ns)
             self.clock.sleep(LOOK_EVERY_S)
@@ -187,7 +193,7 @@ class JobRun:
         """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
         if len(self.told) > self._passed_on:
             self._passed_on = len(self.told)
-            for pid in catching(self.spec.ticket, signal.SIGUSR2):
+            for pid in catching(self.mark, signal.SIGUSR2):
                 self._listens = True
                 _send(pid, signal.SIGUSR2)
             self._term_ns = self._term_ns or now_ns + DEAF_AFTER_NS
@@ -199,7 +205,7 @@ class JobRun:
             signal_group(child.pid, signal.SIGTERM)
         if self._kill_ns is not None and now_ns >= self._kill_ns:
             signal_group(child.pid, signal.SIGKILL)
-            kill_marked(self.spec.ticket)
+            kill_marked(self.mark)
 
 
 def _send(pid: int, number: int) -> None:
