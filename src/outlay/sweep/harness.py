@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,15 +22,15 @@ from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.ports import Ports, was_taken
 from outlay.sweep.errors import SweepNotRecorded
 from outlay.sweep.journal import Journal, Status
-from outlay.sweep.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
+from outlay.sweep.launch import LOG_NAME
 from outlay.sweep.manifest import Manifest
 from outlay.sweep.money import Funds, Treasury, rate_of
 from outlay.sweep.outcomes import Verdict, judge
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.prediction import NOTICE_NS, Prediction, at_most, measured
 from outlay.sweep.recording import record, record_end
-from outlay.sweep.redaction import Redactor, is_secret_name
 from outlay.sweep.run_ends import logged_end
+from outlay.sweep.tasks import Tasks
 from outlay.units import Money
 
 TICK_S = 0.2
@@ -106,11 +105,15 @@ class Harness:
     _tried: dict[str, int] = field(default_factory=dict)
     _ports_lost: dict[str, int] = field(default_factory=dict)
     _free: list[str] = field(default_factory=list)
-    _redactors: dict[frozenset[str], Redactor] = field(default_factory=dict)
     _ports: Ports = field(default_factory=Ports)
+    _tasks: Tasks = field(init=False)
     _asked: int = 0
     _left_alone: bool = False
     _unwritten: SweepNotRecorded | None = None
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self._tasks = Tasks(self.plan, self.manifest.root, options.cwd, options.environ)
 
     def run(self, runs: list[PlannedRun]) -> None:
         """Run these to their ends.
@@ -195,7 +198,8 @@ class Harness:
         ticket = engine.new_ticket(run.id)
         funds = self._fund(run, ticket)
         port = None if engine.remote else self._ports.reserve()
-        task = self._task(run, ticket, port, devices)
+        given = devices if self._shares_devices(run) else None
+        task = self._tasks.make(run, ticket, port, given)
         if engine.remote and funds is not None:
             # Nobody may be there to end it when its money is used up, so that it ends itself.
             task = replace(task, most_ns=funds.stop_ns() or task.most_ns)
@@ -233,55 +237,11 @@ class Harness:
         ]
         return measured(rate_of(run), finished)
 
-    def _task(
-        self, run: PlannedRun, ticket: str, port: int | None, devices: tuple[str, ...]
-    ) -> Task:
-        place = self._place(run, port, devices)
-        directory = Path(place.directory)
-        directory.mkdir(parents=True, exist_ok=True)
-        set_by_us = environment_of(run, place)
-        timeout = run.settings.timeout
-        return Task(
-            name=run.id, ticket=ticket, command=tuple(command_of(self.plan, run, place)),
-            env={**self.options.environ, **set_by_us}, cwd=self.options.cwd, directory=directory,
-            log=directory / LOG_NAME, gpus=run.most_gpus,
-            nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
-            options=run.settings.slurm,
-        )  # fmt: skip
-
-    def _place(self, run: PlannedRun, port: int | None, devices: tuple[str, ...]) -> Place:
-        shared = self._shares_devices(run)
-        return Place(
-            root=str(self.manifest.root), run_dir=run.id, python=sys.executable, port=port,
-            devices=devices if shared else None, master=self.options.environ,
-        )  # fmt: skip
-
     def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
         """Write the start down, without secrets and without where the sweep lies."""
-        redact = self._redactor_of(run)
-        ours = {name: value for name, value in task.env.items() if self._is_ours(name, value)}
-        root = str(self.manifest.root)
-        self._record(
-            run,
-            "running",
-            ticket=task.ticket,
-            command=[redact.text(word).replace(root, SWEEP_MARK) for word in task.command],
-            env={
-                name: value.replace(root, SWEEP_MARK)
-                for name, value in redact.environment(ours).items()
-            },
-            hold="" if funds is None else funds.hold.id,
-        )
-
-    def _redactor_of(self, run: PlannedRun) -> Redactor:
-        """Return what removes this run's secrets; runs of an entry mostly share one."""
-        key = frozenset(value for name, value in run.env.items() if is_secret_name(name))
-        if key not in self._redactors:
-            self._redactors[key] = Redactor([self.options.environ, run.env])
-        return self._redactors[key]
-
-    def _is_ours(self, name: str, value: str) -> bool:
-        return self.options.environ.get(name) != value
+        command, env = self._tasks.without_secrets(run, task)
+        hold = "" if funds is None else funds.hold.id
+        self._record(run, "running", ticket=task.ticket, command=command, env=env, hold=hold)
 
     # -- looking ----------------------------------------------------------------------------
 

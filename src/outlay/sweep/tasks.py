@@ -1,0 +1,74 @@
+"""From a planned run to a task that an engine can start, and to what may be written down of it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlay.sweep.engines.base import Task
+from outlay.sweep.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
+from outlay.sweep.plan import Plan, PlannedRun
+from outlay.sweep.redaction import Redactor, is_secret_name
+
+
+@dataclass(slots=True)
+class Tasks:
+    """Makes the tasks of one sweep.
+
+    Attributes:
+        root: The sweep's directory.
+        cwd: Where programs are started.
+        environ: What runs inherit.
+    """
+
+    plan: Plan
+    root: Path
+    cwd: Path
+    environ: Mapping[str, str]
+    _redactors: dict[frozenset[str], Redactor] = field(default_factory=dict)
+
+    def make(
+        self, run: PlannedRun, ticket: str, port: int | None, devices: tuple[str, ...] | None
+    ) -> Task:
+        """Return a run's task; its directory is made.
+
+        Args:
+            run: What is to be run.
+            ticket: What the attempt is found again by.
+            port: Where its processes meet; None where the node finds one.
+            devices: The GPUs that it may use; None leaves that to the environment.
+        """
+        place = Place(
+            root=str(self.root), run_dir=run.id, python=sys.executable, port=port, devices=devices,
+            master=self.environ,
+        )  # fmt: skip
+        directory = Path(place.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        timeout = run.settings.timeout
+        return Task(
+            name=run.id, ticket=ticket, command=tuple(command_of(self.plan, run, place)),
+            env={**self.environ, **environment_of(run, place)}, cwd=self.cwd, directory=directory,
+            log=directory / LOG_NAME, gpus=run.most_gpus,
+            nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
+            options=run.settings.slurm,
+        )  # fmt: skip
+
+    def without_secrets(self, run: PlannedRun, task: Task) -> tuple[list[str], dict[str, str]]:
+        """Return a task's command and what the sweep sets in its environment, fit for a file.
+
+        Neither holds a secret, nor where the sweep lies.
+        """
+        redact, root = self._redactor_of(run), str(self.root)
+        ours = {n: value for n, value in task.env.items() if self.environ.get(n) != value}
+        command = [redact.text(word).replace(root, SWEEP_MARK) for word in task.command]
+        shown = redact.environment(ours)
+        return command, {name: value.replace(root, SWEEP_MARK) for name, value in shown.items()}
+
+    def _redactor_of(self, run: PlannedRun) -> Redactor:
+        """Return what removes this run's secrets; runs of an entry mostly share one."""
+        key = frozenset(value for name, value in run.env.items() if is_secret_name(name))
+        if key not in self._redactors:
+            self._redactors[key] = Redactor([self.environ, run.env])
+        return self._redactors[key]
