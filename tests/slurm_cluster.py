@@ -99,7 +99,6 @@ class Cluster:
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: Ports = field(default_factory=Ports)
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
-    took_ns: int = 0
 
     @property
     def conf(self) -> Path:
@@ -114,7 +113,6 @@ class Cluster:
 
     def start(self) -> None:
         """Start everything, and wait until every node is idle."""
-        began_ns = SYSTEM.monotonic_ns()
         for name in ("munge", "state", "spool"):
             (self.directory / name).mkdir(parents=True)
         key = self.directory / "munge" / "key"
@@ -127,7 +125,6 @@ class Cluster:
         for node in NODES:
             self.start_node(node)
         until(lambda: self.idle_nodes() == len(NODES), self.explain)
-        self.took_ns = SYSTEM.monotonic_ns() - began_ns
 
     def _conf_text(self) -> str:
         host = socket.gethostname().partition(".")[0]
