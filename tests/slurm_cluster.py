@@ -99,7 +99,6 @@ class Cluster:
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: Ports = field(default_factory=Ports)
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
-    took_ns: int = 0
 
     @property
     def conf(self) -> Path:
@@ -114,7 +113,6 @@ class Cluster:
 
     def start(self) -> None:
         """Start everything, and wait until every node is idle."""
-        began_ns = SYSTEM.monotonic_ns()
         for name in ("munge", "state", "spool"):
             (self.directory / name).mkdir(parents=True)
         key = self.directory / "munge" / "key"
@@ -127,7 +125,6 @@ class Cluster:
         for node in NODES:
             self.start_node(node)
         until(lambda: self.idle_nodes() == len(NODES), self.explain)
-        self.took_ns = SYSTEM.monotonic_ns() - began_ns
 
     def _conf_text(self) -> str:
         host = socket.gethostname().partition(".")[0]
@@ -189,7 +186,7 @@ class Cluster:
     def kill_node(self, node: str) -> None:
         """Kill a node: its daemon, and every process of a job that it runs."""
         self.kill(node)
-        tasks = [pid for pid in self._marked() if _variable(pid, "SLURMD_NODENAME") == node]
+        tasks = [pid for pid in self.running() if _variable(pid, "SLURMD_NODENAME") == node]
         steps = {parent for pid in tasks if _is_step(parent := _parent(pid))}
         for pid in [*steps, *tasks]:
             with contextlib.suppress(ProcessLookupError):
@@ -202,19 +199,19 @@ class Cluster:
         for name in ("slurmctld", *NODES, "munged"):
             if name in self.daemons:
                 self.kill(name)
-        until(self._kill_marked, lambda: f"left behind: {self._marked()}")
+        until(self._kill_everything, lambda: f"left behind: {self.running()}")
         for port in list(self.ports._held):
             self.ports.release(port)
 
-    def _kill_marked(self) -> bool:
-        """Kill what carries the mark; say whether nobody does."""
-        found = self._marked()
+    def _kill_everything(self) -> bool:
+        """Kill what runs here; say whether nothing did."""
+        found = self.running()
         for pid in found:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         return not found
 
-    def _marked(self) -> list[int]:
+    def running(self) -> list[int]:
         """Return the live processes of this cluster, this one left out."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):

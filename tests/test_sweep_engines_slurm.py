@@ -21,7 +21,15 @@ from outlay.sweep.engines.slurm.options import Request, SlurmOptions, parameters
 from outlay.sweep.engines.slurm.queue import JobLook, read_array_size, read_sacct, read_squeue
 from outlay.sweep.engines.slurm.spec import opened_command, read_spec, spec_path, write_spec
 from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
-from outlay.sweep.engines.slurm.times import Moment, Times, What, give_sign, note, read_times
+from outlay.sweep.engines.slurm.times import (
+    Moment,
+    Times,
+    What,
+    give_sign,
+    note,
+    ran_so_far_ns,
+    read_times,
+)
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.files import plan_file
 from outlay.sweep.plan import Plan
@@ -270,6 +278,15 @@ def test_a_start_that_left_no_end_lasted_until_its_last_sign_of_life(tmp_path: P
     assert read_times(tmp_path, "t").ran_ns() == 4 * NS
     assert read_times(tmp_path, "t").ran_ns(now_ns=20 * NS) == 10 * NS
     assert read_times(tmp_path, "another").ran_ns() == 0
+
+
+def test_a_job_that_waits_in_the_queue_has_not_run_nor_cost(tmp_path: Path) -> None:
+    assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0
+    note(tmp_path, Moment(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    assert ran_so_far_ns(tmp_path, "t", 30 * NS) == 20 * NS
+    assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0  # Without a sign of life since its start.
+    note(tmp_path, Moment(ticket="t", restart=0, what="requeued", t_ns=40 * NS))
+    assert ran_so_far_ns(tmp_path, "t", 50 * NS) == 30 * NS
 
 
 def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from outlay.budget.document import read_document
 from outlay.cli.output import console, new_table
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
+from outlay.sweep.engines.slurm.times import ran_so_far_ns
 from outlay.sweep.harness import Harness
 from outlay.sweep.manifest import Manifest, counts
 from outlay.sweep.states import RunState
@@ -56,7 +57,8 @@ class _Table:
         if now_ns >= self._next_ns or not harness.active:
             self._next_ns = now_ns + _REFRESH_NS
             manifest = harness.manifest
-            self._table = status_table(manifest, SYSTEM.wall_ns())
+            told = {a.run.id: a.engine.standing(a.ticket) for a in harness.active.values()}
+            self._table = status_table(manifest, SYSTEM.wall_ns(), told)
             self._live.update(Group(self._table, Text(standing(manifest))), refresh=True)
 
     def leave(self) -> None:
@@ -113,11 +115,11 @@ def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None
         dull = ("pending", "completed")
         names.sort(key=lambda run: manifest.state(run).status in dull)
     for run in names[:_ROWS]:
-        state = manifest.state(run)
+        state, going_ns = manifest.state(run), _going_ns(manifest, run, now_ns)
         table.add_row(
-            escape(run), state.status, _time(state, now_ns),
+            escape(run), state.status, _time(state.elapsed_ns + going_ns),
             _budget_used(manifest.root / manifest.runs[run]["run_dir"]),
-            _cost(state, manifest.runs[run], now_ns),
+            _cost(state, manifest.runs[run], going_ns),
             escape((told or {}).get(run) or state.reason),
         )  # fmt: skip
     if len(names) > _ROWS:
@@ -125,18 +127,25 @@ def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None
     return table
 
 
-def _time(state: RunState, now_ns: int) -> str:
-    ns = state.elapsed_ns
-    if state.status == "running" and state.started_ns is not None:
-        ns += now_ns - state.started_ns
+def _time(ns: int) -> str:
     return duration_text(ns) if ns else ""
 
 
-def _cost(state: RunState, static: Mapping[str, Any], now_ns: int) -> str:
+def _going_ns(manifest: Manifest, run: str, now_ns: int) -> int:
+    """Return how long an attempt that goes on has run; waiting in a cluster's queue is no run."""
+    state = manifest.state(run)
+    if state.status != "running" or state.started_ns is None:
+        return 0
+    if manifest.runs[run].get("engine") == "slurm":
+        return ran_so_far_ns(manifest.root / run, state.ticket, now_ns)
+    return now_ns - state.started_ns
+
+
+def _cost(state: RunState, static: Mapping[str, Any], going_ns: int) -> str:
     """Return what a run has cost; of an attempt that goes on, what it should have by now."""
     price, gpus = static.get("price"), static.get("gpus")
-    if state.status == "running" and state.started_ns is not None and price and gpus:
-        so_far = Terms(rate=Rate.parse(price) * gpus).cost(now_ns - state.started_ns)
+    if state.status == "running" and price and gpus:
+        so_far = Terms(rate=Rate.parse(price) * gpus).cost(going_ns)
         return f"~{Money(so_far.micros + (state.cost_micros or 0), so_far.currency)}"
     return "" if state.cost_micros is None else str(Money(state.cost_micros, state.currency))
 

@@ -16,7 +16,8 @@ from outlay.sweep import readers
 from outlay.sweep.arguments import ALIASES, Alias, read_alias
 from outlay.sweep.blocks import Block, Problems
 from outlay.sweep.document import Document, parse
-from outlay.sweep.engines.slurm.options import DEFAULTS, SlurmOptions, read_options
+from outlay.sweep.engines.slurm.options import DEFAULTS, SlurmOptions
+from outlay.sweep.engines.slurm.reading import read_options
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.targets import BUDGET_KEYS, NO_TARGET, Target, read_budget, read_target
 from outlay.units import Duration, Money, Rate

@@ -1,4 +1,7 @@
-"""What a grid may ask of Slurm, and what a job is submitted with. Pure."""
+"""What is asked of Slurm, and what a job is submitted with. Pure.
+
+How a grid states it is the subject of ``reading``: jobs load this, and no reader of grids.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from outlay.errors import InvalidValue
-from outlay.sweep import readers
-from outlay.sweep.blocks import Block
 from outlay.units import Duration
 
-KEYS: Final = (
-    "partition", "account", "time", "gres", "constraint", "extra", "requeues", "notice",
-    "max_submit",
-)  # fmt: skip
-_OURS: Final = ("array", "dependency", "job-name", "nodes", "ntasks-per-node", "output", "signal")
-_OPTION = re.compile(r"[a-z][a-z0-9-]*")
-_MINUTE_NS: Final = 60 * 10**9
+MINUTE_NS: Final = 60 * 10**9
 _NOTICE: Final = Duration(90 * 10**9)
 _COUNTED = re.compile(r".*:\d+(\([^)]*\))?")
 
@@ -48,41 +42,6 @@ class SlurmOptions:
 
 
 DEFAULTS: Final = SlurmOptions()
-
-
-def read_options(block: Block, shared: SlurmOptions) -> SlurmOptions:
-    """Return a grid's ``slurm`` block on top of the shared one; ``extra`` adds to the shared."""
-    block.allow(KEYS)
-    return SlurmOptions(
-        partition=block.read("partition", readers.text, shared.partition),
-        account=block.read("account", readers.text, shared.account),
-        time=block.read("time", job_time, shared.time),
-        gres=block.read("gres", readers.text, shared.gres),
-        constraint=block.read("constraint", readers.text, shared.constraint),
-        extra={**shared.extra, **block.read("extra", further_options, {})},
-        requeues=block.read("requeues", readers.count_from_zero, shared.requeues),
-        notice=block.read("notice", readers.timeout, shared.notice),
-        max_submit=block.read("max_submit", readers.count_from_one, shared.max_submit),
-    )
-
-
-def job_time(value: object) -> Duration:
-    """Return how long a job may take; Slurm counts whole minutes, so a minute at least."""
-    duration = Duration.parse(value, name="time")
-    if duration.ns < _MINUTE_NS:
-        raise InvalidValue("time", value, 'a duration of a minute or more, such as "4h"')
-    return duration
-
-
-def further_options(value: object) -> dict[str, str | bool]:
-    """Return options of ``sbatch`` by their long names; those that outlay sets are refused."""
-    options: dict[str, str | bool] = {}
-    for name, given in readers.mapping(value).items():
-        long_name = name.removeprefix("--").replace("_", "-")
-        if not _OPTION.fullmatch(long_name) or long_name in _OURS:
-            raise InvalidValue("extra", name, "a long option of sbatch that outlay does not set")
-        options[long_name] = True if given is True else readers.word(given)
-    return options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,7 +103,7 @@ def _with_count(gres: str, processes: int) -> str:
 def _minutes(request: Request) -> int | None:
     """Return a job's time limit; what the run itself may take is kept by the job, not by Slurm."""
     if request.options.time is not None:
-        return request.options.time.ns // _MINUTE_NS
+        return request.options.time.ns // MINUTE_NS
     if request.most_ns is None:
         return None
-    return -(-(request.most_ns + request.options.notice.ns) // _MINUTE_NS) + 1
+    return -(-(request.most_ns + request.options.notice.ns) // MINUTE_NS) + 1

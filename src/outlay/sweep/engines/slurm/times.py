@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 NAME: Final = "slurm_times.jsonl"
+SILENT_NS: Final = 60 * 10**9
 What = Literal["started", "ended", "requeued", "lost"]
 
 
@@ -72,6 +73,12 @@ def read_times(directory: Path, ticket: str) -> Times:
     ours = tuple(moment for moment in moments if moment.ticket == ticket)
     last = bool(moments) and moments[-1].ticket == ticket
     return Times(moments=ours, sign_ns=sign_ns if last else 0)
+
+
+def ran_so_far_ns(directory: Path, ticket: str, now_ns: int) -> int:
+    """Return how long an attempt has run; one that fell silent, until its last sign of life."""
+    times = read_times(directory, ticket)
+    return times.ran_ns(now_ns if now_ns - times.sign_ns < SILENT_NS else None)
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
