@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from command_line import Outcome, outlay
 from ledgers import Segment, dollars
+from outlay.cli.app import _was_interrupted
 
 REFUSES_FILES = Path("/sys/outlay")  # A file system on which nobody can make a directory.
 
@@ -111,3 +115,26 @@ def test_a_program_is_run_even_where_nothing_can_be_recorded(empty: Path) -> Non
     done = outlay("exec", "--dir", REFUSES_FILES, "--", "true")
     assert done.code == 0
     assert "cannot record" in done.err
+
+
+def test_ctrl_c_is_answered_with_a_word(empty: Path) -> None:
+    """Right after its first line the demo is still planning, or already running; both must say."""
+    showing = subprocess.Popen(
+        [sys.executable, "-u", "-m", "outlay", "demo", "--dir", str(empty / "demo")],
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    assert showing.stdout is not None
+    assert showing.stdout.readline().startswith("1. The plan")
+    showing.send_signal(signal.SIGINT)
+    said, _ = showing.communicate(timeout=120)
+    assert showing.returncode == 130
+    assert "interrupted" in said
+    assert "Traceback" not in said
+
+
+def test_an_interrupt_is_found_behind_the_exit_that_it_became() -> None:
+    ended = SystemExit(130)
+    assert not _was_interrupted(ended)
+    ended.__context__ = RuntimeError()
+    ended.__context__.__cause__ = KeyboardInterrupt()
+    assert _was_interrupted(ended)

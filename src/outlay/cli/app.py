@@ -119,9 +119,10 @@ def main() -> None:
     except OutlayError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        errors.print("interrupted")
-        sys.exit(130)
+    except SystemExit as ended:
+        if _was_interrupted(ended):
+            errors.print("interrupted; what was written so far stays")
+        raise
     except BrokenPipeError:
         # The reader went away (`outlay ... | head`): nothing is wrong and nobody listens.
         sys.stderr.close()
@@ -131,6 +132,14 @@ def main() -> None:
             raise  # It says nothing that a user could mend.
         _print_error(f"{error.filename}: {error.strerror}")
         sys.exit(1)
+
+
+def _was_interrupted(ended: BaseException) -> bool:
+    """Say whether Ctrl-C is behind an end, which typer turns into an exit without a word."""
+    behind: BaseException | None = ended
+    while behind is not None and not isinstance(behind, KeyboardInterrupt):
+        behind = behind.__cause__ or behind.__context__
+    return behind is not None
 
 
 def _print_error(text: str) -> None:
