@@ -46,10 +46,15 @@ class Terminal:
 
     def until(self, text: str) -> None:
         """Wait until a text was printed."""
+        self.until_matches(re.escape(text))
+
+    def until_matches(self, pattern: str) -> None:
+        """Wait until something was printed that matches."""
         deadline_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
-        while text not in self.shown:
-            assert SYSTEM.monotonic_ns() < deadline_ns, f"no {text!r} in: {self.shown}"
-            assert self._read() or text in self.shown, f"ended without {text!r}: {self.shown}"
+        while not re.search(pattern, self.shown):
+            assert SYSTEM.monotonic_ns() < deadline_ns, f"no {pattern!r} in: {self.shown}"
+            more = self._read() or re.search(pattern, self.shown)
+            assert more, f"ended without {pattern!r}: {self.shown}"
 
     def end(self) -> int:
         """Wait for the command to end and return its exit code."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.exits import ExitRecord
 from outlay.sweep.engines.slurm.allocation import Allocation, rendezvous_port
+from outlay.sweep.engines.slurm.batches import Batch
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
 from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.options import Request, SlurmOptions, parameters
-from outlay.sweep.engines.slurm.queue import JobLook, read_array_size, read_sacct, read_squeue
+from outlay.sweep.engines.slurm.poller import Poller, Submitted
+from outlay.sweep.engines.slurm.queue import (
+    JobLook,
+    Looks,
+    Slurm,
+    read_array_size,
+    read_sacct,
+    read_squeue,
+)
 from outlay.sweep.engines.slurm.spec import opened_command, read_spec, spec_path, write_spec
 from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
 from outlay.sweep.engines.slurm.times import (
@@ -252,6 +263,30 @@ def test_the_first_of_several_nodes_to_end_well_does_not_speak_for_all() -> None
     both = conclude(look("RUNNING"), [record(0), record(0)], RAN, nodes=2)
     assert both is not None
     assert both.returncode == 0
+
+
+class Quiet(Slurm):
+    """A cluster where nothing happens, and that counts how often it is asked."""
+
+    asked: int = 0
+
+    def look(self, names: Iterable[str]) -> Looks:
+        Quiet.asked += 1
+        return {(name, 0): look("RUNNING") for name in names}
+
+
+def test_one_question_for_all_jobs_and_ever_fewer_while_nothing_changes(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    poller = Poller(Quiet(), clock)
+    for number in range(100):
+        batch = Batch(name=f"b{number}", tickets=(f"t{number}",), job=str(number))
+        poller.submitted[f"t{number}"] = Submitted(tmp_path, 1, batch, 0)
+    began = Quiet.asked
+    for _ in range(3000):  # Ten minutes.
+        poller.look()
+        clock.sleep(0.2)
+    assert 20 <= Quiet.asked - began <= 35
 
 
 # -- when a job ran -------------------------------------------------------------------------

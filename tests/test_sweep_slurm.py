@@ -6,6 +6,7 @@ import csv
 import hashlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -170,17 +171,23 @@ def test_two_nodes_meet_by_torchrun(tmp_path: Path) -> None:
     assert command[1:4] == ["-m", "torch.distributed.run", "--nproc_per_node=1"]
 
 
+def start_training(slurm: Cluster, harness: Harness, tmp_path: Path) -> subprocess.Popen[str]:
+    """Start a run of sixty steps, two minutes if nobody interrupts it, and wait for the first."""
+    grid = write_grid(
+        tmp_path, [*RUN, "{x}", "2"], price="1 USD/h",
+        budget={"mode": "iso_tokens", "limit": 6000},
+    )  # fmt: skip
+    going = harness(grid)
+    exists(tmp_path / "sweep" / FIRST / "going", slurm)
+    return going
+
+
 def test_a_preempted_run_saves_its_work_and_goes_on(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
     """It ends at the same step, under the same id, and the wait in the queue costs nothing."""
-    grid = write_grid(
-        tmp_path, [*RUN, "{x}", "0.05"], price="1 USD/h",
-        budget={"mode": "iso_tokens", "limit": 6000},
-    )  # fmt: skip
     root = tmp_path / "sweep"
-    going = harness(grid)
-    exists(root / FIRST / "going", slurm)
+    going = start_training(slurm, harness, tmp_path)
     slurm.run("sbatch", "-p", "urgent", "-N4", "--exclusive", "--wrap=sleep 1", "-o", "/dev/null")
     code, printed = finish(going)
     assert (code, ends(root)) == (0, {FIRST: ["completed"]}), printed + slurm.explain()
@@ -202,13 +209,8 @@ def check_waits_are_recovery_and_free(run_dir: Path) -> None:
 def test_a_run_whose_node_is_lost_is_queued_again(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
-    grid = write_grid(
-        tmp_path, [*RUN, "{x}", "0.05"], price="1 USD/h",
-        budget={"mode": "iso_tokens", "limit": 6000},
-    )  # fmt: skip
     root = tmp_path / "sweep"
-    going = harness(grid)
-    exists(root / FIRST / "going", slurm)
+    going = start_training(slurm, harness, tmp_path)
     node = read_times(root / FIRST, read_manifest(root).state(FIRST).ticket).moments[0].node
     slurm.kill_node(node)
     try:
@@ -253,6 +255,13 @@ def test_a_job_that_may_not_start_again_has_failed_when_its_time_is_up(
     assert figures(root / FIRST).status == "preempted"
 
 
+@pytest.mark.usefixtures("slurm")
+def test_a_run_that_takes_too_long_ends_itself(tmp_path: Path) -> None:
+    result = run_grid(tmp_path, shell("exec sleep 600"), timeout="1s")
+    assert result.counts == {"error": 1}
+    assert result.manifest.state(FIRST).reason == "timeout: not done after 1.0s"
+
+
 def test_a_controller_that_starts_again_costs_no_run(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
@@ -271,8 +280,9 @@ def test_a_controller_that_starts_again_costs_no_run(
     assert list(ends(root).values()) == [["completed"]] * 3
 
 
-def test_jobs_outlive_a_killed_harness_and_are_found_again(
-    slurm: Cluster, harness: Harness, tmp_path: Path
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGHUP"])
+def test_jobs_outlive_a_harness_that_is_gone_and_are_found_again(
+    slurm: Cluster, harness: Harness, tmp_path: Path, how: str
 ) -> None:
     root = tmp_path / "sweep"
     script = "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/go; do sleep 0.1; done"
@@ -282,8 +292,9 @@ def test_jobs_outlive_a_killed_harness_and_are_found_again(
     )  # fmt: skip
     going = harness(grid)
     exists(root / "002_group01_02" / "going", slurm)
-    going.kill()
-    finish(going)
+    going.send_signal(signal.Signals[how])  # Killed, or its terminal is gone.
+    code, _ = finish(going)
+    assert code == (0 if how == "SIGHUP" else -9)
     (root / "001_group01_01" / "go").touch()
     exists(root / "001_group01_01" / "sweep_exit.json", slurm)
     (root / "002_group01_02" / "go").touch()  # It may end before or after it is found again.

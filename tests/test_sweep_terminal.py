@@ -48,8 +48,7 @@ def test_a_yes_runs_them_under_a_live_table_that_fits(grid: Path, tmp_path: Path
         screen.until("Start these runs? [y/N]:")
         screen.type("y\n")
         screen.until("2 running; nothing spent (measured), ceiling 5.00 USD")
-        screen.until("75%")
-        assert re.search(r"002_a-rather\S* +running +\S+ +75% +~0\.\d+ USD", screen.shown)
+        screen.until_matches(r"002_a-rather\S* +running +\S+ +75% +~0\.\d+ USD")
         (tmp_path / "sweep" / "go").touch()
         assert screen.end() == 1
         assert re.search(r"001_a-rather\S* +completed .* USD", screen.shown)

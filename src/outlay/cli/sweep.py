@@ -247,7 +247,9 @@ def _conclude(result: Result, *, as_json: bool) -> None:
     else:
         print_findings(result.findings)
         print_sentence(standing(result.manifest))
-        console.print(f"Summarise it with: outlay sweep aggregate {result.root}", soft_wrap=True)
+        then = "Look at it" if result.of_status("running") else "Summarise it"
+        command = "status" if result.of_status("running") else "aggregate"
+        console.print(f"{then} with: outlay sweep {command} {result.root}", soft_wrap=True)
     if result.cancelled:
         raise typer.Exit(130)
     if failed:

@@ -124,12 +124,15 @@ class Detached:
 
 @contextmanager
 def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
-    """Take up a sweep that nobody runs; None when somebody does, and sees to all of this."""
+    """Take up a sweep that nobody runs.
+
+    None when somebody does, and sees to all of this, or when it is not ours to write in.
+    """
     root = root.absolute()
     read_manifest(root)
     try:
         lock = SweepLock(root)
-    except SweepInUse:
+    except (SweepInUse, PermissionError):
         yield None
         return
     try:
