@@ -227,7 +227,7 @@ def test_whatever_did_not_complete_is_an_error_with_its_reason(sweep: Sweep, sta
 
 
 def rows(*values: float, **more: Any) -> list[dict[str, Any]]:
-    common = {"status": "completed", "param_lr": 0.1} | more
+    common = {"status": "completed", "configuration": "lr=0.1"} | more
     return [
         {"run_id": str(seed), "accuracy_value": value, "param_seed": seed} | common
         for seed, value in enumerate(values)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from outlay.sweep.aggregate.configurations import labels_of
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.states import RunState
 from outlay.sweep.targets import Target, usual_direction
@@ -15,7 +16,7 @@ FIRST: Final = (
     "run_id", "status", "world_size", "ips_mean", "step_time_ms", "bytes_per_step",
     "accuracy_metric", "accuracy_value", "accuracy_best", "target_value", "time_to_target_min",
     "energy_Wh", "fidelity_mean", "cost", "currency", "goodput", "wall_minutes", "stop_reason",
-    "errors", "budget_mode",
+    "errors", "configuration", "budget_mode",
 )  # fmt: skip
 TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes")
 
@@ -44,8 +45,17 @@ class Subject:
         return Target(metric=metric, value=about.get("target_value"), direction=direction)
 
 
-def row_of(subject: Subject) -> Row:
-    """Return the summary of one run; whatever is not known is None."""
+def rows_of(subjects: Sequence[Subject]) -> tuple[Row, ...]:
+    """Return the summary of every run; those of one configuration say so in ``configuration``."""
+    labels = labels_of([subject.static for subject in subjects])
+    return tuple(
+        _row(subject) | {"configuration": label}
+        for subject, label in zip(subjects, labels, strict=True)
+    )
+
+
+def _row(subject: Subject) -> Row:
+    """Return the summary of one run by itself; whatever is not known is None."""
     static, state, facts = subject.static, subject.state, subject.facts
     about, target = static.get("metadata", {}), subject.target
     row: Row = {
