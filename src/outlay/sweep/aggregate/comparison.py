@@ -81,8 +81,9 @@ def _replicates(label: str, rows: list[Row]) -> Replicates:
 
 
 _USED: Final = {
-    "max_minutes": "time_minutes", "max_tokens": "tokens", "max_comm_bytes": "comm_bytes",
-    "max_cost_usd": "cost", "max_energy_Wh": "energy_Wh",
+    "max_minutes": "time_minutes", "max_tokens": "tokens", "max_epochs": "epochs",
+    "max_comm_bytes": "comm_bytes", "max_cost_usd": "cost", "max_energy_Wh": "energy_Wh",
+    "max_flops": "flops",
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ FIRST: Final = (
     "energy_Wh", "fidelity_mean", "cost", "currency", "goodput", "wall_minutes", "stop_reason",
     "errors", "configuration", "budget_mode",
 )  # fmt: skip
-TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes")
+TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flops")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,7 +151,9 @@ def minutes_of(one: Seen, facts: RunFacts, totals: Mapping[str, Any]) -> float |
 
 def _totals(subject: Subject) -> Row:
     """Return what was used of the budget: as the run wrote it, else as its figures have it."""
-    stated, facts = subject.totals, subject.facts
+    stated, facts = dict(subject.totals), subject.facts
+    if not stated.get("steps_per_epoch"):
+        stated["epochs"] = None  # Nobody said how long one is; what was written is no count.
     if facts is None:
         return {name: stated.get(name) for name in TOTALS}
     measured: Row = {
@@ -159,6 +161,8 @@ def _totals(subject: Subject) -> Row:
         "time_minutes": facts.step_ns / 60e9 if facts.step_ns else None,
         "tokens": facts.tokens,
         "comm_bytes": facts.comm_bytes,
+        "epochs": None,
+        "flops": facts.flops,
     }
     return {name: stated[name] if name in stated else measured[name] for name in TOTALS}
 
