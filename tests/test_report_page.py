@@ -14,7 +14,7 @@ from outlay.report.latex import escaped, table
 from outlay.report.svg import pareto
 from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.facts import RunFacts, Seen
-from outlay.sweep.aggregate.rows import Subject, row_of
+from outlay.sweep.aggregate.rows import Subject, rows_of
 from outlay.sweep.journal import Event
 from outlay.sweep.states import RunState
 
@@ -45,7 +45,7 @@ def report() -> str:
         Event(t_ns=MINUTE, run="001_<rate>", status="running"),
         Event(t_ns=3 * MINUTE, run="001_<rate>", status="completed"),
     ]
-    return page("demo & more", subjects, [row_of(one) for one in subjects], events)
+    return page("demo & more", subjects, rows_of(subjects), events)
 
 
 def test_the_page_opens_offline_and_escapes_what_it_shows() -> None:
@@ -90,13 +90,13 @@ def test_runs_of_one_configuration_share_a_line_in_the_legend() -> None:
     two = [subject(1, 0.9, 900_000), subject(2, 0.7, 950_000)]
     for seed, one in enumerate(two):
         one.static["params"].update(lr=5, seed=seed)
-    text = page("seeds", two, [row_of(one) for one in two], [])
+    text = page("seeds", two, rows_of(two), [])
     assert re.findall(r"</svg> ([^<]*)</li>", text) == ["lr=5"]
     assert text.count('class="curve c0"') == 3
 
 
 def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
-    text = table([row_of(subject(1, 0.9, 900_000))])
+    text = table(rows_of([subject(1, 0.9, 900_000)]))
     assert r"lr=1 & 1 & $0.9$ & 0.9~USD \\" in text
     assert escaped("a_b & 5%") == r"a\_b \& 5\%"
 

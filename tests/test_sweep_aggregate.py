@@ -13,6 +13,7 @@ import pytest
 
 from command_line import outlay
 from ledgers import Segment, dollars
+from outlay.budget.dimensions import KEYS
 from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
@@ -227,7 +228,7 @@ def test_whatever_did_not_complete_is_an_error_with_its_reason(sweep: Sweep, sta
 
 
 def rows(*values: float, **more: Any) -> list[dict[str, Any]]:
-    common = {"status": "completed", "param_lr": 0.1} | more
+    common = {"status": "completed", "configuration": "lr=0.1"} | more
     return [
         {"run_id": str(seed), "accuracy_value": value, "param_seed": seed} | common
         for seed, value in enumerate(values)
@@ -247,6 +248,35 @@ def test_fairness_shows_how_much_of_a_limit_was_used() -> None:
     (one,) = fairness(used)
     assert (one.limit, one.runs, one.least) == ("max_minutes = 2", 2, 0.5)
     assert one.spread == pytest.approx(0.55)
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_limit_that_a_budget_can_have_takes_part_in_fairness(sweep: Sweep, key: str) -> None:
+    used = {
+        "tokens": 3, "time_minutes": 3.0, "comm_bytes": 3, "energy_Wh": 3.0, "cost_usd": 3.0,
+        "flops": 3, "steps": 30, "epochs": 3.0,
+    }  # fmt: skip
+    run_dir = sweep.add("001_a", budget={"limits": {key: 4}})
+    story = Segment(about={"price": dollars(3600)}).step(3, energy_mj=3 * 3_600_000)
+    write_log(run_dir, metric(story, 0.9).end())
+    (run_dir / "budget.json").write_text(json.dumps({"totals": used, "steps_per_epoch": 10}))
+    (one,) = fairness(sweep.summary().rows)
+    assert (one.limit, one.runs, one.least) == (f"{key} = 4", 1, 0.75)
+    page = write_reports(sweep.root, sweep.summary(), NOW_NS, None).markdown.read_text()
+    assert f"| {key} = 4 | 1 | 75.0% | 75.0% | 0.0% |" in page
+
+
+def test_operations_come_from_the_log_where_the_run_wrote_no_totals(sweep: Sweep) -> None:
+    ranks = [Segment(rank=rank).step(1, flops=500).step(1, flops=500).end() for rank in range(2)]
+    write_log(sweep.add("001_a", metadata={}), *ranks)
+    assert sweep.row()["flops"] == 2000
+
+
+def test_epochs_of_unknown_length_are_not_known_rather_than_none(sweep: Sweep) -> None:
+    run_dir = sweep.add("001_a", metadata={}, budget={"limits": {"max_epochs": 4}})
+    write_artefacts(run_dir, totals={"steps": 2, "epochs": 0.0}, steps_per_epoch=None)
+    assert sweep.row()["epochs"] is None
+    assert fairness(sweep.summary().rows) == []
 
 
 # -- the reports ------------------------------------------------------------------------------

@@ -26,7 +26,7 @@ def table(rows: Sequence[Row]) -> str:
     for one in replicates(rows):
         spread = "" if one.half_width is None else f" \\pm {one.half_width:.2g}"
         cost = "--" if one.cost is None else f"{one.cost:.4g}~{escaped(one.currency or '')}"
-        label = escaped(one.label or one.runs[0])
+        label = escaped(one.label)
         lines.append(f"{label} & {len(one.runs)} & ${one.mean:.4g}{spread}$ & {cost} \\\\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from outlay.report.svg import Bar, Curve, Point, Stretch, pareto
-from outlay.sweep.aggregate.comparison import label_of
 from outlay.sweep.aggregate.rows import Row, Subject, in_time
 from outlay.sweep.journal import Event
 from outlay.units import Money
@@ -112,7 +111,7 @@ def _learning(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Line
     for subject, row in zip(subjects, rows, strict=True):
         path = _path(subject)
         if subject.facts is not None and path:
-            look = looks.setdefault(label_of(row) or row["run_id"], len(looks))
+            look = looks.setdefault(row["configuration"], len(looks))
             curves.append(Curve(label=row["run_id"], points=tuple(path), look=look))
             unit, metric = subject.facts.currency, subject.target.metric
     if curves:

@@ -45,7 +45,7 @@ def _drawn(chart: Chart) -> str:
 def _tables(rows: Sequence[Row]) -> Iterable[str]:
     together = replicates(rows)
     if together:
-        cells = [[one.label or one.runs[0], len(one.runs), str(one), one.cost] for one in together]
+        cells = [[one.label, len(one.runs), str(one), one.cost] for one in together]
         headings = ["configuration", "runs", "metric", "mean cost"]
         yield section("Configurations", table(headings, cells), note(_INTERVAL))
     equal = [

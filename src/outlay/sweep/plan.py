@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -34,6 +34,7 @@ class PlannedRun:
     Attributes:
         id: ``<index>_<group>[_<combo>]``; also the name of its directory.
         fingerprint: A hash of everything that decides what it computes, and of nothing else.
+        configuration: A hash of what it shares with the runs that differ from it in seed alone.
         params: Its parameters, the seed included.
         overrides: The parameters, and what the grid adds, as Hydra overrides.
         world_size: Processes per node.
@@ -52,6 +53,7 @@ class PlannedRun:
     metadata: Mapping[str, Any]
     settings: Settings
     prediction: Prediction
+    configuration: str = ""
 
     @property
     def gpus(self) -> int | None:
@@ -122,7 +124,7 @@ def make_plan(grid: Grid) -> Plan:
             [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
         )
     warnings = tuple(warning for entry in grid.entries for warning in _doubts(entry, grid.source))
-    return Plan(grid=grid, runs=tuple(_distinct(runs)), warnings=warnings)
+    return Plan(grid=grid, runs=tuple(_configured(grid, _distinct(runs))), warnings=warnings)
 
 
 def slug(name: str) -> str:
@@ -162,16 +164,12 @@ def _planned(
     env = dict(settings.env)
     if "amp_dtype" in own:
         env[AMP_VARIABLE] = own["amp_dtype"]
-    overrides = (
-        *settings.overrides,
-        *(override(key, value, grid.aliases) for key, value in own.items()),
-    )
     run = PlannedRun(
         id=name,
         group=entry.name,
         fingerprint="",
         params=params,
-        overrides=overrides,
+        overrides=_overrides(grid, settings, own),
         world_size=world_size,
         env=env,
         metadata=metadata,
@@ -181,6 +179,11 @@ def _planned(
     return replace(
         run, fingerprint=_fingerprint(grid, run), prediction=predict(settings, run.most_gpus)
     )
+
+
+def _overrides(grid: Grid, settings: Settings, params: Mapping[str, Any]) -> tuple[str, ...]:
+    own = (override(key, value, grid.aliases) for key, value in params.items())
+    return (*settings.overrides, *own)
 
 
 def _budget_metadata(settings: Settings) -> dict[str, Any]:
@@ -197,10 +200,14 @@ def _budget_metadata(settings: Settings) -> dict[str, Any]:
 
 
 def _fingerprint(grid: Grid, run: PlannedRun) -> str:
-    """Return the hash of what decides a run's result: not its name, place, price or patience."""
+    return _hash(_content(grid, run))
+
+
+def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
+    """Return what decides a run's result: not its name, place, price or patience."""
     settings = run.settings
     budget = settings.budget
-    content = {
+    content: dict[str, Any] = {
         "entrypoint": settings.entrypoint,
         "engine": settings.engine,
         "arguments": settings.arguments,
@@ -215,11 +222,49 @@ def _fingerprint(grid: Grid, run: PlannedRun) -> str:
     }
     if settings.launcher:
         content["launcher"] = settings.launcher
+    return content
+
+
+def _hash(content: Mapping[str, Any]) -> str:
     encoded = msgspec.json.encode(content, enc_hook=str, order="sorted")
     return hashlib.sha256(encoded).hexdigest()[:16]
 
 
-def _distinct(runs: list[PlannedRun]) -> Iterator[PlannedRun]:
+def _configured(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
+    """Give runs that differ in their seed alone the same configuration, and only those."""
+    # No secret enters a hash that is written down: those that differ are numbered instead.
+    numbers: dict[frozenset[tuple[str, str]], int] = {}
+    for run in runs:
+        secrets = frozenset((key, value) for key, value in run.env.items() if is_secret_name(key))
+        number = numbers.setdefault(secrets, len(numbers))
+        yield replace(run, configuration=_configuration(grid, run, secrets=number))
+
+
+def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
+    """Return the hash of a run without its seed; where it runs and for how much do count.
+
+    Who compares machines or prices gives them entries that are alike in all else. Names count,
+    since whoever gives two entries one name says that they belong together.
+    """
+    settings, slurm = run.settings, run.settings.slurm
+    params = {key: value for key, value in run.params.items() if key != "seed"}
+    own = {key: value for key, value in params.items() if key != "world_size"}
+    return _hash(
+        _content(grid, run)
+        | {
+            "params": params,
+            "overrides": _overrides(grid, settings, own),
+            "secrets": secrets,
+            "group": run.group,
+            "metadata": run.metadata,
+            "gpu": settings.gpu,
+            "price": None if settings.price is None else str(settings.price),
+            "slurm": [slurm.partition, slurm.gres, slurm.constraint, slurm.extra],
+        }
+    )
+
+
+def _distinct(runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
     """Number runs of the same content, so that each has a fingerprint of its own."""
     seen: dict[str, int] = {}
     for run in runs:

@@ -149,6 +149,7 @@ def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
     return {
         "id": run.id,
         "fingerprint": run.fingerprint,
+        "configuration": run.configuration,
         "group": run.group,
         "run_dir": run.id,
         "launcher_log": f"{run.id}/{LOG_NAME}",
@@ -161,6 +162,11 @@ def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
         "overrides": redact.data(run.overrides),
         "metadata": redact.data(run.metadata),
         "env": redact.environment(run.env),
+        "stated": {
+            "env": redact.environment(settings.env),
+            "overrides": redact.data(settings.overrides),
+            "entrypoint": redact.data(settings.entrypoint),
+        },
         "command": [],
         "budget": None if budget is None else {"mode": budget.mode, "limits": dict(budget.limits)},
         "price": None if settings.price is None else str(settings.price),

@@ -14,7 +14,7 @@ from outlay.errors import Finding
 from outlay.sweep.aggregate.from_csv import missing_files, read_artefacts
 from outlay.sweep.aggregate.from_ledger import read_ledger
 from outlay.sweep.aggregate.markdown import page
-from outlay.sweep.aggregate.rows import Row, Subject, columns_of, row_of
+from outlay.sweep.aggregate.rows import Row, Subject, columns_of, rows_of
 from outlay.sweep.errors import IncompleteRuns
 from outlay.sweep.manifest import read_manifest
 from outlay.sweep.states import RunState
@@ -54,8 +54,9 @@ def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggreg
             missing += [Finding(source=run, message=text) for text in subject.problems]
     if missing and not allow_missing:
         raise IncompleteRuns(missing)
-    rows = tuple(row_of(subject) for subject in subjects)
-    return Aggregate(name=manifest.about["name"], subjects=tuple(subjects), rows=rows)
+    return Aggregate(
+        name=manifest.about["name"], subjects=tuple(subjects), rows=rows_of(subjects)
+    )
 
 
 def _subject(static: dict[str, Any], state: RunState, directory: Path, now_ns: int) -> Subject:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -64,7 +63,7 @@ def replicates(rows: Sequence[Row]) -> list[Replicates]:
     groups: dict[str, list[Row]] = {}
     for row in rows:
         if row["status"] == "completed" and row.get("accuracy_value") is not None:
-            groups.setdefault(label_of(row), []).append(row)
+            groups.setdefault(row["configuration"], []).append(row)
     return [_replicates(label, members) for label, members in groups.items()]
 
 
@@ -81,19 +80,10 @@ def _replicates(label: str, rows: list[Row]) -> Replicates:
     )
 
 
-def label_of(row: Row) -> str:
-    """Return a configuration's parameters, without the seed, as one line."""
-    params = {
-        name.removeprefix("param_"): value
-        for name, value in row.items()
-        if name.startswith("param_") and name not in ("param_seed", "param_world_size")
-    }
-    return ", ".join(f"{k}={v if isinstance(v, str) else json.dumps(v)}" for k, v in params.items())
-
-
 _USED: Final = {
-    "max_minutes": "time_minutes", "max_tokens": "tokens", "max_comm_bytes": "comm_bytes",
-    "max_cost_usd": "cost", "max_energy_Wh": "energy_Wh",
+    "max_minutes": "time_minutes", "max_tokens": "tokens", "max_epochs": "epochs",
+    "max_comm_bytes": "comm_bytes", "max_cost_usd": "cost", "max_energy_Wh": "energy_Wh",
+    "max_flops": "flops",
 }  # fmt: skip
 
 
@@ -137,7 +127,7 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     best = best_of(found, direction=target.direction)
     assert best is not None
     money = "" if best.cost is None else f" for {best.cost:.4g} {best.currency} a run"
-    sentence = f"Best: {best.label or best.runs[0]} with {target.metric} {best}{money}"
+    sentence = f"Best: {best.label} with {target.metric} {best}{money}"
     others = [one for one in found if one is not best]
     if not others:
         return f"{sentence}; it is the only configuration."
@@ -149,4 +139,4 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
         doubt = "their intervals overlap, so the order may be luck"
     else:
         doubt = "their intervals do not overlap"
-    return f"{sentence}; next: {second.label or second.runs[0]} with {second} ({doubt})."
+    return f"{sentence}; next: {second.label} with {second} ({doubt})."

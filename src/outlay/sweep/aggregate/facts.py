@@ -34,6 +34,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int | None = None
     comm_bytes: int | None = None
     energy_mj: int | None = None
+    flops: int | None = None
     fidelity_mean: float | None = None
     cost_micros: int | None = None
     currency: str = ""

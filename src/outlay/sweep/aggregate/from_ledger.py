@@ -25,7 +25,7 @@ from outlay.ledger import (
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -73,7 +73,7 @@ class _Tally:
 
     def __init__(self) -> None:
         self.steps = self.step_ns = self.samples = self.tokens = 0
-        self.comm_bytes = self.energy_mj = 0
+        self.comm_bytes = self.energy_mj = self.flops = 0
         self.metrics: list[Metric] = []
         self.stop_reason = ""
 
@@ -102,6 +102,7 @@ class _Tally:
         self.tokens += sum([step.tokens for step in steps])
         self.comm_bytes += sum([step.comm_bytes for step in steps])
         self.energy_mj += sum([step.energy_mj for step in steps])
+        self.flops += sum([step.flops for step in steps])
         if timed:
             self.steps += sum([step.count for step in steps])
             self.step_ns += sum([step.dur_ns + step.wait_ns for step in steps])
@@ -128,6 +129,7 @@ def _facts(view: RunView, tally: _Tally) -> RunFacts:
         tokens=tally.tokens or None,
         comm_bytes=tally.comm_bytes,
         energy_mj=tally.energy_mj or None,
+        flops=tally.flops or None,
         cost_micros=None if parts.cost is None else parts.cost.micros,
         currency="" if parts.cost is None else parts.cost.currency,
         goodput=parts.goodput,

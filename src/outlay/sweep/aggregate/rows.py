@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from outlay.sweep.aggregate.configurations import labels_of
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.states import RunState
 from outlay.sweep.targets import Target, usual_direction
@@ -15,9 +16,9 @@ FIRST: Final = (
     "run_id", "status", "world_size", "ips_mean", "step_time_ms", "bytes_per_step",
     "accuracy_metric", "accuracy_value", "accuracy_best", "target_value", "time_to_target_min",
     "energy_Wh", "fidelity_mean", "cost", "currency", "goodput", "wall_minutes", "stop_reason",
-    "errors", "budget_mode",
+    "errors", "configuration", "budget_mode",
 )  # fmt: skip
-TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes")
+TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flops")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,8 +45,17 @@ class Subject:
         return Target(metric=metric, value=about.get("target_value"), direction=direction)
 
 
-def row_of(subject: Subject) -> Row:
-    """Return the summary of one run; whatever is not known is None."""
+def rows_of(subjects: Sequence[Subject]) -> tuple[Row, ...]:
+    """Return the summary of every run; those of one configuration say so in ``configuration``."""
+    labels = labels_of([subject.static for subject in subjects])
+    return tuple(
+        _row(subject) | {"configuration": label}
+        for subject, label in zip(subjects, labels, strict=True)
+    )
+
+
+def _row(subject: Subject) -> Row:
+    """Return the summary of one run by itself; whatever is not known is None."""
     static, state, facts = subject.static, subject.state, subject.facts
     about, target = static.get("metadata", {}), subject.target
     row: Row = {
@@ -141,7 +151,9 @@ def minutes_of(one: Seen, facts: RunFacts, totals: Mapping[str, Any]) -> float |
 
 def _totals(subject: Subject) -> Row:
     """Return what was used of the budget: as the run wrote it, else as its figures have it."""
-    stated, facts = subject.totals, subject.facts
+    stated, facts = dict(subject.totals), subject.facts
+    if not stated.get("steps_per_epoch"):
+        stated["epochs"] = None  # Nobody said how long one is; what was written is no count.
     if facts is None:
         return {name: stated.get(name) for name in TOTALS}
     measured: Row = {
@@ -149,6 +161,8 @@ def _totals(subject: Subject) -> Row:
         "time_minutes": facts.step_ns / 60e9 if facts.step_ns else None,
         "tokens": facts.tokens,
         "comm_bytes": facts.comm_bytes,
+        "epochs": None,
+        "flops": facts.flops,
     }
     return {name: stated[name] if name in stated else measured[name] for name in TOTALS}
 

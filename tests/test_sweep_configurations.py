@@ -1,0 +1,204 @@
+"""Which runs of a sweep are one configuration over its seeds, and what each is called."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outlay.clock import ManualClock
+from outlay.report.latex import table
+from outlay.report.sweep_page import page
+from outlay.sweep import setup
+from outlay.sweep.aggregate import markdown
+from outlay.sweep.aggregate.comparison import ranked, replicates, verdict
+from outlay.sweep.aggregate.facts import RunFacts, Seen
+from outlay.sweep.aggregate.rows import Row, Subject, rows_of
+from outlay.sweep.grid import read_grid
+from outlay.sweep.manifest import Manifest, read_manifest
+from outlay.sweep.plan import Plan, PlannedRun, make_plan
+from outlay.sweep.states import RunState
+
+TARGET = {"mode": "iso_tokens", "limit": 100, "target_metric": "acc"}
+
+
+def plan_of(*entries: dict[str, Any], **shared: Any) -> Plan:
+    text = json.dumps({"budget": TARGET, **shared, "grid": list(entries)})
+    return make_plan(read_grid(text, source="grid.json", default_name="grid"))
+
+
+def manifest_of(plan: Plan) -> Manifest:
+    """Return a sweep's manifest as it is read back from its file."""
+    with TemporaryDirectory() as root:
+        setup.create(plan, Path(root), {}, ManualClock(), cwd=Path(root))
+        return read_manifest(Path(root))
+
+
+def subjects_of(manifest: Manifest) -> list[Subject]:
+    """Return the runs as if each had ended well, the later the better."""
+    return [
+        Subject(
+            static=static, state=RunState(status="completed"), totals={},
+            facts=RunFacts(
+                source="ledger", steps=1, step_ns=1, cost_micros=1_000_000, currency="USD",
+                wall_ns=60 * 10**9, metrics={"acc": [Seen(number / 10, 10**9, 1)]},
+            ),
+        )
+        for number, static in enumerate(manifest.runs.values(), start=1)
+    ]  # fmt: skip
+
+
+def summary(*entries: dict[str, Any], **shared: Any) -> tuple[Row, ...]:
+    return rows_of(subjects_of(manifest_of(plan_of(*entries, **shared))))
+
+
+def pooled(rows: tuple[Row, ...]) -> dict[str, int]:
+    return {one.label: len(one.runs) for one in replicates(rows)}
+
+
+# -- which belong together -------------------------------------------------------------------
+
+
+def test_processes_and_environments_are_not_seeds() -> None:
+    rows = summary(
+        {"name": "base", "params": {"lr": 0.1, "world_size": [1, 2]}, "seeds": [1, 2]},
+        {"name": "base", "params": {"lr": 0.1}, "seeds": [1, 2], "env": {"NCCL_ALGO": "Ring"}},
+    )
+    assert pooled(rows) == {
+        "lr=0.1, world_size=1": 2,
+        "lr=0.1, world_size=2": 2,
+        "lr=0.1": 2,
+    }
+
+
+@pytest.mark.parametrize(
+    ("difference", "shown"),
+    [
+        ({"env": {"NCCL_ALGO": "Ring"}}, "lr=1 (NCCL_ALGO=Ring)"),
+        ({"overrides": ["optim.nesterov=true"]}, "lr=1 (optim.nesterov=true)"),
+        ({"metadata": {"cluster": "east"}}, "lr=1 (cluster=east)"),
+        ({"budget": TARGET | {"limit": 200}}, "lr=1 (max_tokens=200)"),
+        ({"engine": "process"}, "lr=1 (engine=process)"),
+        ({"nnodes": 2}, "lr=1 (nnodes=2)"),
+        ({"gpu": "H100"}, "lr=1 (gpu=H100)"),
+        ({"price": "2 USD/h"}, "lr=1 (price=2.00 USD/h)"),
+        ({"entrypoint": "other.py --fast"}, "lr=1 (other.py --fast)"),
+        ({"name": "b"}, "lr=1 (b)"),
+        ({"slurm": {"partition": "gpu"}}, "lr=1 (002_a)"),
+        ({"env": {"API_TOKEN": "a-secret-value"}}, "lr=1 (API_TOKEN=<redacted>)"),
+    ],
+)
+def test_whatever_else_differs_makes_another_configuration_whose_name_says_what(
+    difference: dict[str, Any], shown: str
+) -> None:
+    entry = {"name": "a", "params": {"lr": 1}}
+    labels = list(pooled(summary(entry, entry | difference)))
+    assert labels[1] == shown
+    assert labels[0] != labels[1]
+
+
+def test_patience_makes_no_other_configuration() -> None:
+    entry = {"name": "a", "params": {"lr": 1}}
+    more = entry | {"seeds": [5], "retries": 3, "timeout": "2h"}
+    assert pooled(summary(entry | {"seeds": [4]}, more)) == {"lr=1": 2}
+
+
+def test_a_seed_is_one_however_it_is_stated_and_reaches_the_program() -> None:
+    entry = {"name": "a", "params": {"lr": 1, "seed": [1, 2]}}
+    listed = {"name": "a", "params": {"lr": 1}, "seeds": [3]}
+    assert pooled(summary(entry, listed, aliases={"seed": "train.seed"})) == {"lr=1": 3}
+
+
+def test_without_parameters_the_entry_names_the_configuration() -> None:
+    assert pooled(summary({"name": "base", "seeds": [1, 2]})) == {"base": 2}
+
+
+def test_manifests_that_keep_no_configuration_fall_back_to_what_they_keep() -> None:
+    manifest = manifest_of(
+        plan_of(
+            {"name": "a", "params": {"lr": [1, 2], "world_size": [1, 2]}, "seeds": [1, 2]},
+            {"name": "b", "params": {"lr": [1, 2], "world_size": 1}, "seeds": [1, 2]},
+        )
+    )
+    for static in manifest.runs.values():
+        del static["configuration"], static["stated"]
+    found = pooled(rows_of(subjects_of(manifest)))
+    assert set(found.values()) == {2}
+    assert list(found) == [
+        "lr=1, world_size=1 (a)", "lr=1, world_size=2", "lr=2, world_size=1 (a)",
+        "lr=2, world_size=2", "lr=1, world_size=1 (b)", "lr=2, world_size=1 (b)",
+    ]  # fmt: skip
+
+
+# -- every report follows --------------------------------------------------------------------
+
+
+def test_every_report_keeps_configurations_apart() -> None:
+    entry = {"name": "a", "params": {"lr": 1}, "seeds": [1, 2]}
+    subjects = subjects_of(manifest_of(plan_of(entry, entry | {"env": {"FUSED": "1"}})))
+    rows = rows_of(subjects)
+    assert [one.label for one in ranked(subjects, rows)] == ["lr=1 (FUSED=1)", "lr=1"]
+    assert "Best: lr=1 (FUSED=1) with acc 0.35" in verdict(subjects, rows)
+    assert "next: lr=1 with 0.15" in verdict(subjects, rows)
+    assert "| lr=1 (FUSED=1) | 2 | 0.35" in markdown.page("demo", subjects, rows)
+    assert "lr=1 (FUSED=1) & 2 & $0.35" in table(rows)
+    html = page("demo", subjects, rows, [])
+    assert html.count("</svg> lr=1 (FUSED=1)</li>") == 1
+    assert html.count("</svg> lr=1</li>") == 1
+    assert "<td>lr=1 (FUSED=1)</td>" in html
+
+
+# -- the law ---------------------------------------------------------------------------------
+
+
+def maybe(**values: Any) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw some of the keys, each with one of its values."""
+    keys = {key: st.sampled_from(options) for key, options in values.items()}
+    return st.fixed_dictionaries({}, optional=keys)
+
+
+def some(*values: Any) -> st.SearchStrategy[list[Any]]:
+    return st.lists(st.sampled_from(values), min_size=1, max_size=2, unique=True)
+
+
+entries = st.builds(
+    lambda params, rest, more: {"name": "a", "params": params} | rest | more,
+    st.fixed_dictionaries(
+        {"lr": some(0.1, 1, "1", "1 (b)")}, optional={"world_size": some(1, 2), "seed": some(0, 1)}
+    ),
+    maybe(
+        name=["b", "001_a"], env=[{"X": "1"}, {"X": "2"}, {"MY_KEY": "one"}, {"MY_KEY": "two"}],
+        overrides=[["x=1"], ["x=2"]], metadata=[{"m": 1}, {"m": "1"}],
+        budget=[TARGET | {"limit": 5}, TARGET | {"target_metric": "loss"}],
+    ),
+    maybe(engine=["process"], gpu=["H100"], price=["1 USD/h"], retries=[2]),
+)  # fmt: skip
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(entries, min_size=1, max_size=4))
+def test_runs_are_one_configuration_if_and_only_if_they_differ_in_seed_alone(
+    grid: list[dict[str, Any]],
+) -> None:
+    plan = plan_of(*grid)
+    rows = rows_of(subjects_of(manifest_of(plan)))
+    together: dict[str, list[str]] = defaultdict(list)
+    for row in rows:
+        together[row["configuration"]].append(row["run_id"])
+    of_run = {run: label for label, runs in together.items() for run in runs}
+    for one, other in itertools.combinations(plan.runs, 2):
+        assert (of_run[one.id] == of_run[other.id]) == (seedless(one) == seedless(other))
+
+
+def seedless(run: PlannedRun) -> tuple[str, str, str]:
+    stated = replace(run.settings, retries=0, seeds=())
+    params = {key: value for key, value in run.params.items() if key != "seed"}
+    return run.group, repr(stated), json.dumps(params, sort_keys=True)
