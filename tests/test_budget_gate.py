@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import outlay
-from outlay.budget.history import read_spends
+from outlay.budget.history import read_history
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.ledger import BudgetEvent, read_run
@@ -409,7 +409,7 @@ def test_after_a_kill_nothing_spent_is_forgotten(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGKILL)
-    (spend,) = read_spends(tmp_path)
+    (spend,) = read_history(tmp_path).spends
     spent_ns = spend.executed.time_ns
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10_000)) as run:
         assert run.resume_step == 50
