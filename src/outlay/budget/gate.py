@@ -22,7 +22,13 @@ from outlay.budget.charges import Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.dimensions import TOKENS
 from outlay.budget.document import write_document
 from outlay.budget.history import History, LivePrice, read_history
-from outlay.budget.measurable import meters_for, refuse_unpriced, refuse_unreported
+from outlay.budget.measurable import (
+    begin_metering,
+    meters_for,
+    refuse_unpriced,
+    refuse_unreported,
+    unmeasured,
+)
 from outlay.budget.snapshots import check_unchanged
 from outlay.budget.terms import Budget
 from outlay.budget.thresholds import Threshold
@@ -197,6 +203,7 @@ class BudgetGate:
         """Return what ``budget.json`` holds."""
         document = self.tracker.snapshot()
         document["findings"] = [str(finding) for finding in self.tracker.findings]
+        document["unmeasured"] = unmeasured(self.meters, self.tracker.used)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
         if self.accord is not None:
@@ -216,8 +223,7 @@ class BudgetGate:
 
     def _first_step(self) -> None:
         self._stepped = True
-        if self.meters.collectives is not None and "torch" in sys.modules:
-            self.meters.collectives.start()
+        begin_metering(self.meters)
         group = self._find_group()
         if group is not None:
             self.accord = Accord(group, self.tracker, self._clock)

@@ -25,7 +25,7 @@ from outlay.ledger import (
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -126,7 +126,7 @@ def _facts(view: RunView, tally: _Tally) -> RunFacts:
         step_ns=tally.step_ns,
         items=tally.samples or tally.tokens,
         tokens=tally.tokens or None,
-        comm_bytes=tally.comm_bytes,
+        comm_bytes=tally.comm_bytes or None,
         energy_mj=tally.energy_mj or None,
         cost_micros=None if parts.cost is None else parts.cost.micros,
         currency="" if parts.cost is None else parts.cost.currency,
