@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import outlay
-from outlay.budget.history import read_spends
+from outlay.budget.history import read_history
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.ledger import BudgetEvent, read_run
@@ -186,6 +186,48 @@ def test_a_limit_on_energy_stops_after_the_step_that_reaches_it(
         assert run.step_number == 2
         assert run.budget.totals["energy_Wh"] == 1200 / 3600
     assert document(tmp_path)["energy_quality"] == "measured"
+
+
+def test_energy_is_measured_under_any_budget_where_there_is_a_sensor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr(
+        "outlay.record.meters.energy.PowercapSource.detect", lambda: [FakeCounter()]
+    )
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
+        for _ in run.steps(range(100), tokens=1):
+            clock.advance(SECOND)
+        assert run.budget.totals["energy_Wh"] == 1200 / 3600
+    assert document(tmp_path)["energy_quality"] == "measured"
+    assert document(tmp_path)["unmeasured"] == ["comm_bytes", "flops"]
+
+
+def test_a_total_that_nothing_measured_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("outlay.record.meters.energy.NvmlSource.detect", lambda *_: [])
+    monkeypatch.setattr("outlay.record.meters.energy.PowercapSource.detect", lambda: [])
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3)) as run:
+        list(run.steps(range(100), tokens=1))
+    content = document(tmp_path)
+    assert content["unmeasured"] == ["comm_bytes", "energy_Wh", "flops"]
+    assert content["totals"]["comm_bytes"] == 0  # type: ignore[index]
+
+
+def test_collectives_are_counted_under_any_budget_where_ranks_train_together(
+    tmp_path: Path,
+) -> None:
+    torch = pytest.importorskip("torch")
+    store = torch.distributed.HashStore()
+    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3)) as run:
+            for _ in run.steps(range(100), tokens=1):
+                torch.distributed.all_reduce(torch.zeros(5))
+            assert run.budget.totals["comm_bytes"] == 3 * 20
+    finally:
+        torch.distributed.destroy_process_group()
+    assert "comm_bytes" not in document(tmp_path)["unmeasured"]  # type: ignore[operator]
 
 
 def test_a_limit_on_flops_counts_by_formula(tmp_path: Path) -> None:
@@ -409,7 +451,7 @@ def test_after_a_kill_nothing_spent_is_forgotten(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGKILL)
-    (spend,) = read_spends(tmp_path)
+    (spend,) = read_history(tmp_path).spends
     spent_ns = spend.executed.time_ns
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10_000)) as run:
         assert run.resume_step == 50

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from outlay.budget.fold import join_attempts
-from outlay.budget.history import read_spends
+from outlay.budget.history import read_history
 
 PROGRAM = Path(__file__).parent / "programs" / "budget_ranks.py"
 TIMEOUT_S = 150
@@ -63,7 +63,7 @@ def test_ddp_with_gradient_accumulation_is_budgeted_over_all_ranks_and_restarts(
     content = json.loads((tmp_path / "budget.json").read_text())
     assert content["totals"]["tokens"] == 96
     assert content["ranks"]["size"] == 2
-    replayed = join_attempts(read_spends(tmp_path), 2**62).total(charge="training")
+    replayed = join_attempts(read_history(tmp_path).spends, 2**62).total(charge="training")
     assert replayed.tokens == 96
     assert replayed.steps == 16
 

@@ -319,6 +319,20 @@ def test_aggregating_what_is_no_sweep_says_so(tmp_path: Path) -> None:
     assert "sweep_manifest.json" in shown.err
 
 
+def test_bytes_that_nobody_metered_are_not_zero(sweep: Sweep) -> None:
+    run_dir = sweep.add("001_a")
+    write_log(run_dir, metric(Segment().step(1, samples=8), 0.9).end())
+    stated = {"totals": {"steps": 1, "comm_bytes": 0}, "unmeasured": ["comm_bytes"]}
+    (run_dir / "budget.json").write_text(json.dumps(stated))
+    other = sweep.add("002_b")
+    export_csv(run_dir, other)
+    (other / "budget.json").write_text("{}")
+    assert (other / "comms.csv").read_text() == "step,bytes_total\n0,\n"
+    for row in sweep.summary().rows:
+        assert row["bytes_per_step"] is None
+        assert row["comm_bytes"] is None
+
+
 def test_a_log_exported_to_csv_aggregates_to_the_same_figures(sweep: Sweep) -> None:
     run_dir = sweep.add("001_a")
     story = Segment().step(1, wait=0.5, samples=8, comm_bytes=100, energy_mj=3600)

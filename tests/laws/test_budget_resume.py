@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from outlay.budget.fold import join_attempts
 from outlay.budget.gate import BudgetGate
-from outlay.budget.history import read_spends
+from outlay.budget.history import read_history
 from outlay.budget.terms import Budget
 from outlay.clock import ManualClock
 from outlay.ledger import AttemptStarted, Price, SegmentId, SegmentWriter, ledger_dir
@@ -105,7 +105,7 @@ def test_interrupted_anywhere_a_run_stops_at_the_same_step_with_the_same_progres
         training = Training(Path(directory), budget, sizes, seconds, checkpoint_every)
         training.survive(deaths)
         last = training.seen[-1]
-        everything = join_attempts(read_spends(training.run_dir), training.clock.wall_ns())
+        everything = join_attempts(read_history(training.run_dir).spends, training.clock.wall_ns())
 
     fitting = max(n for n in range(len(sizes) + 1) if sum(sizes[:n]) <= max_tokens)
     assert last["tokens"] == sum(sizes[:fitting])

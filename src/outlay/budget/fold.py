@@ -107,11 +107,16 @@ class AttemptSpend:
 
 @dataclass(frozen=True, slots=True)
 class RunSpend:
-    """What a whole run used, attempt by attempt."""
+    """What a whole run used, attempt by attempt.
+
+    Attributes:
+        at_least: What the run said it had used, where its log has lost some of that.
+    """
 
     attempts: tuple[AttemptSpend, ...]
     cost_units: int = 0
     priced: bool = False
+    at_least: Usage = ZERO
 
     def progress_below(self, step: int | None = None) -> Usage:
         """Return what survives when the next attempt starts at ``step`` (None: there is none)."""
@@ -128,7 +133,18 @@ class RunSpend:
         total = self.progress_below(below) + resources_of(self.executed)
         beside_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
         time_ns = total.time_ns + (beside_ns if charge == "all" else 0)
-        return replace(total, time_ns=time_ns, cost_units=self.cost_units)
+        total = replace(total, time_ns=time_ns, cost_units=self.cost_units)
+        return total.largest(self._least(below))
+
+    def _least(self, below: int | None) -> Usage:
+        """Return what was used whatever the log has lost; of progress, if none is undone."""
+        if self.at_least == ZERO:
+            return ZERO
+        if below is not None and (
+            below < self.at_least.steps or self.progress_below(below) != self.progress_below()
+        ):
+            return resources_of(self.at_least)
+        return self.at_least
 
     @property
     def executed(self) -> Usage:

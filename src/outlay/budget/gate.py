@@ -21,9 +21,14 @@ from outlay.budget.bar import Display, NoDisplay, display_for
 from outlay.budget.charges import Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.dimensions import TOKENS
 from outlay.budget.document import write_document
-from outlay.budget.fold import last_stated
-from outlay.budget.history import LivePrice, read_spends, spend_before
-from outlay.budget.measurable import meters_for, refuse_unpriced, refuse_unreported
+from outlay.budget.history import History, LivePrice, read_history
+from outlay.budget.measurable import (
+    begin_metering,
+    meters_for,
+    refuse_unpriced,
+    refuse_unreported,
+    unmeasured,
+)
 from outlay.budget.snapshots import check_unchanged
 from outlay.budget.terms import Budget
 from outlay.budget.thresholds import Threshold
@@ -89,8 +94,9 @@ class BudgetGate:
         self._stop_told = False
         self._steady = False
         self._cut = 0
-        self._spends = read_spends(run_dir) if rank == 0 else []
-        self._stated_before = last_stated(self._spends)
+        self._history = read_history(run_dir) if rank == 0 else History(spends=[])
+        self.tracker.findings += self._history.findings
+        self._stated_before = self._history.stated
         if self._stated_before is not None and not budget.allow_change:
             check_unchanged(budget, self._stated_before)
         refuse_unpriced(budget, price)
@@ -101,7 +107,7 @@ class BudgetGate:
         self._recorder = recorder
         self._header, self._segment = header, segment
         self._price = LivePrice(header)
-        self._before = spend_before(self._spends, header, segment)
+        self._before = self._history.spend_before(header, segment)
         self.tracker.clocks.spent_ns |= self._before.clocks_ns
         self._resume_at(recorder.next_step)
         recorder.writer = _ObservedWriter(recorder.writer, self)
@@ -197,6 +203,7 @@ class BudgetGate:
         """Return what ``budget.json`` holds."""
         document = self.tracker.snapshot()
         document["findings"] = [str(finding) for finding in self.tracker.findings]
+        document["unmeasured"] = unmeasured(self.meters, self.tracker.used)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
         if self.accord is not None:
@@ -216,8 +223,7 @@ class BudgetGate:
 
     def _first_step(self) -> None:
         self._stepped = True
-        if self.meters.collectives is not None and "torch" in sys.modules:
-            self.meters.collectives.start()
+        begin_metering(self.meters)
         group = self._find_group()
         if group is not None:
             self.accord = Accord(group, self.tracker, self._clock)
@@ -228,9 +234,9 @@ class BudgetGate:
 
     def _judge_alone(self) -> None:
         """Go on from what this rank used before: there is no group to agree with."""
-        spends = self._spends or read_spends(self._run_dir)
-        mine = [spend for spend in spends if spend.life.segment.rank == self._rank]
-        self._before = spend_before(mine, self._header, self._segment)
+        history = self._history if self._history.spends else read_history(self._run_dir)
+        mine = history.of_rank(self._rank)
+        self._before = mine.spend_before(self._header, self._segment)
         message = f"{self._header.world_size} ranks cannot agree: limits hold for each one alone"
         self.tracker.findings.append(Finding(source="budget", message=message))
 

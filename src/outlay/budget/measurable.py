@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 
 from outlay.budget.dimensions import COMM, COST, ENERGY, FLOPS, TOKENS
@@ -35,7 +36,7 @@ class BudgetRefused(Refused):
 
 
 def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> StepMeters:
-    """Return the meters that a budget needs, and no others.
+    """Return the meters that a budget needs, and energy's wherever this node has a sensor.
 
     Raises:
         BudgetRefused: Energy is limited and this node can measure none.
@@ -43,15 +44,39 @@ def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> Step
     meters = StepMeters()
     if COMM.key in budget.limits:
         meters.collectives = CollectiveMeter()
-    if ENERGY.key in budget.limits and environ.get("LOCAL_RANK", "0") == "0":
-        meters.energy = detect_energy(environ, clock)
-        if meters.energy.quality is Quality.UNAVAILABLE:
+    if environ.get("LOCAL_RANK", "0") == "0":
+        energy = detect_energy(environ, clock)
+        if energy.quality is not Quality.UNAVAILABLE:
+            meters.energy = energy
+        elif ENERGY.key in budget.limits:
             raise BudgetRefused(
                 ENERGY.key,
                 "nothing here measures energy: no GPU that NVML can ask (pip install "
                 "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
             )
     return meters
+
+
+def begin_metering(meters: StepMeters) -> None:
+    """Count collectives from now on: where they are limited, and where ranks train together."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    distributed = torch.distributed
+    if meters.collectives is None and distributed.is_available() and distributed.is_initialized():
+        meters.collectives = CollectiveMeter()
+    if meters.collectives is not None:
+        meters.collectives.start()
+
+
+def unmeasured(meters: StepMeters, total: Usage) -> list[str]:
+    """Return the totals that are zero because nothing measured them, under the documented names."""
+    unknown = {
+        "comm_bytes": meters.collectives is None and not total.comm_bytes,
+        "energy_Wh": meters.energy is None and not total.energy_mj,
+        "flops": meters.flops is None and not total.flops,
+    }
+    return [name for name, is_unknown in unknown.items() if is_unknown]
 
 
 def refuse_unpriced(budget: Budget, price: Price | None) -> None:

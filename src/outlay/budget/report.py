@@ -8,13 +8,13 @@ from typing import Any
 
 from outlay.budget import snapshots
 from outlay.budget.dimensions import DIMENSIONS, EPOCHS
-from outlay.budget.fold import budget_events, join_attempts, last_stated
+from outlay.budget.fold import budget_events
 from outlay.budget.forecast import Forecast, forecast
-from outlay.budget.history import read_spends
+from outlay.budget.history import read_history
 from outlay.budget.limits import Bound, reached
 from outlay.budget.terms import Budget
 from outlay.budget.usage import ZERO, Usage
-from outlay.errors import InvalidValue, NotARun
+from outlay.errors import Finding, InvalidValue, NotARun
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +25,7 @@ class BudgetReport:
         stop_reason: Why the run stopped, as it recorded it; None where no limit stopped it.
         forecast: When a run that goes on will stop at its mean pace so far; an estimate.
         changes: How often the limits were changed on a resume.
+        findings: What is wrong in the log, and what was assumed in its place.
     """
 
     budget: Budget
@@ -33,6 +34,7 @@ class BudgetReport:
     stop_reason: str | None
     forecast: Forecast | None
     changes: int
+    findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the report as JSON shows it: the keys of ``budget.json``, and what is left."""
@@ -42,6 +44,7 @@ class BudgetReport:
         document["remaining"] = snapshots.remaining_of(self.used, self.budget)
         document["changes"] = self.changes
         document["forecast"] = None if self.forecast is None else forecast_document(self.forecast)
+        document["findings"] = [str(finding) for finding in self.findings]
         return document
 
 
@@ -63,16 +66,16 @@ def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
         NotARun: There is no run log.
         InvalidValue: The run has no budget.
     """
-    spends = read_spends(run_dir)
-    if not spends:
+    history = read_history(run_dir)
+    if not history.spends:
         raise NotARun(str(run_dir))
-    stated = last_stated(spends)
+    stated = history.stated
     if stated is None:
         raise InvalidValue("run", str(run_dir), "a run that was started with a budget")
     limits = {**stated["limits"], "steps_per_epoch": stated.get("steps_per_epoch")}
     budget = Budget.of(stated["mode"], limits, charge=stated.get("charge", "training"))
-    spend = join_attempts(spends, until_ns)
-    used, events = spend.total(charge=budget.charge), budget_events(spends)
+    spend = history.spend(until_ns)
+    used, events = spend.total(charge=budget.charge), budget_events(history.spends)
     stops = [event.data.get("text") for event in events if event.event == "stopped"]
     executed, training_ns = spend.executed, spend.executed.time_ns
     return BudgetReport(
@@ -82,6 +85,7 @@ def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
         stop_reason=stops[-1] if stops else None,
         forecast=None if stops else forecast(used, executed, training_ns, budget.bounds_known),
         changes=sum(event.event == "changed" for event in events),
+        findings=tuple(history.findings),
     )
 
 
@@ -93,12 +97,14 @@ class Plan:
         steps: How many steps the budget allows.
         use: What they use, each thing that was measured.
         measured_steps: How many steps that rests on.
+        findings: What is wrong in the log they were read from.
     """
 
     bound: Bound
     steps: int
     use: Usage
     measured_steps: int
+    findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """Return the plan as JSON shows it."""
@@ -108,6 +114,7 @@ class Plan:
             "use": snapshots.totals_of(self.use, None),
             "measured_steps": self.measured_steps,
             "basis": "estimated",
+            "findings": [str(finding) for finding in self.findings],
         }
 
     def lines(self) -> list[tuple[str, str]]:
@@ -127,10 +134,10 @@ def plan_from(run_dir: Path, budget: Budget, until_ns: int) -> Plan:
         NotARun: There is no run log.
         InvalidValue: Nothing was measured of what the budget limits.
     """
-    spends = read_spends(run_dir)
-    if not spends:
+    history = read_history(run_dir)
+    if not history.spends:
         raise NotARun(str(run_dir))
-    measured = join_attempts(spends, until_ns).executed
+    measured = history.spend(until_ns).executed
     ahead = forecast(ZERO, measured, measured.time_ns, budget.bounds)
     if ahead is None:
         expected = f"a run that measured what {', '.join(budget.limits)} limits"
@@ -143,4 +150,5 @@ def plan_from(run_dir: Path, budget: Budget, until_ns: int) -> Plan:
         steps=ahead.steps_left,
         use=Usage(*scaled),
         measured_steps=measured.steps,
+        findings=tuple(history.findings),
     )

@@ -10,7 +10,7 @@ import typer
 from outlay.budget.dimensions import MODES
 from outlay.budget.report import BudgetReport, plan_from, read_report
 from outlay.budget.terms import Budget
-from outlay.cli.output import AsJson, console, new_table, print_json
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
 from outlay.runs.figures import RunFigures, RunFollower
@@ -37,6 +37,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
         if spent_ns:
             console.print(f"{name}: {duration_text(spent_ns)}")
     console.print(_verdict(report, figures), soft_wrap=True)
+    print_findings(report.findings)
 
 
 @budget.command("plan")
@@ -67,6 +68,7 @@ def plan(
         table.add_row(name, text)
     console.print(table)
     console.print(f"Estimated from {result.measured_steps:,} measured steps of {figures.name}.")
+    print_findings(result.findings)
 
 
 def _epoch_of(run: Path, figures: RunFigures) -> dict[str, str]:

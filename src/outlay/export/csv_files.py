@@ -6,7 +6,7 @@ What a log does not know (forward and backward passes apart) stays empty; nothin
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -41,7 +41,7 @@ def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
     steps = _steps(log)
     files = [
         _write(directory / "timings.csv", TIMINGS, map(_timing, steps)),
-        _write(directory / "comms.csv", COMMS, map(_collective, steps)),
+        _write(directory / "comms.csv", COMMS, _collectives(steps)),
     ]
     if any(one.energy_mj for one in steps):
         files.append(_write(directory / "energy.csv", ENERGY, _energies(steps)))
@@ -111,8 +111,11 @@ def _timing(one: _WholeStep) -> dict[str, Any]:
     }
 
 
-def _collective(one: _WholeStep) -> dict[str, Any]:
-    return {"step": one.step, "bytes_total": one.comm_bytes}
+def _collectives(steps: Sequence[_WholeStep]) -> Iterable[dict[str, Any]]:
+    """Yield each step's bytes; empty cells where nothing was metered, since that is not zero."""
+    metered = any(one.comm_bytes for one in steps)
+    for one in steps:
+        yield {"step": one.step, "bytes_total": one.comm_bytes if metered else ""}
 
 
 def _energies(steps: Iterable[_WholeStep]) -> Iterable[dict[str, Any]]:

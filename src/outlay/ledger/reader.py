@@ -7,6 +7,7 @@ on bad bytes, and what it returns does not depend on the order or the names of t
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -31,10 +32,16 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class RunLog:
-    """Everything that was good in a run log, by segment, and what was not."""
+    """Everything that was good in a run log, by segment, and what was not.
+
+    Attributes:
+        unplaced: How many lines of a segment could not be read and are missing nowhere in its
+            sequence, so that they may have stood at its end.
+    """
 
     segments: dict[SegmentId, list[Record]]
     findings: list[Finding]
+    unplaced: dict[SegmentId, int] = field(default_factory=dict)
 
     @property
     def records(self) -> list[Record]:
@@ -105,6 +112,15 @@ class LedgerReader:
     def findings(self) -> list[Finding]:
         """Return what has been found wrong so far, the present tails included."""
         return [*self._findings, *self._missing_records(), *self._torn_tails()]
+
+    def unplaced(self) -> dict[SegmentId, int]:
+        """Return how many unreadable lines of each segment no hole in its sequence explains."""
+        torn = Counter(file.segment for file in self._files.values() if file.tail)
+        return {
+            segment: lines
+            for segment, sequence in self._sequences.items()
+            if (lines := torn[segment] - sequence.unexplained) > 0
+        }
 
     def _poll_file(self, path: Path) -> Iterator[Chunk]:
         try:
@@ -190,7 +206,7 @@ def read_run(run_dir: Path) -> RunLog:
     for records in segments.values():
         # Threads write a little out of order, and a copy of a file may fill another one's holes.
         records.sort(key=attrgetter("seq"))
-    return RunLog(segments, reader.findings())
+    return RunLog(segments, reader.findings(), reader.unplaced())
 
 
 def _whole_lines(block: bytes, stream: BinaryIO) -> bytes:

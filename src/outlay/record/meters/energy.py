@@ -45,23 +45,17 @@ class EnergyMeter:
     """Adds up every source there is.
 
     Attributes:
+        quality: The worst quality among the sources: a sum is no better than its parts.
         lost: Readings that failed; their energy is missing from the total.
     """
 
     def __init__(self, sources: Sequence[EnergySource], clock: Clock = SYSTEM) -> None:
         self.sources = tuple(sources)
+        self.quality = worst_quality(self.sources)
         self.lost = 0
         self._monotonic_ns = clock.monotonic_ns
         self._asked_ns = clock.monotonic_ns()
         self._rest_uj = 0
-
-    @property
-    def quality(self) -> Quality:
-        """The worst quality among the sources: a sum is no better than its parts."""
-        qualities = {source.quality for source in self.sources}
-        if not qualities:
-            return Quality.UNAVAILABLE
-        return Quality.ESTIMATED if Quality.ESTIMATED in qualities else Quality.MEASURED
 
     def take(self, *, at_once: bool = False) -> EnergyReading:
         """Return what was used since the last reading.
@@ -80,6 +74,14 @@ class EnergyMeter:
                 self.lost += 1
         energy_mj, self._rest_uj = divmod(self._rest_uj, 1000)
         return EnergyReading(energy_mj, self.quality)
+
+
+def worst_quality(sources: Sequence[EnergySource]) -> Quality:
+    """Return how far the sum over all sources can be trusted."""
+    qualities = {source.quality for source in sources}
+    if not qualities:
+        return Quality.UNAVAILABLE
+    return Quality.ESTIMATED if Quality.ESTIMATED in qualities else Quality.MEASURED
 
 
 def detect_energy(environ: Mapping[str, str], clock: Clock = SYSTEM) -> EnergyMeter:

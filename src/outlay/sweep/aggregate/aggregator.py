@@ -81,6 +81,8 @@ def _totals(directory: Path) -> dict[str, Any]:
         return {}
     totals = document.get("totals")
     stated = dict(totals) if isinstance(totals, dict) else {}
+    for name in document.get("unmeasured", ()):
+        stated.pop(name, None)  # Its zero says nothing.
     return stated | {"steps_per_epoch": document.get("steps_per_epoch")}
 
 

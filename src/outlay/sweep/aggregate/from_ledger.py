@@ -127,7 +127,7 @@ def _facts(view: RunView, tally: _Tally) -> RunFacts:
         step_ns=tally.step_ns,
         items=tally.samples or tally.tokens,
         tokens=tally.tokens or None,
-        comm_bytes=tally.comm_bytes,
+        comm_bytes=tally.comm_bytes or None,
         energy_mj=tally.energy_mj or None,
         flops=tally.flops or None,
         cost_micros=None if parts.cost is None else parts.cost.micros,

@@ -1,0 +1,144 @@
+"""A damaged log never gives budget back: what is missing counts on the safe side, and is told."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import outlay
+from outlay.budget.history import read_history
+from outlay.budget.mending import mend
+from outlay.cli.app import app
+from outlay.clock import ManualClock
+from outlay.ledger import AttemptStarted, Record, Step, segment_paths
+
+SECOND = 10**9
+
+
+def exhausted(run_dir: Path, clock: ManualClock) -> None:
+    """A run of 5 steps of 10 tokens and 2 seconds, each in a checkpoint, stopped by its tokens."""
+    budget = outlay.iso_tokens(50)
+    with outlay.run("m", dir=run_dir, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for _ in run.steps(range(100), tokens=10):
+            clock.advance(2 * SECOND)
+            run.checkpoint_committed()
+
+
+def damage(run_dir: Path, marker: bytes) -> None:
+    """Change a byte in the one line that holds ``marker``."""
+    (path,) = segment_paths(run_dir)
+    lines = path.read_bytes().splitlines(keepends=True)
+    (index,) = (at for at, line in enumerate(lines) if marker in line)
+    lines[index] = lines[index].replace(marker, marker[:-1] + b"#")
+    path.write_bytes(b"".join(lines))
+
+
+def step_line(number: int) -> bytes:
+    return b'"step":%d,"dur_ns"' % number
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_an_exhausted_run_stays_exhausted_whichever_step_is_damaged(
+    tmp_path: Path, clock: ManualClock, number: int
+) -> None:
+    exhausted(tmp_path, clock)
+    damage(tmp_path, step_line(number))
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(50), price="3.6 USD/h") as run:
+        assert run.resume_step == 5
+        assert list(run.steps(range(100), tokens=10)) == []
+        assert run.budget.totals["tokens"] == 50
+        assert any("checksum" in str(finding) for finding in run.budget.findings)
+    content = json.loads((tmp_path / "budget.json").read_text())
+    assert any("checksum" in finding for finding in content["findings"])
+
+
+def test_a_killed_run_whose_last_step_is_damaged_counts_it_like_the_one_before(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    exhausted(tmp_path, clock)
+    (tmp_path / "budget.json").unlink()
+    (path,) = segment_paths(tmp_path)
+    lines = path.read_bytes().splitlines(keepends=True)
+    (last,) = (at for at, line in enumerate(lines) if step_line(4) in line)
+    path.write_bytes(b"".join([*lines[:last], lines[last].replace(b"dur_ns", b"dur#ns")]))
+    spend = read_history(tmp_path).spend(clock.wall_ns())
+    assert spend.total(charge="training").tokens == 50
+    assert spend.total(charge="training").time_ns == 10 * SECOND
+
+
+def test_a_torn_last_line_counts_as_a_step(tmp_path: Path, clock: ManualClock) -> None:
+    exhausted(tmp_path, clock)
+    (tmp_path / "budget.json").unlink()
+    (path,) = segment_paths(tmp_path)
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(step_line(4))])
+    assert read_history(tmp_path).spend(clock.wall_ns()).progress_below().tokens == 50
+
+
+def test_money_spent_at_a_price_that_is_lost_is_not_given_back(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    exhausted(tmp_path, clock)
+    damage(tmp_path, b'"kind":"attempt_started"')
+    spend = read_history(tmp_path).spend(clock.wall_ns())
+    assert spend.total(charge="training").cost_micros == 10_000
+
+
+def test_limits_that_the_log_has_lost_still_bind(tmp_path: Path, clock: ManualClock) -> None:
+    exhausted(tmp_path, clock)
+    damage(tmp_path, b'"event":"set"')
+    with pytest.raises(outlay.OutlayError, match="max_tokens 50 -> 90"):
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(90))
+
+
+def test_show_and_plan_tell_what_is_damaged_and_what_was_assumed(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    exhausted(tmp_path, clock)
+    damage(tmp_path, step_line(2))
+
+    def shown(*arguments: str) -> str:
+        result = CliRunner().invoke(app, ["budget", *arguments], catch_exceptions=False)
+        return result.stdout
+
+    report = json.loads(shown("show", str(tmp_path), "--json"))
+    assert report["totals"]["tokens"] == 50
+    assert report["remaining"]["max_tokens"] == 0
+    assert "checksum does not match" in report["findings"][0]
+    assert "1 steps that cannot be read count like those beside them" in report["findings"][1]
+    assert "checksum does not match" in shown("show", str(tmp_path))
+    plan = ("plan", "--mode", "iso_tokens", "--limit", "100", "--from", str(tmp_path))
+    assert "checksum does not match" in shown(*plan)
+    assert json.loads(shown(*plan, "--json"))["findings"] == report["findings"]
+
+
+def step(seq: int, number: int, **amounts: int) -> Step:
+    return Step(seq=seq, t_ns=seq, step=number, dur_ns=1, **amounts)
+
+
+def test_a_hole_is_filled_by_the_larger_neighbour() -> None:
+    header = AttemptStarted(seq=0, t_ns=0)
+    records: list[Record] = [header, step(1, 0, tokens=3), step(4, 3, tokens=5, flops=2)]
+    mended = mend(records)
+    assert mended.assumed_steps == 2
+    assert mended.records[2] == Step(seq=2, t_ns=1, step=1, count=2, dur_ns=2, tokens=10, flops=4)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [step(1, 0), step(3, 1)],  # What is missing was no step.
+        [step(1, 0), step(2, 7)],  # The loop left numbers out by itself.
+        [step(1, 5), step(3, 2)],  # A rollback.
+        [step(1, 0)],  # Only the header is missing.
+    ],
+)
+def test_where_no_step_is_missing_none_is_assumed(records: list[Record]) -> None:
+    assert mend(records).records == records
+
+
+def test_numbers_that_the_loop_left_out_are_not_taken_for_damage() -> None:
+    assert mend([step(1, 0), step(3, 1000)]).assumed_steps == 1
