@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from command_line import outlay
 from outlay import run
 from outlay.clock import ManualClock
+from terminal import terminal
 
 SECOND = 10**9
 
@@ -73,6 +75,13 @@ def test_a_run_with_nothing_in_the_window_is_under_any_floor(trained: Path) -> N
         ("--since", "1h", "--until", "2h"),
         ("--since", "1h", "--window", "2h"),
         ("--fail-under", "101"),
+        ("--exclude", "2h"),
+        ("--exclude", "1h..2h"),
+        ("--exclude", "..2h"),
+        ("--rolling", "0s"),
+        ("--every", "1h"),
+        ("--watch", "--json"),
+        ("--watch", "--fail-under", "90"),
     ],
 )
 def test_a_window_that_makes_no_sense_is_wrong_usage(
@@ -81,6 +90,115 @@ def test_a_window_that_makes_no_sense_is_wrong_usage(
     failed = outlay("goodput", trained, *options)
     assert failed.code == 2
     assert failed.err.startswith("error:")
+
+
+def test_what_is_excluded_is_left_out_of_time_and_money(trained: Path) -> None:
+    first = ("--exclude", "2023-11-14T22:13:20Z..2023-11-14T22:13:28Z")
+    last = ("--exclude", "2023-11-14T22:13:36Z .. 2023-11-14T22:13:40Z")
+    shown = outlay("goodput", trained, *first, *last, "--json").json
+    assert {row["phase"]: row["ns"] for row in shown["phases"]} == {
+        "step": 6 * SECOND,
+        "training_prep": 2 * SECOND,
+    }
+    assert shown["cost"]["micros"] == 12_000
+
+
+def test_rolling_windows_add_up_to_the_run(trained: Path) -> None:
+    shown = outlay("goodput", trained, "--rolling", "8s", "--json").json
+    assert [row["wall_ns"] for row in shown["rolling"]] == [4 * SECOND, 8 * SECOND, 8 * SECOND]
+    assert [row["goodput"] for row in shown["rolling"]] == [0, 0.25, 1]
+    assert [row["badput"] for row in shown["rolling"]] == ["training_prep", "training_prep", None]
+    assert sum(row["cost"]["micros"] for row in shown["rolling"]) == shown["cost"]["micros"]
+
+
+def test_rolling_windows_stay_within_what_was_asked_and_may_overlap(trained: Path) -> None:
+    since = ("--since", "2023-11-14T22:13:28Z")
+    options = ("--rolling", "8s", "--every", "6s")
+    shown = outlay("goodput", trained, *since, *options, "--json").json
+    assert [row["wall_ns"] for row in shown["rolling"]] == [6 * SECOND, 8 * SECOND]
+
+
+def test_rolling_windows_are_a_table_for_people(trained: Path) -> None:
+    shown = outlay("goodput", trained, "--rolling", "10s", columns=120).out.splitlines()
+    assert re.search(r"10\.0s +0\.0% +training_prep +0\.015 USD$", shown[-2])
+    assert re.search(r"10\.0s +100\.0% +- +0\.015 USD$", shown[-1])
+
+
+def test_figures_of_the_whole_run_say_so_beside_a_window(trained: Path) -> None:
+    window = ("--since", "2023-11-14T22:13:25Z")
+    shown = outlay("goodput", trained, *window, columns=120).out
+    assert "at risk since the start: 10.0s (0.015 USD) (whole run)" in shown
+    assert "0 stalled (whole run)" in shown
+    assert outlay("goodput", trained, *window, "--json").json["of_whole_run"] == [
+        "mttf", "progress", "typical_step_ns", "stalls", "ranks",
+    ]  # fmt: skip
+    assert "(whole run)" not in outlay("goodput", trained, columns=120).out
+
+
+@pytest.mark.parametrize("part", [("--window", "1h"), ("--exclude", "2h..1h")])
+def test_utilisation_of_a_part_of_a_run_is_refused(trained: Path, part: tuple[str, ...]) -> None:
+    flops = ("--flops-per-token", "6e9", "--peak-flops", "1e15")
+    refused = outlay("goodput", trained, *part, *flops)
+    assert refused.code == 2
+    assert "how many tokens a part of it took is not kept" in refused.err
+
+
+def test_goodput_of_an_elastic_run_is_also_weighted_by_its_slices(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with run("bert", dir=tmp_path / "r", clock=clock) as training:
+        training.set_slices(2, 4, available=3)
+        for _ in training.steps(range(10)):
+            clock.advance(SECOND)
+    shown = outlay("goodput", tmp_path / "r", "--json").json
+    assert (shown["goodput"], shown["slices"]["goodput"]) == (1, 0.5)
+    line = "goodput 50.0% weighted by slices; 50.0% of them trained, 75.0% could"
+    assert line in outlay("goodput", tmp_path / "r", columns=120).out
+
+
+def test_the_steps_farthest_from_the_ideal_are_shown(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with run("bert", dir=tmp_path / "r", clock=clock) as training:
+        for number in training.steps(range(10)):
+            clock.advance(7 * SECOND if number == 6 else SECOND)
+    shown = outlay("goodput", "deviation", tmp_path / "r", "--worst", "1", "--json").json
+    assert shown["ideal_ns"] == SECOND
+    assert shown["worst"] == [{"step": 6, "own_ns": 7 * SECOND, "off_ns": 6 * SECOND}]
+    stated = outlay("goodput", "deviation", tmp_path / "r", "--ideal", "2s", "--worst", "2").out
+    assert "ideal step 2.0s (stated, host time)" in stated
+    assert [line.split() for line in stated.splitlines()[2:]] == [
+        ["6", "7.0s", "+5.0s"],
+        ["0", "1.0s", "-1.0s"],
+    ]
+
+
+def test_a_run_without_steps_has_no_ideal_one(tmp_path: Path) -> None:
+    run("bert", dir=tmp_path / "r").close()
+    assert "No step has a duration yet" in outlay("goodput", "deviation", tmp_path / "r").out
+
+
+def test_watching_shows_what_is_new_until_it_is_interrupted(tmp_path: Path) -> None:
+    with (
+        run("bert", dir=tmp_path / "r") as training,
+        terminal("goodput", tmp_path / "r", "--watch") as screen,
+    ):
+        screen.until("no steps recorded")
+        for _ in training.steps(range(3)):
+            pass
+        screen.until("progress     step 2")
+        screen.type("\x03")
+        assert screen.end() == 130
+
+
+def test_what_is_wrong_in_either_run_is_shown_beside_their_difference(
+    trained: Path, tmp_path: Path
+) -> None:
+    other = _train(tmp_path / "b", prepare_s=30)
+    log = next((other / "ledger").glob("*.jsonl"))
+    log.write_text(log.read_text() + "no record\n")
+    shown = outlay("goodput", "diff", trained, other, columns=200)
+    assert re.search(rf"(error|warning) .*{log.name}", shown.out)
+    compared = outlay("goodput", "diff", trained, other, "--json").json
+    assert [len(compared[name]["findings"]) for name in "ab"] == [0, 1]
 
 
 def test_two_runs_are_compared_phase_by_phase(trained: Path, tmp_path: Path) -> None:

@@ -10,7 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.goodput.deviation import StepTimes, ideal_step_ns, ideal_time, step_deviation
+from outlay.goodput.deviation import (
+    StepOff,
+    StepTimes,
+    ideal_step_ns,
+    ideal_time,
+    step_deviation,
+    worst_steps,
+)
 from outlay.goodput.typical import SortedTimes
 
 
@@ -70,3 +77,10 @@ def test_deviation_is_absolute_and_by_step() -> None:
 def test_of_a_repeated_step_the_last_execution_counts() -> None:
     repeated = StepTimes(np.array([0, 1, 1]), np.array([1e9, 9e9, 1e9]))
     assert step_deviation(repeated, 1e9) == {0: 0.0, 1: 0.0}
+
+
+def test_the_worst_steps_are_the_farthest_from_the_ideal_either_way() -> None:
+    assert worst_steps(times(1.0, 4.0, 0.5, 1.0), 1e9, 2) == [
+        StepOff(step=1, own_ns=4 * 10**9, off_ns=3 * 10**9),
+        StepOff(step=2, own_ns=5 * 10**8, off_ns=-5 * 10**8),
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated
 
@@ -10,16 +11,17 @@ from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from outlay.cli import goodput_deviation
 from outlay.cli.groups import DefaultGroup
-from outlay.cli.moments import parse_window
+from outlay.cli.moments import parse_interval, parse_window
 from outlay.cli.output import AsJson, console, errors, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import GoodputFollower
 from outlay.goodput.importing import import_payloads
-from outlay.goodput.summary import GoodputSummary, PhaseRow, summarise
+from outlay.goodput.summary import GoodputSummary, PhaseRow, WindowRow, roll, summarise
 from outlay.goodput.throughput import ModelFlops
-from outlay.units import Money
+from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
 
 app = typer.Typer(
@@ -27,6 +29,7 @@ app = typer.Typer(
     help="How much of a run was productive, and where the rest went.",
     no_args_is_help=True,
 )
+app.command("deviation")(goodput_deviation.show_deviation)
 
 REFUSED = 3
 _WATCH_S = 2.0
@@ -44,6 +47,16 @@ def show(
     ] = None,
     until: Annotated[str | None, typer.Option(help="Until when, likewise.")] = None,
     window: Annotated[str | None, typer.Option(help='Only the last, such as "1h".')] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FROM..TO", help='Leave out, such as "2h..1h"; repeatable.'),
+    ] = None,
+    rolling: Annotated[
+        str | None, typer.Option(help='Also show windows of this length, such as "1h".')
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(help="With --rolling: how far apart; default: their length.")
+    ] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep showing it, live.")] = False,
     fail_under: Annotated[
         float | None, typer.Option(help="Exit 3 when goodput is under this many percent.")
@@ -62,27 +75,67 @@ def show(
     """
     if fail_under is not None and not 0 <= fail_under <= 100:
         raise InvalidValue("--fail-under", fail_under, "a percentage, 0 to 100")
+    if watch and (as_json or fail_under is not None):
+        other = "--json" if as_json else "--fail-under"
+        raise InvalidValue("--watch", other, "one of the two: watching has no end to answer at")
+    lengths = _lengths(rolling, every)
     model = _model_flops(flops_per_token, peak_flops)
+    if model is not None and (since or until or window or exclude):
+        expected = "the whole run: how many tokens a part of it took is not kept"
+        raise InvalidValue("MFU", "a part of the run", expected)
     follower = GoodputFollower(run)
 
-    def look() -> GoodputSummary:
+    def look() -> _Answer:
         now_ns = SYSTEM.wall_ns()
         view = follower.view(now_ns)
         chosen = parse_window(view, since=since, until=until, last=window, now_ns=now_ns)
-        return summarise(view, chosen, model=model)
+        left_out = tuple(
+            parse_interval(text, name="--exclude", now_ns=now_ns) for text in exclude or []
+        )
+        return _Answer(
+            summarise(view, chosen, exclusions=left_out, model=model),
+            None if lengths is None else roll(view, *lengths, within=chosen, exclusions=left_out),
+        )
 
-    if watch and not as_json:
+    if watch:
         with Live(console=console, auto_refresh=False) as live:
             while True:
-                live.update(render(look()), refresh=True)
+                live.update(look().rendered(), refresh=True)
                 SYSTEM.sleep(_WATCH_S)
-    summary = look()
+    answer = look()
     if as_json:
-        print_json(summary)
+        print_json(answer.document())
     else:
-        console.print(render(summary))
-        print_findings(summary.findings)
-    _check_floor(summary, fail_under)
+        console.print(answer.rendered())
+        print_findings(answer.summary.findings)
+    _check_floor(answer.summary, fail_under)
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What was asked about a run; ``windows`` is None when nobody asked for rolling ones."""
+
+    summary: GoodputSummary
+    windows: list[WindowRow] | None
+
+    def document(self) -> dict[str, object]:
+        found: dict[str, object] = {
+            field.name: getattr(self.summary, field.name) for field in fields(self.summary)
+        }
+        return found if self.windows is None else found | {"rolling": self.windows}
+
+    def rendered(self) -> RenderableType:
+        shown = render(self.summary)
+        return shown if self.windows is None else Group(shown, "", _window_table(self.windows))
+
+
+def _lengths(rolling: str | None, every: str | None) -> tuple[int, int] | None:
+    if rolling is None:
+        if every is not None:
+            raise InvalidValue("--every", every, "--rolling LENGTH beside it")
+        return None
+    length_ns = Duration.parse(rolling, name="--rolling").ns
+    return length_ns, length_ns if every is None else Duration.parse(every, name="--every").ns
 
 
 @app.command("diff")
@@ -101,6 +154,8 @@ def diff(
         print_json({"a": summaries[0], "b": summaries[1]})
         return
     console.print(_difference_table(*summaries))
+    for summary in summaries:
+        print_findings(summary.findings)
 
 
 @app.command("import")
@@ -171,8 +226,27 @@ def _phase_table(summary: GoodputSummary) -> RenderableType:
     return table
 
 
+def _window_table(rows: list[WindowRow]) -> RenderableType:
+    table = new_table("from", "to", ">wall time", ">goodput", "most badput", ">cost")
+    for row in rows:
+        goodput = "-" if row.goodput is None else f"{row.goodput:.1%}"
+        table.add_row(
+            utc_text(row.window.start_ns), utc_text(row.window.end_ns),
+            duration_text(row.wall_ns), goodput, row.badput or "-", _money(row.cost),
+        )  # fmt: skip
+    return table
+
+
 def _details(summary: GoodputSummary) -> list[str]:
-    lines = [_reliability(summary), _progress(summary)]
+    # A part was asked for, and these are known of all of it alone.
+    of_all = " (whole run)" if summary.of_whole_run else ""
+    lines = [_reliability(summary), _progress(summary) + of_all]
+    if summary.slices is not None:
+        slices = summary.slices
+        lines.append(
+            f"slices       goodput {slices.goodput:.1%} weighted by slices; "
+            f"{slices.stepping:.1%} of them trained, {slices.available:.1%} could"
+        )
     if summary.disruptions and summary.ettr is not None:
         lines.insert(1, f"ETTR         {summary.ettr:.1%} of wall time not lost to disruptions")
     if summary.throughput is not None and summary.throughput.tokens:
@@ -186,14 +260,18 @@ def _details(summary: GoodputSummary) -> list[str]:
         )
     if summary.typical_step_ns is not None:
         typical = duration_text(summary.typical_step_ns)
-        lines.append(f"steps        {typical} typical (host time), {summary.stalls} stalled")
+        lines.append(
+            f"steps        {typical} typical (host time), {summary.stalls} stalled{of_all}"
+        )
     for phase, ns in summary.beside.items():
         lines.append(f"beside       {phase} {duration_text(ns)}, overlapped with training")
     if summary.idle_ns:
         lines.append(f"idle         {duration_text(summary.idle_ns)} after completed attempts")
     for row in summary.ranks[:5]:
         step = duration_text(row.median_step_ns)
-        lines.append(f"rank {row.rank:<8}{step} median step, {row.slowdown:.2f}x the fastest")
+        lines.append(
+            f"rank {row.rank:<8}{step} median step, {row.slowdown:.2f}x the fastest{of_all}"
+        )
     return [*lines, *(f"assumed      {text}" for text in summary.assumptions)]
 
 
@@ -205,7 +283,8 @@ def _reliability(summary: GoodputSummary) -> str:
     mean = "unknown" if mttf.mean_ns is None else duration_text(mttf.mean_ns)
     high = "?" if mttf.high_ns is None else duration_text(mttf.high_ns)
     interval = f"{mttf.confidence:.0%} interval {duration_text(mttf.low_ns)} to {high}"
-    return f"disruptions  {count}; mean time to failure {mean} ({interval})"
+    of_all = " in the whole run" if summary.of_whole_run else ""
+    return f"disruptions  {count}; mean time to failure{of_all} {mean} ({interval})"
 
 
 def _progress(summary: GoodputSummary) -> str:

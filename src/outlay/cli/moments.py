@@ -27,6 +27,24 @@ def parse_moment(text: str | None, *, name: str, now_ns: int) -> int | None:
         raise InvalidValue(name, text, _EXPECTED) from None
 
 
+def parse_interval(text: str, *, name: str, now_ns: int) -> Window:
+    """Return the interval that ``FROM..TO`` names; each end is an instant, or how long ago.
+
+    Raises:
+        InvalidValue: It has no two ends, or ends before it begins.
+    """
+    begin, dots, end = (part.strip() for part in text.partition(".."))
+    if not (begin and dots and end):
+        raise InvalidValue(name, text, f'FROM..TO, such as "2h..1h"; each end is {_EXPECTED}')
+    start_ns = parse_moment(begin, name=name, now_ns=now_ns)
+    end_ns = parse_moment(end, name=name, now_ns=now_ns)
+    assert start_ns is not None
+    assert end_ns is not None
+    if end_ns < start_ns:
+        raise InvalidValue(name, text, "an end that is not before the start")
+    return Window(start_ns, end_ns)
+
+
 def parse_window(
     view: RunView, *, since: str | None, until: str | None, last: str | None, now_ns: int
 ) -> Window | None:

@@ -18,13 +18,13 @@ from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window
 from outlay.goodput.cache import GoodputCache, GoodputInfo, StepInfo
 from outlay.goodput.deviation import StepTimes, ideal_step_ns, step_deviation
-from outlay.goodput.elastic import SliceEfficiency, slice_efficiency
+from outlay.goodput.elastic import SliceEfficiency
 from outlay.goodput.fold import SegmentFold
 from outlay.goodput.follower import RunView
 from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.sources import LoggerSource, RunLogSource, Source
-from outlay.goodput.summary import beside_ns
+from outlay.goodput.summary import beside_ns, slices_used
 from outlay.goodput.types import (
     SECONDS,
     BadputParts,
@@ -216,7 +216,7 @@ class GoodputCalculator:
     ) -> SliceEfficiency | None:
         """Return how an elastic job used its slices; None when it never said how many train."""
         view = self._view()
-        return self._slices(view, view.window(_ns(interval_start), _ns(interval_end)))
+        return slices_used(view, [view.window(_ns(interval_start), _ns(interval_end))])
 
     def sync_to_gcs(self) -> None:
         """Do nothing: the cache's files are where ``cache_dir`` says."""
@@ -242,11 +242,6 @@ class GoodputCalculator:
         loads = (beside_ns(view, window).get(ph.DATA_LOADING, 0) for window in breakdown.windows)
         pathways = self.using_pathways
         return badput_parts(breakdown.phases, sum(loads), share, pathways=pathways)
-
-    def _slices(self, view: RunView, window: Window) -> SliceEfficiency | None:
-        folds = (view.fold.segments[attempt.segment] for attempt in view.timeline.attempts)
-        changes = (change for fold in folds for change in fold.slices)
-        return slice_efficiency(view.timeline, changes, [window])
 
     def _steps(self, view: RunView, configured_ideal_step_time: float | None) -> StepInfo | None:
         ideal_ns = ideal_of(view, configured_ideal_step_time)

@@ -134,6 +134,29 @@ def deviations_s(times: StepTimes, ideal_ns: float) -> Floats:
     return off
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOff:
+    """An execution of a step: its own time, and how far that is from the ideal, in nanoseconds."""
+
+    step: int
+    own_ns: int
+    off_ns: int
+
+
+def worst_steps(times: StepTimes, ideal_ns: float, count: int) -> list[StepOff]:
+    """Return the executions that are farthest from the ideal, shorter ones included."""
+    off = times.own_ns - ideal_ns
+    worst = np.argsort(-np.abs(off), kind="stable")[:count]
+    return [
+        StepOff(
+            step=int(times.number[place]),
+            own_ns=round(float(times.own_ns[place])),
+            off_ns=round(float(off[place])),
+        )
+        for place in worst
+    ]
+
+
 def percentile(values: Values, percent: float) -> float:
     """Return a percentile, interpolated between neighbours; 0 without values."""
     return float(np.percentile(values, percent)) if len(values) else 0.0

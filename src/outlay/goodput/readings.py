@@ -20,6 +20,7 @@ from outlay.goodput.calculator import (
 from outlay.goodput.deviation import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
 from outlay.goodput.reliability import disruptions
+from outlay.goodput.summary import slices_used
 from outlay.goodput.types import SECONDS, BadputParts
 
 
@@ -95,7 +96,7 @@ class GoodputReader(GoodputCalculator):
             last_step=last_step(view),
             disruptions=len(disruptions(view.timeline)),
             ideal_step_s=None if ideal_ns is None else ideal_ns / 1e9,
-            slices=self._slices(view, view.whole) if slices else None,
+            slices=slices_used(view, [view.whole]) if slices else None,
         )
 
     def read_window(self, window_s: int, *, slices: bool = False) -> WindowReading:
@@ -116,7 +117,7 @@ class GoodputReader(GoodputCalculator):
             goodput_percent=goodput,
             badput_percent=parts,
             last_step=last_step(view, now_ns),
-            slices=self._slices(view, window) if slices else None,
+            slices=slices_used(view, [window]) if slices else None,
         )
 
     def read_deviation(

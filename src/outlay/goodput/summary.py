@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Breakdown, Window
+from outlay.goodput.breakdown import Breakdown, Window, rolling
+from outlay.goodput.elastic import SliceEfficiency, slice_efficiency
 from outlay.goodput.follower import RunView
 from outlay.goodput.progress import Progress, progress
 from outlay.goodput.reliability import (
@@ -26,6 +28,8 @@ from outlay.goodput.throughput import (
 )
 from outlay.units import Money
 
+_OF_WHOLE_RUN = ("mttf", "progress", "typical_step_ns", "stalls", "ranks")
+
 
 @dataclass(frozen=True, slots=True)
 class PhaseRow:
@@ -38,15 +42,32 @@ class PhaseRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WindowRow:
+    """One of many windows: wall time in nanoseconds, goodput 0 to 1 (None without wall time).
+
+    ``badput`` is the phase that took most of the rest; None when all of it was productive.
+    """
+
+    window: Window
+    wall_ns: int
+    goodput: float | None
+    badput: str | None
+    cost: Money | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GoodputSummary:
     """What became of a window of a run. Times are nanoseconds, shares 0 to 1.
 
     Attributes:
         goodput: Productive share of wall time; None when the window holds none.
         ettr: Share of wall time not lost to disruptions.
+        slices: How well an elastic run used its slices; None when it never counted them.
         beside: Overlapped spans by phase, not part of the partition.
-        throughput: Of the whole run; None when a window was asked for.
+        throughput: Of the whole run; None when only a part of it was asked for: the log's steps are
+            folded into columns that do not keep each one's tokens.
         mfu: Model FLOPs utilisation; None unless throughput is known and the model was described.
+        of_whole_run: Which of these figures are of the whole run, although a part was asked for.
     """
 
     window: Window
@@ -55,6 +76,7 @@ class GoodputSummary:
     idle_ns: int
     goodput: float | None
     ettr: float | None
+    slices: SliceEfficiency | None
     cost: Money | None
     phases: list[PhaseRow]
     beside: dict[str, int]
@@ -66,6 +88,7 @@ class GoodputSummary:
     throughput: Throughput | None
     mfu: Utilisation | None
     ranks: list[RankRow]
+    of_whole_run: tuple[str, ...]
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
 
@@ -90,7 +113,8 @@ def summarise(
     breakdown = view.break_down(chosen, exclusions=exclusions)
     attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
     ranks = view.ranks()
-    rate = throughput(view.usage(), breakdown) if window is None else None
+    whole = window is None and not exclusions
+    rate = throughput(view.usage(), breakdown) if whole else None
     gpus = timeline.attempts[-1].header.gpus
     return GoodputSummary(
         window=chosen,
@@ -99,10 +123,11 @@ def summarise(
         idle_ns=breakdown.idle_ns,
         goodput=breakdown.goodput,
         ettr=effective_training_time_ratio(breakdown),
+        slices=slices_used(view, breakdown.windows),
         cost=breakdown.cost,
         phases=_rows(breakdown),
-        beside=beside_ns(view, chosen),
-        disruptions=disruptions(timeline, chosen),
+        beside=_beside(view, breakdown.windows),
+        disruptions=[d for part in breakdown.windows for d in disruptions(timeline, part)],
         mttf=mean_time_to_failure(timeline),
         progress=progress(timeline, view.rates),
         typical_step_ns=None if timeline.typical is None else timeline.typical.step_ns,
@@ -110,9 +135,50 @@ def summarise(
         throughput=rate,
         mfu=None if rate is None or model is None else utilisation(rate, model, gpus),
         ranks=ranks if len(ranks) > 1 else [],
+        of_whole_run=() if whole else _OF_WHOLE_RUN,
         assumptions=breakdown.assumptions,
         findings=view.findings,
     )
+
+
+def roll(
+    view: RunView,
+    length_ns: int,
+    every_ns: int,
+    *,
+    within: Window | None = None,
+    exclusions: tuple[Window, ...] = (),
+) -> list[WindowRow]:
+    """Return windows of one length over a part of a run (default: all of it), oldest first.
+
+    The first ones begin where the part begins, so that windows as far apart as they are long add up
+    to it.
+
+    Raises:
+        InvalidValue: A length is not above zero.
+    """
+    whole = view.whole if within is None else within
+    rows = []
+    for each in rolling(whole, length_ns, every_ns):
+        window = Window(max(each.start_ns, whole.start_ns), each.end_ns)
+        found = view.break_down(window, exclusions=exclusions)
+        rows.append(
+            WindowRow(
+                window=window,
+                wall_ns=found.wall_ns,
+                goodput=found.goodput,
+                badput=max(found.badput, key=lambda phase: found.badput[phase], default=None),
+                cost=found.cost,
+            )
+        )
+    return rows
+
+
+def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:
+    """Return how an elastic run used its slices in some windows; None when it never counted."""
+    folds = (view.fold.segments[attempt.segment] for attempt in view.timeline.attempts)
+    changes = (change for fold in folds for change in fold.slices)
+    return slice_efficiency(view.timeline, changes, windows)
 
 
 def _rows(breakdown: Breakdown) -> list[PhaseRow]:
@@ -121,6 +187,13 @@ def _rows(breakdown: Breakdown) -> list[PhaseRow]:
         for name in ph.in_order(breakdown.phases)
         if (ns := breakdown.phases[name])
     ]
+
+
+def _beside(view: RunView, windows: Sequence[Window]) -> dict[str, int]:
+    totals: dict[str, int] = {}
+    for window in windows:
+        totals = ph.added(totals, beside_ns(view, window))
+    return totals
 
 
 def beside_ns(view: RunView, window: Window) -> dict[str, int]:
