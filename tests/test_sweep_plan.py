@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid import read_grid
 from outlay.sweep.launch import Place, command_of, environment_of
 from outlay.sweep.plan import Plan, make_plan
-from outlay.sweep.plan_text import plan_document
+from outlay.sweep.plan_text import command_lines, plan_document
 from outlay.units import Money
 
 HOUR_NS = 3600 * 10**9
@@ -383,6 +384,31 @@ def test_plan_shows_runs_and_what_they_should_cost(grid_file: Path, tmp_path: Pa
     assert "2 runs: 1h00m of training, 12.00 USD (estimated)" in shown.out
     assert "not all of them will fit" in shown.out
     assert sorted(tmp_path.iterdir()) == [grid_file]
+
+
+def words_in(command: str) -> list[str]:
+    """Return the words of a command as a shell hands them to a program."""
+    script = f"printf '%s\\n' {command.strip()}"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+def test_plan_shows_commands_that_fit_80_columns_and_a_shell_reads(grid_file: Path) -> None:
+    shown = outlay("sweep", "plan", grid_file)
+    assert "hf_abcdefgh" not in shown.out
+    blocks = shown.out.split("\n\n")
+    assert blocks[1].startswith("Commands; {sweep} stands for the sweep's directory")
+    written = [block.partition("\n")[::2] for block in blocks[2:4]]
+    assert max(len(line) for _, text in written for line in text.splitlines()) <= 80
+    planned = outlay("sweep", "plan", grid_file, "--json").json["runs"]
+    assert [name for name, _ in written] == [run["id"] for run in planned]
+    assert [words_in(text) for _, text in written] == [run["command"] for run in planned]
+
+
+def test_a_word_wider_than_the_terminal_is_kept_whole() -> None:
+    assert command_lines(["python", "x" * 90, "a b"], 80) == [
+        "python \\", f"  {'x' * 90} \\", "  'a b'",
+    ]  # fmt: skip
 
 
 def test_plan_in_json_is_byte_identical_and_holds_no_secret(grid_file: Path) -> None:

@@ -38,6 +38,7 @@ def test_the_plan_is_shown_and_a_no_starts_nothing(grid: Path, tmp_path: Path) -
         screen.until("Start these runs? [y/N]:")
         assert re.search(r"001_a-rather\S* +x=1 ", screen.shown)
         assert "2 runs: 2h00m of training, 2.00 USD (estimated), ceiling 5.00 USD" in screen.shown
+        assert "Commands" not in screen.shown
         screen.type("n\n")
         assert screen.end() == 3
     assert not (tmp_path / "sweep").exists()

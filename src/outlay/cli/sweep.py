@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -26,10 +26,11 @@ from outlay.sweep.detached import catch_up
 from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
+from outlay.sweep.launch import SWEEP_MARK
 from outlay.sweep.lock import holder_of
 from outlay.sweep.manifest import counts, read_manifest
 from outlay.sweep.plan import Plan
-from outlay.sweep.plan_text import budget_text, plan_document
+from outlay.sweep.plan_text import budget_text, command_lines, plan_document, planned_command
 from outlay.sweep.sweeps import HowToRun, Result, cancel, resume, spent, start
 from outlay.units.quantity import duration_text
 
@@ -37,12 +38,14 @@ app = typer.Typer(
     help="Many configurations under the same budget, and which is best.", no_args_is_help=True
 )
 
+_INDENT: Final = "  "
+
 GridFile = Annotated[Path, typer.Argument(metavar="GRID", help="A YAML or JSON grid.")]
 
 
 @app.command("plan")
 def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
-    """Show the runs of a grid, their budgets, hours and dollars; start nothing.
+    """Show the runs of a grid, their budgets, hours, dollars and commands; start nothing.
 
     Example: outlay sweep plan configs/sweeps/example_iso_time.yaml
     """
@@ -50,7 +53,7 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
     if as_json:
         print_json(plan_document(plan))
     else:
-        render_plan(plan)
+        render_plan(plan, commands=True)
 
 
 Jobs = Annotated[
@@ -258,8 +261,8 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         raise RunsSkipped(skipped)
 
 
-def render_plan(plan: Plan) -> None:
-    """Print a plan as people read it."""
+def render_plan(plan: Plan, *, commands: bool = False) -> None:
+    """Print a plan as people read it, and every run's command where that is wanted."""
     table = new_table("run", "parameters", "budget", ">GPUs", ">time", ">cost")
     for run in plan.runs:
         ns, cost = run.prediction.ns, run.prediction.cost
@@ -271,8 +274,19 @@ def render_plan(plan: Plan) -> None:
         )  # fmt: skip
     console.print(table)
     console.print()
+    if commands:
+        _render_commands(plan)
     print_sentence(_total(plan))
     print_findings(plan.warnings)
+
+
+def _render_commands(plan: Plan) -> None:
+    print_sentence(f"Commands; {SWEEP_MARK} stands for the sweep's directory:")
+    for run in plan.runs:
+        lines = command_lines(planned_command(plan, run), console.width - len(_INDENT))
+        text = "\n".join(f"{_INDENT}{line}" for line in lines)
+        console.print(f"\n{run.id}\n{text}", markup=False, soft_wrap=True)
+    console.print()
 
 
 def _total(plan: Plan) -> str:

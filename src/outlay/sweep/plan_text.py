@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shlex
+from collections.abc import Sequence
+from typing import Any, Final
 
 from outlay.sweep.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.redaction import Redactor
+
+_GOES_ON: Final = " \\"
 
 
 def plan_document(plan: Plan) -> dict[str, Any]:
@@ -29,14 +33,12 @@ def run_document(plan: Plan, run: PlannedRun) -> dict[str, Any]:
     settings, prediction = run.settings, run.prediction
     redact = Redactor([run.env])
     budget = settings.budget
-    port = None if settings.engine == "slurm" else 0
-    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=port)
     return {
         "id": run.id,
         "fingerprint": run.fingerprint,
         "engine": settings.engine,
         "params": redact.data(run.params),
-        "command": redact.data(command_of(plan, run, place)),
+        "command": planned_command(plan, run),
         "env": redact.environment(run.env),
         "metadata": redact.data(run.metadata),
         "budget": None if budget is None else {"mode": budget.mode, **budget.limits},
@@ -46,6 +48,25 @@ def run_document(plan: Plan, run: PlannedRun) -> dict[str, Any]:
         "predicted_cost": None if prediction.cost is None else str(prediction.cost),
         "predicted_from": prediction.basis,
     }
+
+
+def planned_command(plan: Plan, run: PlannedRun) -> list[str]:
+    """Return a run's command without secrets; the directory and the port are not known yet."""
+    port = None if run.settings.engine == "slurm" else 0
+    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=port)
+    return [Redactor([run.env]).text(word) for word in command_of(plan, run, place)]
+
+
+def command_lines(words: Sequence[str], width: int) -> list[str]:
+    """Return a command as a shell reads it, broken between words where it is wider than that."""
+    lines = [shlex.quote(words[0])]
+    for word in map(shlex.quote, words[1:]):
+        if len(lines[-1]) + len(word) + len(" ") + len(_GOES_ON) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += _GOES_ON
+            lines.append(f"  {word}")
+    return lines
 
 
 def hours(ns: int | None) -> float | None:
