@@ -333,6 +333,28 @@ def test_bytes_that_nobody_metered_are_not_zero(sweep: Sweep) -> None:
         assert row["comm_bytes"] is None
 
 
+def test_findings_stand_in_the_one_json_document_and_before_the_verdict_for_people(
+    sweep: Sweep,
+) -> None:
+    write_log(sweep.add("001_a"), metric(Segment().step(1), 0.9).end())
+    sweep.add("002_b", status="running", engine="elsewhere")
+    document = json.loads((sweep.root / "sweep_manifest.json").read_text())
+    (sweep.root / "sweep_manifest.json").write_text(json.dumps(document | {"work_dir": "/"}))
+    shown = outlay("sweep", "aggregate", sweep.root, "--json")
+    assert shown.code == 0, shown.err
+    (finding,) = shown.json["findings"]
+    assert "elsewhere" in finding["message"]
+    assert shown.json["verdict"].startswith("Best: 001_a")
+    people = outlay("sweep", "aggregate", sweep.root, columns=300).out
+    assert people.index("elsewhere") < people.index("Best: 001_a")
+
+
+def test_a_report_of_a_sweep_in_json_has_no_findings_where_there_are_none(sweep: Sweep) -> None:
+    write_log(sweep.add("001_a"), metric(Segment().step(1), 0.9).end())
+    for command in (["sweep", "aggregate"], ["report"]):
+        assert outlay(*command, sweep.root, "--json").json["findings"] == []
+
+
 def test_a_log_exported_to_csv_aggregates_to_the_same_figures(sweep: Sweep) -> None:
     run_dir = sweep.add("001_a")
     story = Segment().step(1, wait=0.5, samples=8, comm_bytes=100, energy_mj=3600)

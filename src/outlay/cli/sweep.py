@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -20,6 +21,7 @@ from outlay.cli.output import (
 )
 from outlay.cli.sweep_live import show_while, standing, status_table
 from outlay.clock import SYSTEM
+from outlay.errors import Finding
 from outlay.report.pictures import read_formats
 from outlay.report.sweep_files import SweepFiles, write_sweep_files
 from outlay.sweep.detached import catch_up
@@ -209,17 +211,22 @@ def show_aggregate(
     del enable_aggregator
     formats = read_formats(pictures) if pictures is not None else ()
     chosen = directory or root or (manifest.parent if manifest else Path())
-    print_findings(catch_up(chosen).findings)
+    findings = catch_up(chosen).findings
+    if not as_json:
+        print_findings(findings)  # Now: they may say why what follows cannot be done.
     files = write_sweep_files(
         chosen, SYSTEM.wall_ns(), output=output, allow_missing=allow_missing, pictures=formats
     )
-    show_sweep_files(files, as_json=as_json)
+    show_sweep_files(files, findings, as_json=as_json)
 
 
-def show_sweep_files(files: SweepFiles, *, as_json: bool) -> None:
-    """Say which configuration was best and where the reports are."""
+def show_sweep_files(files: SweepFiles, findings: Sequence[Finding] = (), *, as_json: bool) -> None:
+    """Say which configuration was best and where the reports are; JSON holds findings as well."""
     if as_json:
-        about = {"verdict": files.verdict, "pictures": files.pictures, "runs": files.summary.rows}
+        about = {
+            "verdict": files.verdict, "pictures": files.pictures, "runs": files.summary.rows,
+            "findings": findings,
+        }  # fmt: skip
         print_json(files.written | about)
         return
     print_sentence(files.verdict)
