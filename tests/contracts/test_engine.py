@@ -36,7 +36,7 @@ def local(tmp_path: Path) -> Iterator[ProcessEngine]:
         engine.close()
 
 
-@pytest.fixture(params=["process", pytest.param("slurm", marks=pytest.mark.cluster)])
+@pytest.fixture(params=["process", "torchrun", pytest.param("slurm", marks=pytest.mark.cluster)])
 def make_engine(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Engine]:
     """What makes an engine of every kind, and another one over the same directory."""
     if request.param == "slurm":
@@ -238,6 +238,44 @@ def test_a_killed_keeper_takes_its_tasks_along_and_is_reported(
 
 
 # -- torchrun: slow to start, so few launches that show much ----------------------------------
+
+
+def two_ranks(engine: Engine, tmp_path: Path, script: str, **env: str) -> Task:
+    """Return a task of which torchrun starts two processes, each a shell."""
+    flags = ("--standalone", "--nproc_per_node=2", "--no-python")
+    command = (*TORCHRUN, *flags, "/bin/sh", "-c", script)
+    return task(engine, tmp_path, *command, OMP_NUM_THREADS="1", **env)
+
+
+def test_two_ranks_run_with_what_they_were_told_and_a_later_engine_learns_that_one_failed(
+    torchrun: TorchrunEngine, tmp_path: Path
+) -> None:
+    script = 'echo "$WORD $RANK of $WORLD_SIZE in $(pwd)"; exit $((RANK * 3))'
+    one = two_ranks(torchrun, tmp_path, script, WORD="hello")
+    outcome = run(torchrun, one)
+    # Whatever its workers exit with, torchrun exits with 1.
+    assert (outcome.how, outcome.returncode, outcome.asked) == ("exited", 1, False)
+    said = {f"hello {rank} of 2 in {tmp_path}" for rank in range(2)}
+    assert said <= set(torchrun.logs(one).splitlines())
+    later = TorchrunEngine(tmp_path).reattach(one)
+    assert later is not None
+    assert (later.how, later.returncode) == ("exited", 1)
+
+
+def test_cancelling_ends_two_ranks_and_what_they_started(
+    torchrun: TorchrunEngine, tmp_path: Path
+) -> None:
+    one = two_ranks(torchrun, tmp_path, 'sleep 600 & echo "up $RANK"; wait')
+    torchrun.submit(one)
+    up = {"up 0", "up 1"}
+    until(lambda: up <= set(torchrun.logs(one).splitlines()), "the ranks did not start")
+    # torchrun, and two shells with a child each.
+    until(lambda: len(carrying(one.ticket)) >= 5, "not all of them carry the mark")
+    torchrun.cancel(one.ticket)
+    outcome = ended(torchrun, one.ticket)
+    assert (outcome.how, outcome.asked) == ("exited", True)
+    assert outcome.returncode != 0
+    until(lambda: not carrying(one.ticket), "a worker is left")
 
 
 def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
