@@ -143,6 +143,63 @@ def test_forecast_of_the_rest_of_a_run(runs: Path) -> None:
     assert plain.json["rest"]["cost"]["point"] == pytest.approx(3.6)
 
 
+def test_forecast_of_the_rest_of_a_run_is_drawn(runs: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "rest.png"
+    found = outlay("cost", "forecast", "--run", runs / "a", "--steps", "20", "--png", picture)
+    assert found.code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_forecast_of_a_run_without_a_price_is_not_drawn(tmp_path: Path) -> None:
+    picture = tmp_path / "rest.png"
+    free = _unpriced(tmp_path / "run")
+    found = outlay("cost", "forecast", "--run", free, "--steps", "20", "--png", picture)
+    assert (found.code, "a run with a price" in found.err) == (2, True)
+    assert not picture.exists()
+
+
+def test_roi_of_an_unknown_model_is_wrong_usage_in_either_form() -> None:
+    assert [each.code for each in both("cost", "roi", "nobody")] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("cost", "forecast", "--steps", "20", "--run"),
+        ("export", "csv"),
+        ("advise",),
+    ],
+)
+def test_what_is_wrong_in_a_log_is_shown_beside_the_result(
+    runs: Path, command: tuple[str, ...]
+) -> None:
+    log = _spoilt(runs / "a")
+    shown, plain = both(*command, runs / "a")
+    assert log.name in shown.out
+    assert [finding["source"] for finding in plain.json["findings"]] == [log.name]
+
+
+def _unpriced(run_dir: Path) -> Path:
+    Segment().step(300).end().write(run_dir)
+    return run_dir
+
+
+def _spoilt(run_dir: Path) -> Path:
+    """Add a line that is no record to a run's log, and return the file."""
+    log = next((run_dir / "ledger").glob("*.jsonl"))
+    log.write_text(log.read_text() + "no record\n")
+    return log
+
+
+def test_a_run_without_a_price_gets_advice_on_that(tmp_path: Path) -> None:
+    free = _unpriced(tmp_path / "run")
+    shown, plain = both("advise", free)
+    assert "Without a price nothing can be said" in shown.out
+    assert "Nothing worth changing" not in shown.out
+    assert "OUTLAY_PRICE" in shown.out.replace("\n", " ")
+    assert plain.json["findings"][0]["source"] == str(free)
+
+
 def test_forecast_of_a_run_without_a_budget_asks_how_far(runs: Path) -> None:
     found = outlay("cost", "forecast", "--run", runs / "a")
     assert found.code == 2
@@ -245,7 +302,7 @@ class TestCostReport:
     @pytest.mark.usefixtures("runs")
     def test_speaks_json_with_a_key_for_each_part(self) -> None:
         found = outlay("cost-report", "--summary", "--json").json
-        assert set(found) == {"models", "prices", "budgets"}
+        assert set(found) == {"models", "prices", "budgets", "findings"}
 
     def test_shows_prices_after_a_restart(self) -> None:
         outlay("prices", "set", "A100-80GB", "1.10 USD/h")
@@ -259,6 +316,19 @@ class TestCostReport:
             )  # fmt: skip
         assert found.code == 0
         assert found.json["fetched"]["vast"] == 2
+
+    @pytest.mark.usefixtures("runs")
+    def test_prices_that_were_never_loaded_are_not_an_empty_list(self) -> None:
+        asked = both("cost-report", "--prices")
+        assert [each.code for each in asked] == [1, 1]
+        assert "no prices were loaded yet" in asked[1].err
+        assert outlay("cost-report", "--json").json["prices"] is None
+
+    def test_shows_what_is_wrong_in_the_books(self, tmp_path: Path) -> None:
+        outlay("collect", _unpriced(tmp_path / "run"))
+        shown, plain = both("cost-report", "--budget")
+        assert "has no price, so its cost is not counted" in shown.out
+        assert [each["source"] for each in plain.json["findings"]] == [str(tmp_path / "run")]
 
     def test_shows_a_model_even_without_accuracy(self) -> None:
         CostAnalyzer(clock=ManualClock()).analyze_training_run(costing(5, test_accuracy=None))
@@ -290,7 +360,7 @@ class TestCostReport:
     def test_a_bad_number_is_said_and_not_kept(self, wrong: tuple[str, ...]) -> None:
         found = outlay("cost-report", *wrong)
         assert (found.code, found.err.startswith("error: --")) == (1, True)
-        assert outlay("cost-report", "--budget", "--json").json == {"budgets": []}
+        assert outlay("cost-report", "--budget", "--json").json == {"budgets": [], "findings": []}
 
     def test_an_unknown_model_is_wrong_usage(self) -> None:
         found = outlay("cost-report", "--model", "nobody")

@@ -97,6 +97,13 @@ def test_never_loaded_is_an_error_and_not_an_empty_list() -> None:
             outlay("prices", *command)
 
 
+@pytest.mark.parametrize("more", [[], ["--json"]])
+@pytest.mark.parametrize("words", [["stats"], ["alerts"], ["history", "H100"], ["list"]])
+def test_never_loaded_is_an_error_in_every_form(words: list[str], more: list[str]) -> None:
+    with pytest.raises(NothingLoaded):
+        outlay("prices", *words, *more)
+
+
 def test_an_error_is_one_line_and_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

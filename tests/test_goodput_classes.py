@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from goodput_log import START_S, Job, MemoryLog, at
-from outlay import BadputType, GoodputCalculator, GoodputRecorder, GoodputType
+from outlay import BadputType, GoodputCache, GoodputCalculator, GoodputRecorder, GoodputType
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.goodput.calculator import NoJobTime, NoStepTimes
@@ -112,6 +112,27 @@ def test_a_calculator_restarted_over_its_cache_reads_on(tmp_path: Path) -> None:
     log.entries += Job().steps(11, 5, at=11).payloads
     assert last_step() == 14
     assert log.given == len(log.entries)
+
+
+def test_the_cache_tells_what_the_last_query_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = GoodputCache("job", tmp_path)
+    assert (cache.get_goodput_info(), cache.get_step_info()) == (None, None)
+    monkeypatch.setattr("outlay.goodput.calculator.GoodputCache", lambda *_: cache)
+    log = MemoryLog(Job().start(0).steps(0, 11, at=0).end(11).payloads)
+    clock = ManualClock(wall_ns=(START_S + 11) * 10**9)
+    calculator = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
+    calculator.get_job_goodput()
+    found, steps = cache.get_goodput_info(), cache.get_step_info()
+    assert found is not None
+    assert (found.total_productive_time, found.total_elapsed_time) == (11, 11)
+    assert (found.max_productive_step, found.number_of_disruptions) == (10, 0)
+    assert steps is not None
+    assert steps.ideal_step_time == 1
+    assert set(steps.step_deviations.values()) == {0}
+    calculator.get_step_deviation(configured_ideal_step_time=3)
+    assert cache.get_step_info() != steps
 
 
 def test_an_entry_delivered_twice_is_no_disruption() -> None:

@@ -82,6 +82,23 @@ class TestInit:
         assert (manifest["seed"], manifest["ceiling_usd"]) == (35000, 5.0)
         assert read_manifest(plan / "manifest.json") is not None
 
+    def test_caps_on_days_and_months_are_written_and_bind(self, tmp_path: Path) -> None:
+        said = outlay("init", tmp_path, "--ceiling", 5, "--buffer", 5, "--day", 1, "--month", "2.5")
+        assert said.code == 0
+        manifest = json.loads((tmp_path / "manifest.json").read_text())
+        assert manifest["ceiling_per_day_usd"] == 1.0
+        assert manifest["ceiling_per_month_usd"] == 2.5
+        page = (tmp_path / "budget.md").read_text()
+        assert "at most $1.00 a day and $2.50 a month (UTC)" in page
+        assert outlay("authorize", "x", "1.00", "--log", tmp_path).code == 0
+        assert outlay("authorize", "y", "0.01", "--log", tmp_path).code == 3
+
+    @pytest.mark.parametrize("cap", ["-1", "1 EUR", "much"])
+    def test_a_cap_on_days_that_is_no_amount_is_refused(self, tmp_path: Path, cap: str) -> None:
+        said = outlay("init", tmp_path / "x", "--ceiling", 5, f"--day={cap}")
+        assert said.code == 2
+        assert not (tmp_path / "x").exists()
+
     def test_caps_that_exceed_the_ceiling_are_refused(self, tmp_path: Path) -> None:
         said = outlay("init", tmp_path / "x", "--ceiling", 5, "--lab", "02=4", "--buffer", 2)
         assert said.code == 2
@@ -199,6 +216,11 @@ class TestFlights:
         open_checks = [c["name"] for c in said.json["checks"] if c["passed"] is None]
         assert tuple(open_checks) == self.CONFIRMED
         assert not (plan / "spend.jsonl").exists()
+
+    def test_the_lab_that_pays_can_be_named(self, plan: Path) -> None:
+        said = self.preflight(plan, *self.confirmations(), "--lab", "03")
+        assert said.code == 3
+        assert "lab 03 has 0.00 USD of 0.00 USD left" in said.out
 
     def test_too_little_headroom_fails(self, plan: Path) -> None:
         outlay("authorize", "x", "2.00", "--log", plan)

@@ -117,6 +117,23 @@ def test_public_names_can_be_imported_and_are_sorted() -> None:
     assert list(outlay.__all__) == sorted(outlay.__all__)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Checkpointing",
+        "Circumstances",
+        "CsvFile",
+        "JsonLinesFile",
+        "PluginSink",
+        "measured_memory",
+        "noise_scale",
+    ],
+)
+def test_what_public_methods_are_given_has_a_public_name(name: str) -> None:
+    assert name in outlay.__all__
+    assert getattr(outlay, name).__module__.startswith("outlay.")
+
+
 def test_the_package_and_the_project_have_one_version() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert outlay.__version__ == project["version"]

@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from outlay.advise.memory import measured_memory
+    from outlay.advise.noise_scale import noise_scale
     from outlay.advise.optimizer import CostOptimizer
+    from outlay.advise.overhead import Checkpointing
     from outlay.advise.recommendation import OptimizationRecommendation
+    from outlay.advise.run_advice import Circumstances
     from outlay.budget.measurable import BudgetRefused
     from outlay.budget.snapshots import BudgetChanged
     from outlay.budget.terms import (
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from outlay.export.cloud_logging import CloudLogger
     from outlay.export.gcp import GCPOptions
     from outlay.export.monitor import GoodputMonitor
+    from outlay.export.sinks import CsvFile, JsonLinesFile, PluginSink
     from outlay.goodput.cache import GoodputCache
     from outlay.goodput.calculator import GoodputCalculator
     from outlay.goodput.recorder import GoodputRecorder
@@ -56,10 +61,13 @@ _HOMES = {
     "BudgetGuardExceeded": "outlay.guard.errors",
     "BudgetRefused": "outlay.budget.measurable",
     "BudgetTracker": "outlay.budget.tracker",
+    "Checkpointing": "outlay.advise.overhead",
+    "Circumstances": "outlay.advise.run_advice",
     "CloudLogger": "outlay.export.cloud_logging",
     "comm_cap": "outlay.budget.terms",
     "CostAnalyzer": "outlay.cost.analyzer",
     "CostOptimizer": "outlay.advise.optimizer",
+    "CsvFile": "outlay.export.sinks",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "energy_cap": "outlay.budget.terms",
@@ -80,9 +88,13 @@ _HOMES = {
     "iso_flops": "outlay.budget.terms",
     "iso_time": "outlay.budget.terms",
     "iso_tokens": "outlay.budget.terms",
+    "JsonLinesFile": "outlay.export.sinks",
+    "measured_memory": "outlay.advise.memory",
     "Money": "outlay.units",
+    "noise_scale": "outlay.advise.noise_scale",
     "OptimizationRecommendation": "outlay.advise.recommendation",
     "OutlayError": "outlay.errors",
+    "PluginSink": "outlay.export.sinks",
     "PriceAlert": "outlay.prices.gpu_price",
     "PriceHistory": "outlay.prices.gpu_price",
     "Rate": "outlay.units",
@@ -102,9 +114,12 @@ __all__ = [
     "BudgetGuardExceeded",
     "BudgetRefused",
     "BudgetTracker",
+    "Checkpointing",
+    "Circumstances",
     "CloudLogger",
     "CostAnalyzer",
     "CostOptimizer",
+    "CsvFile",
     "Duration",
     "Energy",
     "Finding",
@@ -119,9 +134,11 @@ __all__ = [
     "GoodputRecorder",
     "GoodputType",
     "Guarding",
+    "JsonLinesFile",
     "Money",
     "OptimizationRecommendation",
     "OutlayError",
+    "PluginSink",
     "PriceAlert",
     "PriceHistory",
     "Rate",
@@ -136,6 +153,8 @@ __all__ = [
     "iso_flops",
     "iso_time",
     "iso_tokens",
+    "measured_memory",
+    "noise_scale",
     "run",
 ]
 

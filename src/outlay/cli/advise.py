@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,9 @@ from outlay.advise.recommendation import OptimizationRecommendation, merged, tot
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances
 from outlay.cli.output import AsJson, console, print_findings, print_json
 from outlay.clock import SYSTEM
+from outlay.cost.reading import read_whole_run
 from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.goodput.follower import RunView
 from outlay.prices.book import PriceBook
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
@@ -21,6 +24,7 @@ from outlay.store.runs import list_runs
 from outlay.units import Duration
 
 _NEWEST = 10
+_STATE_A_PRICE = 'state one: outlay.run(price="1.50 USD/h"), or OUTLAY_PRICE around the command'
 
 
 def show_advice(
@@ -63,7 +67,8 @@ def show_advice(
     if (run is None) == (model is None):
         raise InvalidValue("advise", None if run is None else str(run), "a RUN, or --model MODEL")
     dirs = [run] if run is not None else _runs_of(model or "")
-    found, findings = _advise(dirs, around, strict=run is not None)
+    advice = _advise(dirs, around, strict=run is not None)
+    found, findings = advice.found, advice.findings
     missing = [] if run is None else CostOptimizer().what_to_measure(run)
     if as_json:
         saves = total_savings(found)
@@ -76,7 +81,10 @@ def show_advice(
             }
         )
         return
-    print_advice(found)
+    if advice.priced:
+        print_advice(found)
+    else:
+        console.print("Without a price nothing can be said about what a change would save.")
     for line in missing:
         console.print(line, markup=False)
     print_findings(findings)
@@ -132,17 +140,33 @@ def _runs_of(model: str) -> list[Path]:
     return [Path(row.dir) for row in rows]
 
 
-def _advise(
-    dirs: list[Path], around: Circumstances, *, strict: bool
-) -> tuple[list[OptimizationRecommendation], list[Finding]]:
+@dataclass(slots=True)
+class _Advice:
+    """What was found in some runs; ``priced`` says whether any of them has a price."""
+
+    found: list[OptimizationRecommendation] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    priced: bool = False
+
+    def look_at(self, view: RunView, directory: Path) -> None:
+        self.findings += view.findings
+        if view.rates is not None:
+            self.priced = True
+            return
+        message = f"has no price, so that no saving can be computed; {_STATE_A_PRICE}"
+        self.findings.append(Finding(source=str(directory), message=message, severity="warning"))
+
+
+def _advise(dirs: list[Path], around: Circumstances, *, strict: bool) -> _Advice:
     """Advise on runs; of several, one that cannot be read does not stop the others."""
-    optimizer, findings = CostOptimizer(), []
-    found: list[OptimizationRecommendation] = []
+    optimizer, advice = CostOptimizer(), _Advice()
     for directory in dirs:
         try:
-            found += optimizer.advise_run(directory, around)
+            advice.found += optimizer.advise_run(directory, around)
+            advice.look_at(read_whole_run(directory, SYSTEM.wall_ns()).view, directory)
         except (OutlayError, OSError) as error:
             if strict:
                 raise
-            findings.append(Finding(source=str(directory), message=str(error)))
-    return merged(found), findings
+            advice.findings.append(Finding(source=str(directory), message=str(error)))
+    advice.found = merged(advice.found)
+    return advice

@@ -34,6 +34,7 @@ from outlay.cost.live import rest_of
 from outlay.cost.reading import RunReading, read_whole_run
 from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue, OutlayError, choices
+from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
 
 app = typer.Typer(
@@ -173,7 +174,7 @@ def forecast(
     Example: outlay cost forecast bert-base 5
     """
     if run is not None:
-        _show_rest(run, steps, as_json=as_json)
+        _show_rest(run, steps, png, as_json=as_json)
         return
     if model is None or runs is None:
         raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
@@ -223,11 +224,11 @@ def roi(model: Model, as_json: AsJson = False) -> None:
     """
     books = open_books()
     found = CostAnalyzer().get_roi_analysis(model)
+    if not found["runs"]:
+        raise UnknownModel(model, [row.model for row in books.book.reports()])
     if as_json:
         print_json(found | {"findings": books.findings})
         return
-    if not found["runs"]:
-        raise UnknownModel(model, [row.model for row in books.book.reports()])
     currency = found["currency"]
     console.print(f"{found['runs']} runs, {amount(found['total_investment'], currency)}")
     console.print(
@@ -300,18 +301,35 @@ def _totals(models: dict[str, ModelComparison]) -> dict[str, float]:
     return totals
 
 
-def _show_rest(run: Path, steps: int | None, *, as_json: bool) -> None:
+def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool) -> None:
     reading = read_whole_run(run, SYSTEM.wall_ns())
     target = _target(reading) if steps is None else steps
-    rest = rest_of(reading.view, target)
+    rest, findings = rest_of(reading.view, target), reading.view.findings
+    if png is not None:
+        _save_rest(rest, reading, png)
     if as_json:
-        print_json({"target_steps": target, "rest": rest})
+        print_json({"target_steps": target, "rest": rest, "findings": findings})
         return
     if rest is None:
         console.print("No step was recorded yet: nothing to go by.")
-        return
-    for line in _rest_lines(rest, reading):
-        console.print(line, markup=False)
+    else:
+        for line in _rest_lines(rest, reading):
+            console.print(line, markup=False)
+    print_findings(findings)
+
+
+def _save_rest(rest: Rest | None, reading: RunReading, png: Path) -> None:
+    spent = cost_of(reading).cost
+    if rest is None or spent is None:
+        raise InvalidValue("--png", str(png), "a run with a price and a step: this one lacks one")
+    low, high = rest.cost.low, rest.cost.high
+    save_bars(
+        {"spent": spent.micros / MICROS, "to go": rest.cost.point},
+        png,
+        title=f"{reading.identity.name}: forecast",
+        unit=spent.currency,
+        intervals={} if low is None or high is None else {"to go": (low, high)},
+    )
 
 
 def _target(reading: RunReading) -> int:

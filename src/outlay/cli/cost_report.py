@@ -12,12 +12,14 @@ from outlay.cli.advise import print_advice
 from outlay.cli.cost import UnknownModel, forecast_lines
 from outlay.cli.cost_tables import Books, budget_rows, budget_table, comparison_table, open_books
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.price_tables import print_some_findings
 from outlay.cli.prices import ask
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.compare import by_model, compare
-from outlay.errors import InvalidValue, OutlayError
+from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.prices.book import PriceBook
 from outlay.prices.gpu_price import GPUPrice
+from outlay.prices.lookup import anything_loaded, must_be_loaded
 
 Section = tuple[Any, Callable[[], None]]
 """A part of the report: its values for a program, and how to show them to a person."""
@@ -51,14 +53,15 @@ def show_cost_report(
     asked = any((fetch_prices, prices, model, recommendations, budget, forecast, set_budget))
     sections: dict[str, Section] = {}
     books = open_books()
+    from_vendors: list[Finding] = []
     if set_budget is not None:
         _set_budget(*set_budget)
     if fetch_prices:
-        sections["fetched"] = _fetched(books)
+        sections["fetched"], from_vendors = _fetched(books)
     if summary or not asked:
         sections["models"] = _models(books)
     if prices or summary or not asked:
-        sections["prices"] = _prices(books)
+        sections["prices"] = _prices(books, demanded=prices and not fetch_prices)
     if model is not None:
         sections["model"] = _model(books, model)
     if recommendations:
@@ -68,11 +71,14 @@ def show_cost_report(
     if forecast is not None:
         sections["forecast"] = _forecast(*forecast)
     if as_json:
-        print_json({name: values for name, (values, _) in sections.items()})
+        values = {name: values for name, (values, _) in sections.items()}
+        print_json(values | {"findings": [*books.findings, *from_vendors]})
         return
     for _, show in sections.values():
         show()
         console.print()
+    print_findings(books.findings)
+    print_some_findings(from_vendors)
 
 
 class BadNumber(OutlayError):
@@ -93,7 +99,7 @@ def _set_budget(model: str, amount: str) -> None:
         raise BadNumber("--set-budget", amount, "a model and an amount, zero or more") from None
 
 
-def _fetched(books: Books) -> Section:
+def _fetched(books: Books) -> tuple[Section, list[Finding]]:
     snapshots = ask(["runpod", "lambda", "vast"])
     PriceBook(books.store).record(snapshots)
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
@@ -102,9 +108,8 @@ def _fetched(books: Books) -> Section:
         for one in snapshots:
             said = "not loaded" if one.failed else f"{len(one.offers):,} offers"
             console.print(f"{one.source}: {said}", markup=False)
-            print_findings(one.findings[:3])
 
-    return values, show
+    return (values, show), [finding for one in snapshots for finding in one.findings]
 
 
 def _models(books: Books) -> Section:
@@ -112,25 +117,35 @@ def _models(books: Books) -> Section:
 
     def show() -> None:
         console.print(comparison_table(models) if models else "No costs are known.")
-        print_findings(books.findings)
 
     return models, show
 
 
-def _prices(books: Books) -> Section:
-    offers = PriceBook(books.store).cheapest_rentable()
-    cheapest = [GPUPrice.from_offer(offer) for offer in offers]
+def _prices(books: Books, *, demanded: bool) -> Section:
+    """Return the cheapest prices; None for a program when none were ever loaded.
+
+    Raises:
+        NothingLoaded: None were, and they are what was asked for.
+    """
+    book = PriceBook(books.store)
+    if demanded:
+        must_be_loaded(book)
+    loaded = anything_loaded(book)
+    cheapest = [GPUPrice.from_offer(offer) for offer in book.cheapest_rentable()]
 
     def show() -> None:
-        if not cheapest:
+        if not loaded:
             console.print("No prices are known: outlay cost-report --fetch-prices")
+            return
+        if not cheapest:
+            console.print("Nothing can be rented at the prices that were loaded.")
             return
         table = new_table("gpu", "provider", "terms", ">per GPU-hour")
         for price in cheapest[:20]:
             table.add_row(price.gpu_name, price.provider, price.tier, f"{price.price_per_hour:.4f}")
         console.print(table)
 
-    return cheapest, show
+    return (cheapest if loaded else None), show
 
 
 def _model(books: Books, model: str) -> Section:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.output import AsJson, console, print_findings, print_json
 from outlay.export.csv_files import export_csv
 
 app = typer.Typer(help="Write results in the forms that other tools read.", no_args_is_help=True)
@@ -27,7 +27,8 @@ def show_csv(
     """
     exported = export_csv(run, output)
     if as_json:
-        print_json({"files": exported.files})
+        print_json({"files": exported.files, "findings": exported.findings})
         return
     for path in exported.files:
         console.print(str(path), markup=False, soft_wrap=True)
+    print_findings(exported.findings)

@@ -41,6 +41,8 @@ def show_init(
     directory: Annotated[Path, typer.Argument(help="Where the pages and the log go.")],
     ceiling: Annotated[str, typer.Option(help="The hard ceiling, such as 5.")],
     lab: Annotated[list[str] | None, typer.Option(help="A lab's cap, such as 02=3.00.")] = None,
+    day: Annotated[str | None, typer.Option(help="A cap on every day, UTC.")] = None,
+    month: Annotated[str | None, typer.Option(help="A cap on every month, UTC.")] = None,
     buffer: Annotated[str, typer.Option(help="For retries and setup.")] = "0",
     gpus: Annotated[int, typer.Option(help="GPUs of the dearest lab.")] = 2,
     price: Annotated[str | None, typer.Option(help="Per GPU-hour; default: 0.35, assumed.")] = None,
@@ -67,6 +69,8 @@ def show_init(
         ceiling=Money.parse(ceiling, name="ceiling"),
         labs={lab_of("", n): Money.parse(v, name=f"lab {n}") for n, v in _pairs(lab, "lab")},
         buffer=Money.parse(buffer, name="buffer"),
+        day=None if day is None else Money.parse(day, name="day"),
+        month=None if month is None else Money.parse(month, name="month"),
         estimate=estimate,
         survey=Survey(
             vendor=vendor, date=survey_date, prices=dict(_pairs(survey_price, "survey-price"))
@@ -85,6 +89,9 @@ def show_preflight(
     label: Annotated[str, typer.Option(help="What is about to be launched.")],
     estimate: Annotated[str, typer.Option(help='What it should cost, such as "2.10 USD".')],
     rate: Annotated[str | None, typer.Option(help='Everything, such as "0.70 USD/h".')] = None,
+    lab: Annotated[
+        str | None, typer.Option(help="The lab that pays; default: the label's.")
+    ] = None,
     vendor: Annotated[str | None, typer.Option(help="Ask this vendor what else runs.")] = None,
     confirm: Confirm = None,
     log: Log = Path("spend.jsonl"),
@@ -100,6 +107,7 @@ def show_preflight(
         label=label,
         estimate=Money.parse(estimate, name="estimate", currency=guard.currency, rounding="up"),
         rate=None if rate is None else Rate.parse(rate, name="rate", currency=guard.currency),
+        lab=lab,
     )
     now_ns = SYSTEM.wall_ns()
     census = Reaper(guard, os.environ, extra=_extra(vendor)).census() if vendor else None

@@ -27,7 +27,7 @@ from outlay.prices.book import PriceBook
 from outlay.prices.catalog import Query
 from outlay.prices.chart import cheapest_over_time, save_png, text_chart
 from outlay.prices.gpu_price import NS_PER_HOUR, as_utc
-from outlay.prices.lookup import NothingLoaded, look_up
+from outlay.prices.lookup import look_up, must_be_loaded
 from outlay.prices.offer import Tier
 from outlay.prices.series import alerts, points
 from outlay.prices.snapshot import Snapshot
@@ -184,8 +184,8 @@ def history(
     since_ns = SYSTEM.wall_ns() - Duration.parse(since, name="--since").ns
     store = open_store()
     found = points(store, gpu=gpu, provider=provider, tier=_tier(spot), since_ns=since_ns)
-    if not found and not PriceBook(store).sources():
-        raise NothingLoaded
+    if not found:
+        must_be_loaded(PriceBook(store))
     if png is not None and found:
         with writing_to("--png", png):
             save_png(found, png, title=f"{gpu}: cheapest offer per GPU-hour")
@@ -208,7 +208,10 @@ def show_alerts(
 
     Example: outlay prices alerts --hours 72
     """
-    found = alerts(open_store(), since_ns=SYSTEM.wall_ns() - round(hours * NS_PER_HOUR))
+    store = open_store()
+    found = alerts(store, since_ns=SYSTEM.wall_ns() - round(hours * NS_PER_HOUR))
+    if not found:
+        must_be_loaded(PriceBook(store))
     if as_json:
         print_json({"alerts": found})
         return
@@ -234,12 +237,10 @@ def stats(as_json: AsJson = False) -> None:
     from outlay.prices.tracker import GPUPriceTracker
 
     figures = GPUPriceTracker().get_price_statistics()
-    states = PriceBook(open_store()).sources()
+    states = must_be_loaded(PriceBook(open_store()))
     if as_json:
         print_json(figures | {"sources": states})
         return
-    if not states:
-        raise NothingLoaded
     table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
     for key, now in sorted(figures["current_prices"].items()):
         provider, _, gpu = key.rpartition(":")

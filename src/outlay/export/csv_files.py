@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from outlay.errors import Finding
 from outlay.ledger import Metric, Record, RunLog, SegmentId, Step, read_run
 
 TIMINGS: Final = (
@@ -24,9 +25,10 @@ _MS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The files that were written."""
+    """The files that were written, and what is wrong in the log that they come from."""
 
     files: tuple[Path, ...]
+    findings: tuple[Finding, ...] = ()
 
 
 def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
@@ -48,7 +50,7 @@ def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
     if metrics := _metrics(log):
         names = list(dict.fromkeys(name for row in metrics for name in row))
         files.append(_write(directory / "eval.csv", names, metrics))
-    return Exported(tuple(files))
+    return Exported(tuple(files), tuple(log.findings))
 
 
 @dataclass(slots=True)

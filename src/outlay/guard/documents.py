@@ -59,15 +59,18 @@ class Survey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A ceiling, divided.
+    """A ceiling, divided; ``day`` and ``month`` cap what one of them (UTC) may take of it.
 
     Raises:
-        InvalidValue: The caps and the buffer are more than the ceiling.
+        InvalidValue: The caps and the buffer are more than the ceiling, or a cap is no amount of
+            zero or more in its currency.
     """
 
     ceiling: Money
     labs: dict[str, Money]
     buffer: Money
+    day: Money | None = None
+    month: Money | None = None
     estimate: Estimate = Estimate()
     survey: Survey = Survey()
     seed: int = 35000
@@ -77,6 +80,10 @@ class Plan:
         if self.total > self.ceiling:
             seen = f"{self.total} in caps and buffer"
             raise InvalidValue("lab", seen, f"at most the ceiling of {self.ceiling}")
+        for name, cap in (("day", self.day), ("month", self.month)):
+            currency = self.ceiling.currency
+            if cap is not None and (cap.currency != currency or cap.micros < 0):
+                raise InvalidValue(name, str(cap), f"an amount of zero or more in {currency}")
 
     @property
     def total(self) -> Money:
@@ -135,9 +142,14 @@ def manifest_text(plan: Plan, spend_log_path: str = "spend.jsonl") -> str:
         spend_log_path=spend_log_path,
         vendor_snapshot_date=plan.survey.date,
         vendor_snapshot_prices=plan.survey.prices,
+        ceiling_per_day_usd=None if plan.day is None else amount_of(plan.day.micros),
+        ceiling_per_month_usd=None if plan.month is None else amount_of(plan.month.micros),
     )
     # Every documented key is written, empty ones too: a reader should see what is still open.
-    builtins = {name: getattr(manifest, name) for name in Manifest.__struct_fields__[:10]}
+    # The caps on days and months are ours, and stand there when they were asked for.
+    names = Manifest.__struct_fields__
+    values = {name: getattr(manifest, name) for name in names}
+    builtins = {n: v for n, v in values.items() if n in names[:10] or v is not None}
     encoded = msgspec.json.Encoder(decimal_format="number").encode(builtins)
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
@@ -158,6 +170,7 @@ def budget_page(plan: Plan) -> str:
             f"| Buffer for retries and setup | ≤ {_amount(plan.buffer)} |",
             f"| **Total** | **{_amount(plan.total)} ≤ {_amount(plan.ceiling)}** |",
             "",
+            *_paces(plan),
             "## Why",
             "",
             _reasoning(plan),
@@ -167,6 +180,12 @@ def budget_page(plan: Plan) -> str:
             "",
         ]
     )
+
+
+def _paces(plan: Plan) -> list[str]:
+    caps = (("day", plan.day), ("month", plan.month))
+    parts = [f"{_amount(cap)} a {name}" for name, cap in caps if cap is not None]
+    return [f"Of all of it together at most {' and '.join(parts)} (UTC).", ""] if parts else []
 
 
 def _reasoning(plan: Plan) -> str:

@@ -57,9 +57,7 @@ def look_up(
         NothingLoaded: There is nothing to look through.
     """
     book = PriceBook(store)
-    states = book.sources()
-    if all(state.loaded_ns is None for state in states):
-        raise NothingLoaded
+    states = must_be_loaded(book)
     offers = book.offers(at_ns=at_ns, gpu=query.gpu, tier=query.tier)
     recent = [offer for offer in offers if since_ns is None or offer.fetched_ns >= since_ns]
     return Found(
@@ -67,6 +65,23 @@ def look_up(
         searched=sum(state.offers for state in states),
         findings=tuple(filter(None, map(_failure, states))),
     )
+
+
+def anything_loaded(book: PriceBook) -> bool:
+    """Return whether any source was ever loaded."""
+    return any(state.loaded_ns is not None for state in book.sources())
+
+
+def must_be_loaded(book: PriceBook) -> list[SourceState]:
+    """Return how every source stands.
+
+    Raises:
+        NothingLoaded: None of them was ever loaded.
+    """
+    states = book.sources()
+    if all(state.loaded_ns is None for state in states):
+        raise NothingLoaded
+    return states
 
 
 def _failure(state: SourceState) -> Finding | None:
