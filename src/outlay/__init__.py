@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from outlay.guard.gate import Guarding
     from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
     from outlay.prices.tracker import GPUPriceTracker
-    from outlay.record.meters.flops import FlopsPerToken
+    from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
     from outlay.runs import Run, run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
@@ -58,6 +58,7 @@ _HOMES = {
     "BudgetTracker": "outlay.budget.tracker",
     "CloudLogger": "outlay.export.cloud_logging",
     "comm_cap": "outlay.budget.terms",
+    "counted_by_torch": "outlay.record.meters.flops",
     "CostAnalyzer": "outlay.cost.analyzer",
     "CostOptimizer": "outlay.advise.optimizer",
     "Duration": "outlay.units",
@@ -130,6 +131,7 @@ __all__ = [
     "TrainingCostReport",
     "TrainingMetrics",
     "comm_cap",
+    "counted_by_torch",
     "energy_cap",
     "iso_cost",
     "iso_epochs",
