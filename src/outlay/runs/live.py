@@ -196,6 +196,14 @@ class Run:
         """Record anything worth keeping."""
         self._recorder.note(text, **data)
 
+    def sync(self) -> None:
+        """Make everything recorded so far survive a power loss, before something irreversible.
+
+        A killed process loses nothing anyway, and committed checkpoints and ends are synced by
+        themselves. A disk that refuses is warned about and raises nothing.
+        """
+        self._recorder.writer.sync()
+
     def preempted(self, reason: str = "preempted") -> None:
         """State that the machine is being taken back: time until the next start is not billed."""
         self._preempted = reason
