@@ -54,9 +54,7 @@ def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggreg
             missing += [Finding(source=run, message=text) for text in subject.problems]
     if missing and not allow_missing:
         raise IncompleteRuns(missing)
-    return Aggregate(
-        name=manifest.about["name"], subjects=tuple(subjects), rows=rows_of(subjects)
-    )
+    return Aggregate(name=manifest.about["name"], subjects=tuple(subjects), rows=rows_of(subjects))
 
 
 def _subject(static: dict[str, Any], state: RunState, directory: Path, now_ns: int) -> Subject:
