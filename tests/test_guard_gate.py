@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -304,3 +305,17 @@ def test_all_ranks_stop_at_the_same_step_with_rank_zeros_reason(
     assert stopped[0] == stopped[1] == stopped[2]
     assert stopped[0][0] <= 303  # 100 seconds of three steps, and a second until the next word
     assert Money.parse("100 USD") <= Money.parse(clock.monotonic_ns() / 1e9)
+
+
+def test_durations_of_a_guarding_are_read_as_people_write_them(guard: BudgetGuard) -> None:
+    guarding = Guarding(guard=guard, slice="10m", grace="2m")
+    assert guarding.slice == Duration(600 * 10**9)
+    assert guarding.grace == Duration(120 * 10**9)
+
+
+@pytest.mark.parametrize("wrong", [{"grace": "soon"}, {"slice": 300}])
+def test_a_duration_without_a_unit_is_refused_where_it_is_stated(
+    guard: BudgetGuard, wrong: dict[str, Any]
+) -> None:
+    with pytest.raises(InvalidValue, match="a duration with its unit"):
+        Guarding(guard=guard, **wrong)

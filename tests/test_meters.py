@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 import torch
 
+import outlay
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
+from outlay.ledger import Step, read_run
 from outlay.record.meters.collectives import Traffic, algo_bytes
 from outlay.record.meters.energy import EnergyMeter, detect_energy
 from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
@@ -238,3 +240,21 @@ def test_meters_load_neither_torch_nor_numpy_nor_nvml() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_flops_reach_the_log_of_a_run_without_a_budget(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path) as run:
+        run.meters.flops = outlay.FlopsPerToken(6)
+        assert run.meters is run.meters
+        for _ in run.steps(range(2), tokens=10):
+            pass
+    steps = [record for record in read_run(tmp_path).records if isinstance(record, Step)]
+    assert [step.flops for step in steps] == [60, 60]
+
+
+def test_what_torch_counted_gives_the_flops_of_every_step(tmp_path: Path) -> None:
+    a, b = torch.ones(4, 5), torch.ones(5, 7)
+    counted = outlay.counted_by_torch(lambda: a @ b)
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_flops(3 * counted)) as run:
+        run.meters.flops = outlay.FlopsPerToken(counted // 4)
+        assert len(list(run.steps(range(10), tokens=4))) == 3

@@ -242,3 +242,15 @@ def test_a_killed_run_has_no_end(tmp_path: Path) -> None:
     assert scripts.finish(program, tmp_path).returncode == -signal.SIGKILL
     assert end(tmp_path) is None
     assert len(read_run(tmp_path).records) == 2
+
+
+def test_what_was_recorded_is_synced_on_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[int] = []
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10)) as run:
+        monkeypatch.setattr("os.fsync", synced.append)
+        run.note("about to publish")
+        run.sync()
+        monkeypatch.undo()
+    assert len(synced) == 1

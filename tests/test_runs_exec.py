@@ -95,24 +95,41 @@ def test_a_bad_option_is_refused_before_anything_starts(
     assert not (tmp_path / "r").exists()
 
 
-def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
+FAKE_NVML = (
+    "class NVMLError(Exception): pass\n"
+    "class Busy: gpu = 50\n"
+    "energy = 0\n"
+    "def nvmlInit(): pass\n"
+    "def nvmlDeviceGetCount(): return 1\n"
+    "def nvmlDeviceGetHandleByIndex(i): return i\n"
+    "def nvmlDeviceGetHandleByUUID(u): return u\n"
+    "def nvmlDeviceGetUtilizationRates(h): return Busy\n"
+    "def nvmlDeviceGetPowerUsage(h): return 1000\n"
+    "def nvmlDeviceGetTotalEnergyConsumption(h):\n"
+    "    global energy\n"
+    "    energy += 1000\n"
+    "    return energy\n"
+)
+
+
+def with_nvml(tmp_path: Path, content: str) -> str:
+    """Return a search path on which a stand-in for NVML comes first."""
     fake = tmp_path / "fakes" / "pynvml.py"
     fake.parent.mkdir()
-    fake.write_text(
-        "class NVMLError(Exception): pass\n"
-        "class Busy: gpu = 50\n"
-        "energy = 0\n"
-        "def nvmlInit(): pass\n"
-        "def nvmlDeviceGetCount(): return 1\n"
-        "def nvmlDeviceGetHandleByIndex(i): return i\n"
-        "def nvmlDeviceGetHandleByUUID(u): return u\n"
-        "def nvmlDeviceGetUtilizationRates(h): return Busy\n"
-        "def nvmlDeviceGetTotalEnergyConsumption(h):\n"
-        "    global energy\n"
-        "    energy += 1000\n"
-        "    return energy\n"
-    )
-    path = os.pathsep.join([str(fake.parent), os.environ.get("PYTHONPATH", "")])
+    fake.write_text(content)
+    return os.pathsep.join([str(fake.parent), os.environ.get("PYTHONPATH", "")])
+
+
+def test_sampled_energy_is_called_estimated(tmp_path: Path) -> None:
+    without_counter = FAKE_NVML.replace("    global energy\n", "    raise NVMLError\n")
+    path = with_nvml(tmp_path, without_counter)
+    shown = outlay("exec", "--dir", tmp_path / "r", "--", "true", PYTHONPATH=path)
+    assert "(estimated)" in shown.err
+    assert "(measured)" not in shown.err
+
+
+def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
+    path = with_nvml(tmp_path, FAKE_NVML)
     shown = outlay("exec", "--dir", tmp_path / "r", "--json", "--", "sleep", "1.3", PYTHONPATH=path)
     beats = [r for r in read_run(tmp_path / "r").records if isinstance(r, Heartbeat)]
     assert sum(beat.energy_mj for beat in beats) == 1000

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from outlay.guard.gate import Guarding
     from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
     from outlay.prices.tracker import GPUPriceTracker
-    from outlay.record.meters.flops import FlopsPerToken
+    from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
     from outlay.runs import Run, run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
@@ -65,6 +65,7 @@ _HOMES = {
     "Circumstances": "outlay.advise.run_advice",
     "CloudLogger": "outlay.export.cloud_logging",
     "comm_cap": "outlay.budget.terms",
+    "counted_by_torch": "outlay.record.meters.flops",
     "CostAnalyzer": "outlay.cost.analyzer",
     "CostOptimizer": "outlay.advise.optimizer",
     "CsvFile": "outlay.export.sinks",
@@ -147,6 +148,7 @@ __all__ = [
     "TrainingCostReport",
     "TrainingMetrics",
     "comm_cap",
+    "counted_by_torch",
     "energy_cap",
     "iso_cost",
     "iso_epochs",

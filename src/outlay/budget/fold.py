@@ -17,12 +17,12 @@ from outlay.budget.clocks import CLOCKS, TRAINING
 from outlay.budget.surviving import Surviving
 from outlay.budget.usage import ZERO, Usage, resources_of
 from outlay.ledger import (
-    SUPERVISOR,
     BudgetEvent,
     Record,
     SegmentId,
     SegmentLife,
     derive_attempts,
+    training_ranks,
 )
 from outlay.rates import run_rates
 
@@ -212,15 +212,9 @@ def join_attempts(
     start_ns = attempts[0].start_ns if attempts else until_ns
     return RunSpend(
         attempts=tuple(
-            AttemptSpend(_training_ranks([by_segment[rank] for rank in attempt.ranks]))
+            AttemptSpend(tuple(by_segment[rank] for rank in training_ranks(attempt.ranks)))
             for attempt in kept
         ),
         cost_units=rates.units_between(start_ns, until_ns) if rates else 0,
         priced=rates is not None,
     )
-
-
-def _training_ranks(spends: Sequence[SegmentSpend]) -> tuple[SegmentSpend, ...]:
-    """Return the processes that trained; a supervisor saw the same energy from outside."""
-    ranks = tuple(spend for spend in spends if spend.life.segment.rank != SUPERVISOR)
-    return ranks or tuple(spends)

@@ -47,6 +47,7 @@ from outlay.ledger import (
     Step,
 )
 from outlay.record import Recorder
+from outlay.record.meters.steps import MeteredWriter
 from outlay.record.meters.tokens import count_tokens
 from outlay.record.recorder import Count, Writer
 
@@ -303,26 +304,17 @@ class BudgetGate:
             self._recorder.budget_event("threshold", data | {"text": str(threshold)})
 
 
-class _ObservedWriter:
+class _ObservedWriter(MeteredWriter):
     """Writes through to a segment, metering each step first and telling the gate after."""
 
     def __init__(self, inner: Writer, gate: BudgetGate) -> None:
-        self._inner = inner
+        super().__init__(inner, gate.meters)
         self._gate = gate
-        self.sync = inner.sync
-        self.close = inner.close
-
-    @property
-    def lost(self) -> int:
-        return self._inner.lost
-
-    @lost.setter
-    def lost(self, count: int) -> None:
-        self._inner.lost = count
 
     def append(self, record: KnownRecord) -> int:
+        """Write one record, charge it, and return its sequence number."""
         if type(record) is Step:
-            record = self._gate.meters.fill(record)
+            record = self._meters.fill(record)
         seq = self._inner.append(record)
         self._gate.observe(record, seq)
         return seq

@@ -60,7 +60,7 @@ def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
     elif result.sampled_gpus:
         busy = figures.gpu_busy_ns / figures.wall_ns if figures.wall_ns else 0.0
         lines.append(f"  GPUs       {busy:.0%} busy, {1 - busy:.0%} idle (sampled)")
-        lines.append(f"  energy     {Energy(figures.energy_mj)} (measured)")
+        lines.append(f"  energy     {Energy(figures.energy_mj)} ({result.energy_quality})")
     else:
         lines.append("  GPUs       load unknown: NVML is not available here")
     lines += [f"  assumed    {text}" for text in figures.assumptions]

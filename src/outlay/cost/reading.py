@@ -17,8 +17,10 @@ from outlay.ledger import (
     Metric,
     Record,
     RunIdentity,
+    SegmentId,
     Step,
     derive_attempts,
+    energy_of,
     read_identity,
 )
 from outlay.record.liveness import seems_alive
@@ -45,24 +47,27 @@ class Told:
     """What a training said about itself: metrics by name, energy, the length of an epoch.
 
     Attributes:
+        energy_mj: Of the whole run, known once all of it was read.
+        energies_mj: What each process recorded.
         durations: Nanoseconds of single steps by their samples; the first thousand of each.
     """
 
     metrics: dict[str, list[MetricPoint]] = field(default_factory=dict)
     energy_mj: int = 0
+    energies_mj: dict[SegmentId, int] = field(default_factory=dict)
     steps_per_epoch: int | None = None
     durations: dict[int, list[int]] = field(default_factory=dict)
 
-    def fold(self, records: Iterable[Record]) -> None:
-        """Take note of more records, in any order."""
+    def fold(self, segment: SegmentId, records: Iterable[Record]) -> None:
+        """Take note of more records of a segment, in any order."""
         for record in records:
             match record:
                 case Step():
-                    self.energy_mj += record.energy_mj
+                    self._note_energy(segment, record.energy_mj)
                     if record.samples > 0:
                         self._note_duration(record)
                 case Heartbeat():
-                    self.energy_mj += record.energy_mj
+                    self._note_energy(segment, record.energy_mj)
                 case Metric():
                     point = MetricPoint(record.t_ns, record.step, record.number)
                     self.metrics.setdefault(record.name, []).append(point)
@@ -70,6 +75,9 @@ class Told:
                     self.steps_per_epoch = steps
                 case _:
                     pass
+
+    def _note_energy(self, segment: SegmentId, energy_mj: int) -> None:
+        self.energies_mj[segment] = self.energies_mj.get(segment, 0) + energy_mj
 
     def _note_duration(self, step: Step) -> None:
         each = self.durations.setdefault(step.samples // step.count, [])
@@ -103,8 +111,9 @@ def read_whole_run(run_dir: Path | str, now_ns: int) -> RunReading:
     reader, builder, told = LedgerReader(directory), TimelineBuilder(), Told()
     for chunk in reader.poll():
         builder.fold.fold(chunk.segment, chunk.records)
-        told.fold(chunk.records)
+        told.fold(chunk.segment, chunk.records)
     attempts = derive_attempts(builder.fold.lives())
+    told.energy_mj = energy_of(attempts, told.energies_mj)
     alive = seems_alive(directory, attempts[-1]) if attempts else None
     timeline = builder.build(now_ns, alive=alive)
     if timeline is None:

@@ -33,15 +33,22 @@ class Guarding:
         guard: Whose money it is.
         label: What the spend is called; default: the run's name.
         lab: The lab that pays, when the label does not say.
-        slice: How much time is paid for at once.
-        grace: How long stopping may take, a last checkpoint included.
+        slice: How much time is paid for at once, such as ``"5m"``.
+        grace: How long stopping may take, a last checkpoint included, such as ``"2m"``.
+
+    Raises:
+        InvalidValue: A duration cannot be read.
     """
 
     guard: BudgetGuard
     label: str = ""
     lab: str | None = None
-    slice: Duration = SLICE
-    grace: Duration = GRACE
+    slice: Duration | str = SLICE
+    grace: Duration | str = GRACE
+
+    def __post_init__(self) -> None:
+        for name in ("slice", "grace"):
+            object.__setattr__(self, name, Duration.parse(getattr(self, name), name=name))
 
 
 def read_guarding(
@@ -99,7 +106,8 @@ class GuardGate:
         clock: Clock = SYSTEM,
     ) -> None:
         self._clock = clock
-        self._terms = Terms(rate=rate, slice=guarding.slice, notice=guarding.grace)
+        paid_at_once, stopping = map(Duration.parse, (guarding.slice, guarding.grace))
+        self._terms = Terms(rate=rate, slice=paid_at_once, notice=stopping)
         self._lease = Lease.open(
             guarding.guard, guarding.label or label, self._terms, environ, lab=guarding.lab
         )

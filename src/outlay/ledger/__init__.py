@@ -1,6 +1,13 @@
 """The run log: what happened in a run, as appended facts. It computes nothing from them."""
 
-from outlay.ledger.attempts import Attempt, SegmentLife, alive_until, derive_attempts
+from outlay.ledger.attempts import (
+    Attempt,
+    SegmentLife,
+    alive_until,
+    derive_attempts,
+    energy_of,
+    training_ranks,
+)
 from outlay.ledger.codec import encode_line
 from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
 from outlay.ledger.records import (
@@ -63,10 +70,12 @@ __all__ = [
     "claim_identity",
     "derive_attempts",
     "encode_line",
+    "energy_of",
     "kind_of",
     "last_committed_step",
     "ledger_dir",
     "read_identity",
     "read_run",
     "segment_paths",
+    "training_ranks",
 ]

@@ -6,7 +6,7 @@ supervisor that watched from outside, add signs of life.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from outlay.ledger.records import AttemptEnded, AttemptStarted, PriceChanged, Record, Step
@@ -103,6 +103,25 @@ def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
     """
     last_sign_ns = max(now_ns, attempts[-1].last_sign_ns)
     return [*attempts[:-1], replace(attempts[-1], last_sign_ns=last_sign_ns)]
+
+
+def training_ranks(segments: Sequence[SegmentId]) -> tuple[SegmentId, ...]:
+    """Return an attempt's processes that trained; a supervisor only where it saw none of them."""
+    ranks = tuple(segment for segment in segments if segment.rank != SUPERVISOR)
+    return ranks or tuple(segments)
+
+
+def energy_of(attempts: Iterable[Attempt], energy_mj: Mapping[SegmentId, int]) -> int:
+    """Return the millijoules of a run, each counted once.
+
+    A supervisor sees from outside what the training measures inside; its word counts where the
+    training measured nothing.
+    """
+    total = 0
+    for attempt in attempts:
+        inside = sum(energy_mj.get(rank, 0) for rank in training_ranks(attempt.ranks))
+        total += inside or sum(energy_mj.get(rank, 0) for rank in attempt.ranks)
+    return total
 
 
 def _leaders(ordered: Sequence[SegmentLife]) -> list[SegmentLife]:

@@ -16,6 +16,8 @@ from types import FrameType
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
 from outlay.ledger import SUPERVISOR, EndStatus
+from outlay.record.meters.energy import worst_quality
+from outlay.record.meters.quality import Quality
 from outlay.runs.figures import RunFigures, RunFollower
 from outlay.runs.gpus import GpuLoad, find_gpus
 from outlay.runs.live import Run
@@ -38,11 +40,15 @@ class ExecResult:
     """How a wrapped command went: its exit code as a shell would give it, and the run's figures.
 
     There are no figures when recording is switched off or nothing could be written.
+
+    Attributes:
+        energy_quality: How the GPUs' energy is known: by counters, or sampled.
     """
 
     exit_code: int
     figures: RunFigures | None
     sampled_gpus: bool
+    energy_quality: Quality = Quality.UNAVAILABLE
 
 
 def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> ExecResult:
@@ -70,6 +76,7 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
         exit_code=exit_code,
         figures=_figures(options, clock.wall_ns()),
         sampled_gpus=bool(gpus),
+        energy_quality=worst_quality(gpus),
     )
 
 

@@ -23,6 +23,7 @@ from outlay.ledger import (
     Step,
     alive_until,
     derive_attempts,
+    energy_of,
     read_identity,
     segment_paths,
 )
@@ -161,6 +162,7 @@ class RunFollower:
         identity = read_identity(self._dir) or _identity_of(attempts[0])
         timeline = [self._segments[attempt.segment] for attempt in attempts]
         every = self._segments.values()
+        energies = {segment: each.energy_mj for segment, each in self._segments.items()}
         return RunFigures(
             run_id=identity.run_id,
             model=identity.model or last.header.model,
@@ -177,7 +179,7 @@ class RunFollower:
             wall_ns=until_ns - attempts[0].start_ns - _idle_ns(attempts),
             step_ns=sum(segment.step_ns for segment in timeline),
             wait_ns=sum(segment.wait_ns for segment in timeline),
-            energy_mj=sum(segment.energy_mj for segment in every),
+            energy_mj=energy_of(attempts, energies),
             gpu_busy_ns=sum(segment.gpu_busy_ns for segment in every),
             user=last.header.user,
             host=last.header.host,

@@ -30,7 +30,7 @@ from outlay.ledger import (
 )
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.lock import RankLock
-from outlay.record.meters.steps import StepMeters
+from outlay.record.meters.steps import MeteredWriter, StepMeters
 from outlay.record.recorder import Count, NullWriter, Writer
 from outlay.runs.figures import RunFollower
 from outlay.runs.heartbeat import Heartbeat
@@ -95,8 +95,10 @@ class Run:
             wall_offset_ns=start_wall_ns - start_monotonic_ns,
             first_step=self.resume_step,
         )
+        self._meters: StepMeters | None = None
         if self._budget_gate is not None:
             self._budget_gate.begin(self._recorder, header, segment)
+            self._meters = self._budget_gate.meters
         if self._guard_gate is not None:
             self._guard_gate.begin(self._recorder.note)
         if joint is not None:
@@ -194,6 +196,14 @@ class Run:
         """Record anything worth keeping."""
         self._recorder.note(text, **data)
 
+    def sync(self) -> None:
+        """Make everything recorded so far survive a power loss, before something irreversible.
+
+        A killed process loses nothing anyway, and committed checkpoints and ends are synced by
+        themselves. A disk that refuses is warned about and raises nothing.
+        """
+        self._recorder.writer.sync()
+
     def preempted(self, reason: str = "preempted") -> None:
         """State that the machine is being taken back: time until the next start is not billed."""
         self._preempted = reason
@@ -239,8 +249,11 @@ class Run:
 
     @property
     def meters(self) -> StepMeters:
-        """The meters of a run with a budget; ``run.meters.flops`` is there to be set."""
-        return self._budget_gate.meters if self._budget_gate is not None else StepMeters()
+        """What fills in a step's record; ``run.meters.flops`` is there to be set."""
+        if self._meters is None:  # Attached when first wanted: most runs without a budget never do.
+            self._meters = StepMeters()
+            self._recorder.writer = MeteredWriter(self._recorder.writer, self._meters)
+        return self._meters
 
     def allows(self, work: str = "evaluation") -> bool:
         """Return whether the budget leaves room for work such as an evaluation.

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from outlay.ledger import Step
+from outlay.ledger import KnownRecord, Step
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import EnergyMeter
+from outlay.record.recorder import Writer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -42,3 +43,26 @@ class StepMeters:
         """Stop metering."""
         if self.collectives is not None:
             self.collectives.stop()
+
+
+class MeteredWriter:
+    """Writes through to a segment, metering each step first."""
+
+    def __init__(self, inner: Writer, meters: StepMeters) -> None:
+        self._inner = inner
+        self._meters = meters
+        self.sync = inner.sync
+        self.close = inner.close
+
+    @property
+    def lost(self) -> int:
+        """How many records could not be written."""
+        return self._inner.lost
+
+    @lost.setter
+    def lost(self, count: int) -> None:
+        self._inner.lost = count
+
+    def append(self, record: KnownRecord) -> int:
+        """Write one record and return its sequence number."""
+        return self._inner.append(self._meters.fill(record) if type(record) is Step else record)

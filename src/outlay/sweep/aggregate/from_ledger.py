@@ -20,6 +20,8 @@ from outlay.ledger import (
     Record,
     SegmentId,
     Step,
+    derive_attempts,
+    energy_of,
     segment_paths,
 )
 from outlay.sweep.aggregate.facts import RunFacts, Seen
@@ -74,6 +76,7 @@ class _Tally:
     def __init__(self) -> None:
         self.steps = self.step_ns = self.samples = self.tokens = 0
         self.comm_bytes = self.energy_mj = self.flops = 0
+        self.energies_mj: dict[SegmentId, int] = {}
         self.metrics: list[Metric] = []
         self.stop_reason = ""
 
@@ -82,13 +85,14 @@ class _Tally:
         steps = [record for record in records if type(record) is Step]
         self._steps(steps, timed=segment.rank <= 0)
         others = [record for record in records if type(record) is not Step]
+        energy_mj = sum([step.energy_mj for step in steps])
+        energy_mj += sum([beat.energy_mj for beat in others if isinstance(beat, Heartbeat)])
+        self.energies_mj[segment] = self.energies_mj.get(segment, 0) + energy_mj
         for record in others:
             self._one(record, leading=segment.rank <= 0)
 
     def _one(self, record: Record, *, leading: bool) -> None:
         match record:
-            case Heartbeat():
-                self.energy_mj += record.energy_mj
             case Metric() if leading:
                 self.metrics.append(record)
             case BudgetEvent(event="stopped"):
@@ -101,7 +105,6 @@ class _Tally:
         self.samples += sum([step.samples for step in steps])
         self.tokens += sum([step.tokens for step in steps])
         self.comm_bytes += sum([step.comm_bytes for step in steps])
-        self.energy_mj += sum([step.energy_mj for step in steps])
         self.flops += sum([step.flops for step in steps])
         if timed:
             self.steps += sum([step.count for step in steps])
@@ -113,6 +116,8 @@ def _fold(run_dir: Path, now_ns: int) -> RunFacts | None:
     for chunk in reader.poll():
         builder.fold.fold(chunk.segment, chunk.records)
         tally.fold(chunk.segment, chunk.records)
+    attempts = derive_attempts(builder.fold.lives())
+    tally.energy_mj = energy_of(attempts, tally.energies_mj)
     timeline = builder.build(now_ns, alive=False)
     if timeline is None:
         return None

@@ -1,0 +1,49 @@
+"""The energy of a run is counted once, whoever saw it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ledgers import START_NS, Segment, ns
+from outlay.budget.history import read_history
+from outlay.cost.reading import read_whole_run
+from outlay.ledger import SUPERVISOR, Heartbeat
+from outlay.runs.figures import RunFollower
+from outlay.sweep.aggregate.from_ledger import read_ledger
+
+NOW_NS = START_NS + ns(100)
+
+
+def supervised(run_dir: Path, *, inside_mj: int) -> None:
+    """A training of one step that a supervisor saw use 100 mJ."""
+    watching = Segment(rank=SUPERVISOR).after(10)
+    watching.add(Heartbeat(t_ns=watching.now_ns, energy_mj=100)).end().write(run_dir)
+    Segment(start=1).step(1, energy_mj=inside_mj).end().write(run_dir)
+
+
+def energies(run_dir: Path) -> list[int | None]:
+    facts = read_ledger(run_dir, NOW_NS)
+    assert facts is not None
+    return [
+        RunFollower(run_dir).refresh(NOW_NS).energy_mj,
+        read_whole_run(run_dir, NOW_NS).told.energy_mj,
+        facts.energy_mj,
+    ]
+
+
+def test_energy_seen_inside_and_from_outside_counts_once(tmp_path: Path) -> None:
+    supervised(tmp_path, inside_mj=90)
+    assert energies(tmp_path) == [90, 90, 90]
+    assert read_history(tmp_path).spend(NOW_NS).executed.energy_mj == 90
+
+
+def test_where_the_training_measured_nothing_its_supervisors_word_counts(tmp_path: Path) -> None:
+    supervised(tmp_path, inside_mj=0)
+    assert energies(tmp_path) == [100, 100, 100]
+
+
+def test_each_attempt_is_judged_by_itself(tmp_path: Path) -> None:
+    supervised(tmp_path, inside_mj=90)
+    alone = Segment(start=50, rank=SUPERVISOR).after(1)
+    alone.add(Heartbeat(t_ns=alone.now_ns, energy_mj=7)).end().write(tmp_path)
+    assert energies(tmp_path) == [97, 97, 97]
