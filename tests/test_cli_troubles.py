@@ -11,7 +11,7 @@ import pytest
 
 from command_line import Outcome, outlay
 from ledgers import Segment, dollars
-from outlay.cli.app import _was_interrupted
+from outlay.cli.app import _was_interrupted, main
 
 REFUSES_FILES = Path("/sys/outlay")  # A file system on which nobody can make a directory.
 
@@ -138,3 +138,16 @@ def test_an_interrupt_is_found_behind_the_exit_that_it_became() -> None:
     ended.__context__ = RuntimeError()
     ended.__context__.__cause__ = KeyboardInterrupt()
     assert _was_interrupted(ended)
+
+
+def test_ctrl_c_while_commands_are_loaded_leaves_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(_: object) -> object:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("outlay.cli.app.build", interrupted)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 130
+    assert "interrupted" in capsys.readouterr().err

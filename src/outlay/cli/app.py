@@ -26,6 +26,9 @@ WHICH_IS_BEST = "Which configuration is best for the same money?"
 THE_BOOKS = "The books"
 
 
+INTERRUPTED = "interrupted; what was written so far stays"
+
+
 class Entry(NamedTuple):
     """A command or a group of commands: its name, where it lives, and the question it answers."""
 
@@ -121,8 +124,11 @@ def main() -> None:
         sys.exit(error.exit_code)
     except SystemExit as ended:
         if _was_interrupted(ended):
-            errors.print("interrupted; what was written so far stays")
+            errors.print(INTERRUPTED)
         raise
+    except KeyboardInterrupt:  # Before typer took over.
+        errors.print(INTERRUPTED)
+        sys.exit(130)
     except BrokenPipeError:
         # The reader went away (`outlay ... | head`): nothing is wrong and nobody listens.
         sys.stderr.close()

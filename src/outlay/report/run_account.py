@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.advise.recommendation import OptimizationRecommendation
-from outlay.advise.run_advice import Circumstances, advise_run
+from outlay.advise.run_advice import advise_run
 from outlay.budget.report import BudgetReport, read_report
 from outlay.cost.reading import RunReading, read_whole_run
 from outlay.cost.run_cost import RunCost, cost_of
@@ -29,7 +29,7 @@ class RunAccount:
     advice: list[OptimizationRecommendation]
 
 
-def read_account(run_dir: Path, now_ns: int, around: Circumstances | None = None) -> RunAccount:
+def read_account(run_dir: Path, now_ns: int) -> RunAccount:
     """Read a run for its report.
 
     Raises:
@@ -41,7 +41,7 @@ def read_account(run_dir: Path, now_ns: int, around: Circumstances | None = None
         summary=summarise(reading.view),
         cost=cost_of(reading),
         budget=_budget(run_dir, reading.view.timeline.end_ns),
-        advice=advise_run(reading, around),
+        advice=advise_run(reading),
     )
 
 
