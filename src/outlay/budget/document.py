@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from outlay.budget import snapshots
 from outlay.errors import Finding, InvalidValue
+from outlay.files import write_whole
 
 NAME: Final = "budget.json"
-
-_drafts = itertools.count()
 
 
 def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None:
@@ -24,18 +20,10 @@ def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None
     moment leaves one of the two.
     """
     path = run_dir / NAME
-    # A signal handler may write while a refresh does: each has a draft of its own.
-    draft = run_dir / f".{NAME}.{os.getpid()}.{next(_drafts)}"
     try:
         run_dir.mkdir(parents=True, exist_ok=True)
-        with draft.open("w") as stream:
-            stream.write(snapshots.as_json(snapshot))
-            stream.flush()
-            os.fsync(stream.fileno())
-        draft.replace(path)
+        write_whole(path, snapshots.as_json(snapshot).encode(), synced=True)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
         message = f"could not be written: {error.strerror}"
         return Finding(source=str(path), message=message, severity="warning")
     return None

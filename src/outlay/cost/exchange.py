@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import msgspec
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.training import TrainingMetrics
 from outlay.errors import Finding, OutlayError
+from outlay.files import write_whole
 
 HISTORY, BUDGETS = "cost_history.json", "budgets.json"
 T = TypeVar("T")
@@ -124,6 +124,4 @@ def read_json(path: Path, kind: type[T]) -> T | None:
 def write_json(path: Path, values: object) -> None:
     """Write a file whole: a reader sees the old one or the new one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(values), indent=2))
-    draft.replace(path)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(values), indent=2), synced=True)

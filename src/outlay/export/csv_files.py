@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.errors import Finding
+from outlay.files import draft_of
 from outlay.ledger import Metric, Record, RunLog, SegmentId, Step, read_run
 
 TIMINGS: Final = (
@@ -155,10 +156,8 @@ def _place(record: Metric, start_ns: int) -> dict[str, Any]:
 
 
 def _write(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Path:
-    draft = path.with_name(f".{path.name}.draft")
-    with draft.open("w", newline="") as stream:
+    with draft_of(path) as draft, draft.open("w", newline="") as stream:
         writer = csv.DictWriter(stream, list(columns), restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    draft.replace(path)
     return path

@@ -16,6 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from outlay.errors import InvalidValue
+from outlay.files import write_whole
 from outlay.goodput.logs import Entry, EntryInfo, plain
 from outlay.goodput.types import BadputParts
 
@@ -91,9 +92,7 @@ class GoodputCache:
     def update_last_entry_info(self, last_entry_info: EntryInfo) -> None:
         """Note how far the log was read."""
         self._metadata.parent.mkdir(parents=True, exist_ok=True)
-        draft = self._metadata.with_suffix(".draft")
-        draft.write_bytes(_encoder.encode(_Metadata(*last_entry_info)))
-        draft.replace(self._metadata)
+        write_whole(self._metadata, _encoder.encode(_Metadata(*last_entry_info)))
 
     def update_goodput_info(self, goodput_info: GoodputInfo) -> None:
         """Keep what the last query found."""

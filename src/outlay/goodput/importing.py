@@ -11,6 +11,7 @@ from zlib import crc32
 import msgspec
 
 from outlay.errors import Finding, InvalidValue
+from outlay.files import draft_of
 from outlay.goodput.logs import Entry, plain
 from outlay.goodput.payload_events import instant_of, understand
 from outlay.goodput.payload_steps import ns_of_seconds
@@ -120,10 +121,8 @@ def _write(target: Path, segment: SegmentId, job_name: str, entries: list[Entry]
         name=job_name,
         host=segment.host,
     )
-    draft = target.with_suffix(".draft")
-    with draft.open("wb") as stream:
+    with draft_of(target) as draft, draft.open("wb") as stream:
         stream.write(encode_line(header, 0))
         for seq, entry in enumerate(entries, start=1):
             t_ns = _instant(entry) or segment.start_ns
             stream.write(encode_line(Payload(t_ns=t_ns, data=entry), seq))
-    draft.replace(target)

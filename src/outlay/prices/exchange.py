@@ -6,7 +6,6 @@ either way: a price keeps all its digits, and what stands in a file already stay
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from sqlalchemy import Engine
 
 from outlay.clock import utc_datetime
 from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.files import write_whole
 from outlay.prices.book import PriceBook
 from outlay.prices.gpu_price import TRACKED, GPUPrice, as_utc
 from outlay.prices.offer import Offer
@@ -113,7 +113,8 @@ def export_history(store: Engine, path: Path) -> int:
     for tracked in sorted(everything.elements(), key=lambda tracked: tracked[:3]):
         key = f"{tracked.gpu}|{tracked.provider}"
         histories.setdefault(key, []).append((tracked.price, tracked.at.isoformat()))
-    _replace(path, msgspec.json.format(msgspec.json.encode(histories), indent=2))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(histories), indent=2), synced=True)
     return everything.total()
 
 
@@ -147,14 +148,3 @@ def _fetched_in(store: Engine) -> Iterable[Tracked]:
         each = float(point.price.amount)
         cheapest[at] = min(each, cheapest.get(at, each))
     return (at._replace(price=price) for at, price in cheapest.items())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole: a reader sees the old one or the new one, and a crash leaves one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from outlay.files import write_whole
 from outlay.store import outlay_home
 
 
@@ -29,9 +30,7 @@ def leave_notice(run_id: str, run_dir: Path) -> None:
     inbox = outlay_home() / "inbox"
     with contextlib.suppress(OSError, UnicodeEncodeError):  # A path need not be Unicode.
         inbox.mkdir(parents=True, exist_ok=True)
-        draft = inbox / f".{run_id}.draft"
-        draft.write_bytes(msgspec.json.encode({"dir": str(run_dir)}))
-        draft.replace(inbox / f"{run_id}.json")
+        write_whole(inbox / f"{run_id}.json", msgspec.json.encode({"dir": str(run_dir)}))
 
 
 def notices() -> Iterator[Notice]:

@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from outlay.errors import InvalidValue
+from outlay.files import write_whole
 from outlay.store import outlay_home
 from outlay.units import Rate
 
@@ -63,7 +64,6 @@ def _write(rates: Mapping[str, Rate]) -> None:
     """Put the file in place, whole."""
     path = rates_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{NAME}.draft")
     text = {name: str(rate) for name, rate in sorted(rates.items())}
-    draft.write_bytes(msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n")
-    draft.replace(path)
+    content = msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n"
+    write_whole(path, content, synced=True)

@@ -16,6 +16,7 @@ import msgspec
 from sqlalchemy import Engine
 
 from outlay.errors import Finding
+from outlay.files import write_whole
 from outlay.ledger import (
     SUPERVISOR,
     AttemptEnded,
@@ -112,9 +113,7 @@ def _write(job: SacctJob, rate: Rate | None) -> Path:
             price=_fixed_price(path) or _price(job, rate), tags=_tags(job),
         )  # fmt: skip
         end = AttemptEnded(t_ns=stay.end_ns, status=stay.status, reason=stay.state)
-        draft = path.with_suffix(".draft")
-        draft.write_bytes(encode_line(header, 0) + encode_line(end, 1))
-        draft.replace(path)
+        write_whole(path, encode_line(header, 0) + encode_line(end, 1))
     return directory
 
 

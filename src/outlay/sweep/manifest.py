@@ -7,7 +7,6 @@ the manifest repeats it for people and other programs, at a cost that does not g
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any, Final
 import msgspec
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
+from outlay.files import write_whole
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
 from outlay.sweep.journal import read_events
 from outlay.sweep.states import RunState, fold
@@ -55,13 +55,8 @@ class Manifest:
         """
         began_ns = self.clock.monotonic_ns()
         path = self.root / NAME
-        draft = self.root / f".{NAME}.{os.getpid()}"
         try:
-            with draft.open("wb") as stream:
-                stream.write(self.document())
-                stream.flush()
-                os.fsync(stream.fileno())
-            draft.replace(path)
+            write_whole(path, self.document(), synced=True)
         except OSError as error:
             raise SweepNotRecorded(str(path), error.strerror or str(error)) from error
         now_ns = self.clock.monotonic_ns()

@@ -11,6 +11,7 @@ from typing import Any
 from outlay.budget.document import read_document
 from outlay.clock import utc_datetime
 from outlay.errors import Finding
+from outlay.files import write_whole
 from outlay.sweep.aggregate.from_csv import missing_files, read_artefacts
 from outlay.sweep.aggregate.from_ledger import read_ledger
 from outlay.sweep.aggregate.markdown import page
@@ -91,9 +92,7 @@ def write_reports(root: Path, summary: Aggregate, now_ns: int, output: Path | No
     table = _free_name(directory, f"summary_{utc_datetime(now_ns):%Y%m%d_%H%M%S}")
     table.write_text(_csv(summary.rows))
     markdown = directory / "summary.md"
-    draft = directory / ".summary.md.draft"
-    draft.write_text(page(summary.name, summary.subjects, summary.rows))
-    draft.replace(markdown)
+    write_whole(markdown, page(summary.name, summary.subjects, summary.rows).encode())
     return Reports(table, markdown)
 
 

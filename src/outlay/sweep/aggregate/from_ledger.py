@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from outlay.files import write_whole
 from outlay.goodput.follower import RunView, view_of
 from outlay.goodput.timeline import TimelineBuilder
 from outlay.ledger import (
@@ -64,10 +65,8 @@ def _read_cache(run_dir: Path) -> _Cached | None:
 
 
 def _write_cache(run_dir: Path, cached: _Cached) -> None:
-    draft = run_dir / f".{CACHE}.draft"
     with contextlib.suppress(OSError):  # A directory that cannot be written to is read each time.
-        draft.write_bytes(msgspec.json.encode(cached))
-        draft.replace(run_dir / CACHE)
+        write_whole(run_dir / CACHE, msgspec.json.encode(cached))
 
 
 class _Tally:

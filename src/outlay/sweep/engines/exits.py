@@ -5,11 +5,12 @@ The harness may be dead by then; the next one reads it here.
 
 from __future__ import annotations
 
-import contextlib
 from pathlib import Path
 from typing import Final
 
 import msgspec
+
+from outlay.files import write_whole
 
 NAME: Final = "sweep_exit.json"
 
@@ -38,14 +39,9 @@ def exit_path(directory: Path, node: int = 0) -> Path:
 
 def write_exit(directory: Path, record: ExitRecord, *, node: int = 0) -> bool:
     """Put the record in place whole; False when the disk refuses."""
-    path = exit_path(directory, node)
-    draft = path.with_name(f".{path.name}.draft")
     try:
-        draft.write_bytes(msgspec.json.encode(record) + b"\n")
-        draft.replace(path)
+        write_whole(exit_path(directory, node), msgspec.json.encode(record) + b"\n")
     except OSError:
-        with contextlib.suppress(OSError):
-            draft.unlink(missing_ok=True)
         return False
     return True
 

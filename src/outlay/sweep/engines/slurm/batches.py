@@ -14,6 +14,8 @@ from typing import Final
 
 import msgspec
 
+from outlay.files import write_whole
+
 DIRECTORY: Final = "slurm"
 _FILE: Final = "batch.json"
 
@@ -52,9 +54,7 @@ def write_batch(root: Path, batch: Batch) -> None:
     """Put a batch's file in place, whole."""
     folder = folder_of(root, batch)
     folder.mkdir(parents=True, exist_ok=True)
-    draft = folder / f".{_FILE}"
-    draft.write_bytes(msgspec.json.encode(batch) + b"\n")
-    draft.replace(folder / _FILE)
+    write_whole(folder / _FILE, msgspec.json.encode(batch) + b"\n")
 
 
 def read_batches(root: Path) -> list[Batch]:

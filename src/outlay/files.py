@@ -1,0 +1,40 @@
+"""Files that change as a whole: a reader sees the old content or the new one, never half of it.
+
+For documents that are rewritten. What is appended to, and may lose no line, has writers of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def draft_of(path: Path, *, synced: bool = False) -> Iterator[Path]:
+    """Yield a path to write to; what stands there takes the file's place when the block ends well.
+
+    Args:
+        path: The file to replace, in a directory that exists.
+        synced: Whether the content must be on disk before it takes the place, so that not even a
+            power loss leaves less than one of the two.
+    """
+    # Other processes, threads and signal handlers may be at the same file: no draft is shared.
+    draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.draft")
+    try:
+        yield draft
+        if synced:
+            with draft.open("rb") as written:
+                os.fsync(written.fileno())
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+
+
+def write_whole(path: Path, content: bytes, *, synced: bool = False) -> None:
+    """Replace a file by one with this content, or leave it as it is and raise OSError."""
+    with draft_of(path, synced=synced) as draft:
+        draft.write_bytes(content)
