@@ -334,7 +334,7 @@ def test_a_full_disk_costs_the_document_and_not_the_training(
         def full(_fd: int) -> None:
             raise OSError(28, "No space left on device")
 
-        monkeypatch.setattr("outlay.budget.document.os.fsync", full)
+        monkeypatch.setattr("outlay.files.os.fsync", full)
         for _ in run.steps(range(100), tokens=1):
             clock.advance(60 * SECOND)
         assert run.step_number == 2
