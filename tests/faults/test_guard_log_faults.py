@@ -184,6 +184,39 @@ def test_a_read_only_log_refuses_and_can_still_be_read(tmp_path: Path) -> None:
     assert "Permission denied" in done.stderr
 
 
+def test_a_directory_that_cannot_be_looked_into_is_no_new_log(tmp_path: Path) -> None:
+    path = tmp_path / "books" / "spend.jsonl"
+    BudgetGuard(5, path, environ={}).authorize("a", 1)
+    script = textwrap.dedent(
+        f"""
+        from pathlib import Path
+        from outlay.guard.filelog import FileSpendLog
+        FileSpendLog(Path({str(path)!r})).books()
+        """
+    )
+    try:
+        path.parent.chmod(0o000)
+        done = run_without_privileges(script)
+    finally:
+        path.parent.chmod(0o755)
+    assert "SpendLogUnusable" in done.stderr
+    assert "Permission denied" in done.stderr
+
+
+def test_every_directory_of_a_new_log_is_on_disk_before_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced, real = list[str](), os.fsync
+
+    def observed(file: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{file}").readlink().name)
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", observed)
+    BudgetGuard(5, tmp_path / "team" / "books" / "spend.jsonl", environ={}).authorize("a", 1)
+    assert synced == [tmp_path.name, "team", "spend.jsonl", "books"]
+
+
 def test_a_log_that_is_a_directory_refuses(tmp_path: Path) -> None:
     (tmp_path / "spend.jsonl").mkdir()
     with pytest.raises(SpendLogUnusable):

@@ -140,13 +140,30 @@ def test_a_head_record_cut_off_anywhere_leaves_the_one_before_it() -> None:
     assert parse(record(older) + record(newer)).head == newer
 
 
-def test_a_process_that_keeps_its_fold_notices_a_cut_file(log_path: Path) -> None:
+def test_a_process_that_has_read_a_log_notices_a_cut_file_however_often_it_asks(
+    log_path: Path,
+) -> None:
     guard = BudgetGuard(20, log_path, environ={})
     guard.authorize("a", 1)
     head_path(log_path).unlink()
     log_path.write_bytes(log_path.read_bytes()[:-400])
-    with pytest.raises(SpendLogAltered, match="the file ends at byte"):
-        guard.authorize("b", 1)
+    for _ in range(2):
+        with pytest.raises(SpendLogAltered, match="the file ends at byte"):
+            guard.authorize("b", 1)
+
+
+def test_a_process_that_has_read_a_log_notices_that_it_and_its_head_are_gone(
+    log_path: Path,
+) -> None:
+    guard = BudgetGuard(20, log_path, environ={})
+    guard.authorize("a", 1)
+    head_path(log_path).unlink()
+    log_path.unlink()
+    with pytest.raises(SpendLogUnusable):
+        _ = guard.remaining
+    for _ in range(2):
+        with pytest.raises(SpendLogAltered, match="the file ends at byte"):
+            guard.authorize("b", 1)
 
 
 def test_a_log_replaced_by_another_file_is_read_from_its_start(

@@ -21,6 +21,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding
 from outlay.guard.books import Books, Inconsistent
 from outlay.guard.chain import START, Head, Link, Scanned, link_entries, scan
+from outlay.guard.disk import is_there, make_directory, read_from, sync_directory
 from outlay.guard.entries import AnyEntry, AnyLine, Simple, timestamp
 from outlay.guard.errors import SpendLogAltered, SpendLogUnusable
 from outlay.guard.head import parse, record
@@ -46,6 +47,7 @@ class FileSpendLog:
         self._lock_timeout_s = lock_timeout_s
         self._mutex = threading.Lock()
         self._next_head_at = 0
+        self._seen: Head | None = None  # the furthest line read or written here, for ever
         self._forget()
 
     def _forget(self) -> None:
@@ -68,7 +70,7 @@ class FileSpendLog:
 
     def books(self) -> Books:
         """Return the fold of the log as it stands."""
-        if not self.path.exists() and not self._head_path.exists():
+        if self._is_new():
             return Books()
         with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
             self._catch_up(log)
@@ -95,7 +97,7 @@ class FileSpendLog:
 
     def _read_afresh(self) -> Scanned:
         fresh = FileSpendLog(self.path, clock=self._clock, lock_timeout_s=self._lock_timeout_s)
-        if not self.path.exists() and not self._head_path.exists():
+        if self._is_new():
             return fresh._scanned
         with fresh._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
             fresh._catch_up(log)
@@ -116,6 +118,13 @@ class FileSpendLog:
 
     # -- the file ---------------------------------------------------------------------------
 
+    def _is_new(self) -> bool:
+        """Return whether nothing was ever written; what can't be looked at is no new log."""
+        try:
+            return self._seen is None and not (is_there(self.path) or is_there(self._head_path))
+        except OSError as error:
+            raise self._refusal(error) from error
+
     @contextmanager
     def _locked(self, flags: int, kind: int) -> Iterator[int]:
         """Open and lock the log for one use; whatever fails on the way is a refusal.
@@ -132,15 +141,13 @@ class FileSpendLog:
             finally:
                 os.close(log)
         except OSError as error:
-            problem = error.strerror or str(error)
-            remedy = "Make it readable and writable, with room on its disk."
-            raise self._unusable(problem, remedy) from error
+            raise self._refusal(error) from error
         finally:
             self._mutex.release()
 
     def _open_and_lock(self, flags: int, kind: int) -> int:
         if flags & os.O_CREAT and self._identity is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
+            make_directory(self.path.parent)
         while True:
             log = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
             try:
@@ -187,11 +194,19 @@ class FileSpendLog:
                 self._forget()
                 self._identity = (stat.st_dev, stat.st_ino)
             link = self._scanned.link
-            self._check_known_end(link, head, stat.st_size)
-            data = _read_from(log, link.offset, stat.st_size)
-            ahead = head if head is not None and head.offset > link.offset else None
+            heads = [known for known in (head, self._seen) if known is not None]
+            furthest = max(heads, key=lambda known: known.offset, default=None)
+            self._check_known_end(link, furthest, stat.st_size)
+            data = read_from(log, link.offset, stat.st_size)
+            ahead = furthest if furthest is not None and furthest.offset > link.offset else None
             self._fold(scan(str(self.path), data, link, ahead))
+            self._see(self._scanned.link)
             return head
+
+    def _see(self, link: Link) -> None:
+        """Remember the last chained line: whatever becomes of the files, it has to stay there."""
+        if link.covered and link.offset > link.covered:
+            self._seen = Head(link.covered + 1, link.hash)
 
     def _check_known_end(self, link: Link, head: Head | None, size: int) -> None:
         reached = max(link.offset, head.offset if head else 0)
@@ -223,9 +238,10 @@ class FileSpendLog:
                 raise self._unusable(problem, "Make room on its disk.")
             os.fsync(log)
             if before.link.offset == 0:
-                _sync_directory(self.path.parent)
-            link = self._scanned.link
-            os.pwrite(head, record(Head(link.covered + 1, link.hash)), self._next_head_at)
+                sync_directory(self.path.parent)
+            self._see(self._scanned.link)
+            assert self._seen is not None
+            os.pwrite(head, record(self._seen), self._next_head_at)
 
     # -- the head ---------------------------------------------------------------------------
 
@@ -250,22 +266,9 @@ class FileSpendLog:
         self._next_head_at = slots.next_at
         return slots.head
 
+    def _refusal(self, error: OSError) -> SpendLogUnusable:
+        remedy = "Make it readable and writable, with room on its disk."
+        return self._unusable(error.strerror or str(error), remedy)
+
     def _unusable(self, problem: str, remedy: str) -> SpendLogUnusable:
         return SpendLogUnusable(str(self.path), problem, remedy)
-
-
-def _read_from(file: int, start: int, end: int) -> bytes:
-    chunks = []
-    while start < end and (chunk := os.pread(file, end - start, start)):
-        chunks.append(chunk)
-        start += len(chunk)
-    return b"".join(chunks)
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make a new file's name survive a power failure as well."""
-    file = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
