@@ -6,6 +6,7 @@ import json
 import math
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from outlay.guard.errors import (
     KeyReused,
     UnknownHold,
 )
+from outlay.guard.stale import why_stale
 
 DAY_NS = 86_400 * 10**9
 
@@ -216,6 +218,47 @@ def test_what_is_no_amount_is_refused_before_anything_is_written(
     assert not log_path.exists()
 
 
+def test_a_hold_of_less_than_nothing_makes_no_room(guard: BudgetGuard, log_path: Path) -> None:
+    with pytest.raises(InvalidValue, match="zero or more"):
+        guard.authorize("a", outlay.Money(-3_000_000))
+    assert not log_path.exists()
+
+
+def test_spend_of_less_than_nothing_is_no_spend(guard: BudgetGuard) -> None:
+    guard.authorize("a", 3)
+    with pytest.raises(InvalidValue, match="zero or more"):
+        guard.record_actual("a", outlay.Money(-1))
+    assert (guard.total_spent, guard.held) == (0.0, 3.0)
+
+
+def test_what_is_in_doubt_of_a_correction_counts_as_spent(guard: BudgetGuard) -> None:
+    guard.record_actual("a", 2)
+    guard.correct("a", Decimal("-0.5000001"), "the invoice says so")
+    assert guard.total_spent == 1.5
+
+
+@pytest.mark.parametrize("difference", [math.nan, "much", 1e13, "-1e99", True])
+def test_what_is_no_difference_is_refused(guard: BudgetGuard, difference: object) -> None:
+    guard.record_actual("a", 2)
+    with pytest.raises(InvalidValue, match="difference_usd"):
+        guard.correct("a", difference, "typing error")
+
+
+def test_an_extension_answers_with_the_hold_as_it_was_extended(
+    guard: BudgetGuard, log_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, another = guard.authorize("a", 2), BudgetGuard(5, log_path, environ={})
+    transact = guard.log.transact
+
+    def then_somebody_settles_it(decide: Any) -> Any:
+        answer = transact(decide)
+        another.record_actual("a", 1)
+        return answer
+
+    monkeypatch.setattr(guard.log, "transact", then_somebody_settles_it)
+    assert guard.extend(hold, 1).amount == outlay.Money(3_000_000)
+
+
 def test_digits_beyond_a_micro_unit_round_up(guard: BudgetGuard) -> None:
     assert guard.authorize("a", Decimal("0.0000001")).amount == outlay.Money(1)
 
@@ -295,6 +338,38 @@ class TestScopes:
 class TestTheCeiling:
     """Where it comes from, and that doubt refuses."""
 
+    def test_one_of_less_than_nothing_is_refused(self, log_path: Path) -> None:
+        with pytest.raises(CeilingUnusable, match="zero or more"):
+            BudgetGuard(outlay.Money(-1), log_path, environ={})
+
+    def test_two_caps_for_one_lab_fail_closed(self, log_path: Path) -> None:
+        with pytest.raises(CeilingUnusable, match="one cap for lab 02"):
+            BudgetGuard(5, log_path, caps={"02": 1, "lab02": 3}, environ={})
+
+    def test_two_caps_for_one_lab_in_a_manifest_fail_closed(self, log_path: Path) -> None:
+        write_manifest(log_path, ceiling_per_lab={"lab02": 1, "02": 3})
+        with pytest.raises(CeilingUnusable, match="one cap for lab 02"):
+            BudgetGuard(5, log_path, environ={})
+
+    def test_a_ceiling_in_a_manifest_that_nobody_knows_fails_closed(self, log_path: Path) -> None:
+        write_manifest(log_path, ceiling_per_day=1)
+        with pytest.raises(CeilingUnusable, match=r"'ceiling_per_day'.*ceiling_per_day_usd"):
+            BudgetGuard(5, log_path, environ={})
+
+    def test_other_keys_of_a_manifest_are_the_users_own(self, log_path: Path) -> None:
+        write_manifest(log_path, team="nlp")
+        assert BudgetGuard(5, log_path, environ={}).remaining == 5.0
+
+    @pytest.mark.parametrize("ask", ["remaining", "authorize", "record_actual"])
+    def test_one_in_another_currency_than_the_log_fails_closed(
+        self, guard: BudgetGuard, log_path: Path, ask: str
+    ) -> None:
+        guard.record_actual("a", 1)
+        euros = BudgetGuard(5, log_path, currency="EUR", environ={})
+        with pytest.raises(CeilingUnusable, match=r"'USD'.*amounts in EUR"):
+            _ = euros.remaining if ask == "remaining" else getattr(euros, ask)("b", 1)
+        assert guard.verify().sound
+
     @pytest.mark.parametrize("variable", ["LYNX_CLOUD_BUDGET_USD", "OUTLAY_CEILING_USD"])
     def test_the_environment_tightens_it(self, log_path: Path, variable: str) -> None:
         guard = BudgetGuard(5, log_path, environ={variable: "1.00"})
@@ -331,6 +406,18 @@ class TestTheCeiling:
         later = BudgetGuard(8, log_path, environ={})
         later.authorize("b", 1)
         assert "raised from 5.00 to 8.00 by ceiling_usd" in str(later.findings()[0])
+
+    @pytest.mark.parametrize("first", ["record_actual", "note"])
+    def test_a_raise_is_recorded_whatever_is_written_first_under_it(
+        self, log_path: Path, first: str
+    ) -> None:
+        BudgetGuard(5, log_path, environ={}).authorize("a", 1)
+        later = BudgetGuard(8, log_path, environ={})
+        later.record_actual("a", 1) if first == "record_actual" else later.note("preflight", "a")
+        later.authorize("b", 6)
+        assert [str(finding.message)[:35] for finding in later.findings()] == [
+            "the ceiling was raised from 5.00 to"
+        ]
 
     def test_tightening_is_no_finding(self, log_path: Path) -> None:
         BudgetGuard(5, log_path, environ={}).authorize("a", 1)
@@ -411,6 +498,9 @@ class TestTheDocumentsForm:
         "line",
         [
             '{"ts": "soon", "op_label": "a", "actual": 1}',
+            '{"ts": "0001-01-01T00:00:00+01:00", "op_label": "a", "actual": 1}',
+            '{"ts": 1e300, "op_label": "a", "actual": 1}',
+            '{"ts": "2026-11-01", "op_label": "a", "actual": 1e13}',
             '{"ts": "2026-11-01", "op_label": "a", "actual": -1}',
             '{"ts": "2026-11-01", "op_label": "a", "actual": "NaN"}',
             '{"ts": "2026-11-01", "op_label": "a"}',
@@ -426,6 +516,12 @@ class TestTheDocumentsForm:
             file.write(line + "\n")
         with pytest.raises(Refused, match="line 2"):
             guard.authorize("b", 1)
+
+    def test_a_hold_with_its_time_in_seconds_can_be_looked_at(self, log_path: Path) -> None:
+        log_path.write_text('{"ts": 1793527200, "op_label": "lab02-a", "estimated": 2.0}\n')
+        (hold,) = BudgetGuard(5, log_path, environ={}).holds()
+        assert hold.ts == "2026-11-01T10:00:00.000000Z"
+        assert why_stale(hold, 1_793_700_000 * 10**9) == "it is older than a day"
 
     def test_another_currency_is_refused(self, guard: BudgetGuard, log_path: Path) -> None:
         guard.authorize("a", 1)

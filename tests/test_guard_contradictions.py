@@ -18,9 +18,9 @@ from outlay.guard.posting import Posting
 TS, DAY = "2026-11-15T10:00:00Z", "2026-11-15"
 
 
-def held(hold: str, *, currency: str = "USD", v: int = SCHEMA) -> Held:
+def held(hold: str, amount: str = "1", *, currency: str = "USD", v: int = SCHEMA) -> Held:
     return Held(
-        v=v, ts=TS, op_label="a", currency=currency, estimated=Decimal(1), hold=hold,
+        v=v, ts=TS, op_label="a", currency=currency, estimated=Decimal(amount), hold=hold,
         lab="buffer", day=DAY,
     )  # fmt: skip
 
@@ -29,9 +29,9 @@ def void(hold: str) -> Voided:
     return Voided(v=SCHEMA, ts=TS, op_label="a", currency="USD", hold=hold, reason="x")
 
 
-def capture(hold: str) -> Captured:
+def capture(hold: str, amount: str = "1") -> Captured:
     return Captured(
-        v=SCHEMA, ts=TS, op_label="a", currency="USD", actual=Decimal(1), hold=hold,
+        v=SCHEMA, ts=TS, op_label="a", currency="USD", actual=Decimal(amount), hold=hold,
         lab="buffer", day=DAY,
     )  # fmt: skip
 
@@ -54,6 +54,8 @@ SEAL = Sealed(v=SCHEMA, ts=TS, op_label="", currency="USD", torn_from=3, torn_by
         ([capture("nobody")], 1),
         ([held("h"), held("i", currency="EUR")], 2),
         ([held("h"), held("i", v=SCHEMA + 1)], 2),
+        ([held("h"), held("i", "-1")], 2),
+        ([held("h"), capture("h", "-1")], 2),
     ],
 )
 def test_a_line_that_contradicts_those_before_it_is_refused_with_its_number(

@@ -19,9 +19,9 @@ from outlay.errors import Finding, InvalidValue
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import AnyLine, Simple
+from outlay.guard.policy import Standing
 from outlay.guard.preflight import cost_since_start
 from outlay.guard.stale import why_stale
-from outlay.guard.standing import Standing
 from outlay.units import Money, Rate
 
 app = typer.Typer(

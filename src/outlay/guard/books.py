@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import NamedTuple, assert_never
 
+from outlay.clock import wall_ns_of
 from outlay.errors import OutlayError
 from outlay.guard.entries import (
     AnyLine,
@@ -24,6 +25,8 @@ from outlay.guard.entries import (
     Voided,
     day_of,
     micros_of,
+    parse_timestamp,
+    timestamp,
 )
 from outlay.guard.errors import HoldResolved, UnknownHold
 from outlay.guard.scopes import WHOLE, Scope, lab_of, scopes_of
@@ -151,7 +154,7 @@ class Books:
                 hold = self.hold(line.hold)
                 self._move(hold.lab, hold.day, held=micros_of(line.estimated))
                 more = Money(micros_of(line.estimated), hold.amount.currency)
-                self.open[hold.id] = replace(hold, amount=hold.amount + more)
+                self._keep(replace(hold, amount=hold.amount + more))
             case Captured():
                 self._capture(line)
             case Voided():
@@ -198,10 +201,14 @@ class Books:
 
     def _add_open(self, hold: Hold) -> None:
         self._move(hold.lab, hold.day, held=hold.amount.micros)
+        self._keep(hold)
+        self._open_by_label[hold.op_label][hold.id] = None
+
+    def _keep(self, hold: Hold) -> None:
+        """Take an open hold as it is now; what it rents is remembered beyond its resolution."""
         self.open[hold.id] = hold
         if hold.rental is not None:
             self.rentals[hold.id] = hold
-        self._open_by_label[hold.op_label][hold.id] = None
 
     def _resolve(self, hold: Hold, how: str) -> None:
         self._move(hold.lab, hold.day, held=-hold.amount.micros)
@@ -227,7 +234,7 @@ class Books:
         elif line.hold in self.rentals:
             before = self.rentals[line.hold]
             after = replace(
-                self.open.get(line.hold, before),
+                before,
                 state=line.event if line.event in RENTAL_STATES else before.state,
                 resource=line.detail.get("resource", before.resource),
                 watcher=line.detail.get("watcher", before.watcher),
@@ -242,10 +249,11 @@ class Books:
         if line.actual is None:
             number = len(self.open) + len(self.resolved)
             amount = Money(micros_of(line.estimated), line.currency)
+            ts = timestamp(wall_ns_of(parse_timestamp(line.ts)))
             self._add_open(
                 Hold(
                     id=f"simple-{number}", op_label=line.op_label, lab=lab_of(line.op_label),
-                    day=day, amount=amount, ts=str(line.ts),
+                    day=day, amount=amount, ts=ts,
                 )
             )  # fmt: skip
             return

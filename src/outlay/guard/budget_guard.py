@@ -8,35 +8,39 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Self
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding
 from outlay.guard import decisions
-from outlay.guard.books import Books, Hold
-from outlay.guard.ceilings import OVERRIDES, money, read_manifest, settle, with_manifest
-from outlay.guard.entries import (
-    LARGEST,
-    Captured,
-    Noted,
-    Rental,
-    amount_of,
-    timestamp,
+from outlay.guard.arguments import (
+    read_amount,
+    read_difference,
+    read_key,
+    read_label,
+    read_reason,
 )
+from outlay.guard.books import Books, Hold
+from outlay.guard.ceilings import (
+    lab_caps,
+    manifest_path,
+    money,
+    settle,
+    stated_ceiling,
+    with_manifest,
+)
+from outlay.guard.entries import Captured, Noted, Rental, amount_of, timestamp
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.filelog import FileSpendLog
-from outlay.guard.policy import Ceilings, Settled
-from outlay.guard.posting import Posting
-from outlay.guard.scopes import lab_of, scopes_of
+from outlay.guard.policy import Ceilings, Settled, Standing, room
+from outlay.guard.posting import Answer, Posting
+from outlay.guard.scopes import lab_of
 from outlay.guard.spendlog import MemorySpendLog, SpendLog, Verification
-from outlay.guard.standing import Standing, doubts, standings
+from outlay.guard.stale import this_process
+from outlay.guard.standing import doubts, standings
 from outlay.units import Money
-from outlay.units.numbers import exact_decimal
-
-_KEY_LENGTH = 255
 
 
 class BudgetGuard:
@@ -71,16 +75,15 @@ class BudgetGuard:
         self._environ = os.environ if environ is None else environ
         self.log_path = Path(log_path)
         self.currency = currency
-        self._configured = self._with_manifest(
-            Ceilings(
-                whole=money(ceiling_usd, where="ceiling_usd", currency=currency),
-                labs={lab_of("", lab): self._limit(cap) for lab, cap in (caps or {}).items()},
-                day=None if day_usd is None else self._limit(day_usd),
-                month=None if month_usd is None else self._limit(month_usd),
-            )
+        given = Ceilings(
+            whole=money(ceiling_usd, where="ceiling_usd", currency=currency),
+            labs=lab_caps(caps or {}, where="caps", currency=currency),
+            day=self._cap(day_usd, "day_usd"),
+            month=self._cap(month_usd, "month_usd"),
         )
+        self._configured = with_manifest(given, manifest_path(self.log_path))
         self._settled()
-        self.log = log or self._default_log()
+        self.log = self._default_log() if log is None else log
 
     @classmethod
     def of_log(
@@ -96,28 +99,11 @@ class BudgetGuard:
             CeilingUnusable: Neither states one, and neither does the environment.
         """
         path, environ = Path(log_path), os.environ if environ is None else environ
-        manifest = read_manifest(path.parent / "manifest.json")
-        recorded = FileSpendLog(path, clock=clock).books()
-        stated = next((environ[name] for name in OVERRIDES if name in environ), None)
-        if manifest is not None:
-            ceiling: object = manifest.ceiling_usd
-        elif recorded.ceiling_micros is not None:
-            ceiling = amount_of(recorded.ceiling_micros)
-        elif stated is not None:
-            ceiling = stated
-        else:
-            expected = "a ceiling: name one, or write a manifest with `outlay guard init`"
-            raise CeilingUnusable(str(path), None, expected)
-        currency = manifest.currency if manifest else recorded.currency or "USD"
-        return cls(ceiling, path, currency=currency, clock=clock, environ=environ)
+        ceiling = stated_ceiling(path, FileSpendLog(path, clock=clock).books(), environ)
+        return cls(ceiling, path, currency=ceiling.currency, clock=clock, environ=environ)
 
-    def _limit(self, value: object) -> Money:
-        return money(value, where="cap", currency=self.currency)
-
-    def _with_manifest(self, given: Ceilings) -> Ceilings:
-        path = self.log_path.parent / "manifest.json"
-        manifest = read_manifest(path)
-        return given if manifest is None else with_manifest(given, manifest, where=str(path))
+    def _cap(self, value: object, name: str) -> Money | None:
+        return None if value is None else money(value, where=name, currency=self.currency)
 
     def _default_log(self) -> SpendLog:
         if self._environ.get("BUDGET_GUARD_TEST_MODE") == "1":
@@ -159,23 +145,23 @@ class BudgetGuard:
             SpendLogUnusable: The log can't be read, locked or written.
             KeyReused: The key stands for something else.
         """
-        label = _label(op_label)
+        label = read_label(op_label)
         ask = decisions.Ask(
             hold=secrets.token_hex(6),
             op_label=label,
             lab=lab_of(label, lab),
-            amount=self._asked(estimated_usd, "estimated_usd"),
-            key=_key(key),
-            by=_this_process() if by is None else by,
+            amount=self._amount(estimated_usd, "estimated_usd"),
+            key=read_key(key),
+            by=this_process() if by is None else by,
             rental=rental,
         )
         self._settled()  # a ceiling that can't be understood refuses before the log is touched
 
         def decide(books: Books) -> Posting[Hold]:
             settled = self._settled()
-            return decisions.authorize(books, self._moment(settled.ceilings.whole), settled, ask)
+            return decisions.authorize(books, self._moment(settled), settled.ceilings, ask)
 
-        return self.log.transact(decide)
+        return self._transact(decide)
 
     def extend(self, hold: Hold | str, more_usd: object) -> Hold:
         """Set more aside for the same operation; judged like a new authorisation.
@@ -184,15 +170,14 @@ class BudgetGuard:
             BudgetGuardExceeded: There is no room for it; the hold stays as it was.
             HoldResolved: The hold was captured or voided.
         """
-        more = self._asked(more_usd, "more_usd")
+        more = self._amount(more_usd, "more_usd")
 
-        def decide(books: Books) -> Posting[None]:
+        def decide(books: Books) -> Posting[Hold]:
             settled = self._settled()
-            moment = self._moment(settled.ceilings.whole)
-            return decisions.extend(books, moment, settled, _id(hold), more)
+            moment = self._moment(settled)
+            return decisions.extend(books, moment, settled.ceilings, _id(hold), more)
 
-        self.log.transact(decide)
-        return self.log.books().hold(_id(hold))
+        return self._transact(decide)
 
     # -- recording --------------------------------------------------------------------------
 
@@ -215,13 +200,13 @@ class BudgetGuard:
             SpendLogUnusable: The log can't be read, locked or written.
         """
         spend = decisions.Spend(
-            op_label=_label(op_label),
-            actual=self._asked(actual_usd, "actual_usd"),
+            op_label=read_label(op_label),
+            actual=self._amount(actual_usd, "actual_usd"),
             hold=None if hold is None else _id(hold),
-            key=_key(key),
+            key=read_key(key),
             basis=basis,
         )
-        return self.log.transact(lambda books: decisions.record(books, self._moment(), spend))
+        return self._transact(lambda books: decisions.record(books, self._now(), spend))
 
     def void(self, hold: Hold | str, reason: str) -> None:
         """Release a hold on which nothing was spent.
@@ -229,8 +214,8 @@ class BudgetGuard:
         Raises:
             HoldResolved: It was captured or voided before.
         """
-        text = _reason(reason)
-        self.log.transact(lambda books: decisions.void(books, self._moment(), _id(hold), text))
+        text = read_reason(reason)
+        self._transact(lambda books: decisions.void(books, self._now(), _id(hold), text))
 
     def correct(self, op_label: str, difference_usd: object, reason: str) -> None:
         """Add a difference, negative included, to what was recorded for a label.
@@ -238,14 +223,9 @@ class BudgetGuard:
         Raises:
             InvalidValue: More would be taken back than was spent.
         """
-        label, text = _label(op_label), _reason(reason)
-        expected = "a finite amount; negative takes back"
-        number = exact_decimal(difference_usd, name="difference_usd", expected=expected)
-        size = self._asked(abs(number), "difference_usd")
-        signed = size if number > 0 else -size
-        self.log.transact(
-            lambda books: decisions.correct(books, self._moment(), label, signed, text)
-        )
+        label, text = read_label(op_label), read_reason(reason)
+        more = read_difference(difference_usd, name="difference_usd", currency=self.currency)
+        self._transact(lambda books: decisions.correct(books, self._now(), label, more, text))
 
     def note(
         self,
@@ -257,51 +237,46 @@ class BudgetGuard:
     ) -> None:
         """Write down something that moves no money, such as the proof that a pod is gone."""
         label, hold_id = (hold.op_label, hold.id) if hold else (op_label, "")
-        stamp = self._moment().stamp(label)
-        noted = Noted(**stamp, hold=hold_id, event=event, detail=dict(detail or {}))
-        self.log.transact(lambda _: Posting((noted,), None))
+        now = self._now()
+        noted = Noted(**now.stamp(label), hold=hold_id, event=event, detail=dict(detail or {}))
+        self._transact(lambda books: decisions.note(books, now, noted))
 
     # -- looking ----------------------------------------------------------------------------
 
     @property
     def total_spent(self) -> float:
         """What was really spent: captures and corrections."""
-        return float(amount_of(self.log.books().captured()))
+        return float(amount_of(self._books().captured()))
 
     @property
     def held(self) -> float:
         """What unresolved holds set aside."""
-        return float(amount_of(self.log.books().held()))
+        return float(amount_of(self._books().held()))
 
     @property
     def committed(self) -> float:
         """Spent and set aside together."""
-        books = self.log.books()
+        books = self._books()
         return float(amount_of(books.captured() + books.held()))
 
     @property
     def remaining(self) -> float:
         """The ceiling less what was spent and set aside; negative once it was passed."""
-        books = self.log.books()
+        books = self._books()
         return float(amount_of(self.ceilings.whole.micros - books.captured() - books.held()))
 
     def holds(self) -> tuple[Hold, ...]:
         """Return the unresolved holds, oldest first."""
-        return tuple(self.log.books().open.values())
+        return tuple(self._books().open.values())
 
     def room_of(self, hold: Hold) -> Money:
         """Return what a hold could grow to: what it has, and what its tightest scope has left."""
-        books, ceilings = self.log.books(), self.ceilings
-        return hold.amount + min(
-            Money(limit.micros - books.captured(scope) - books.held(scope), self.currency)
-            for scope in scopes_of(hold.lab, hold.day)
-            if (limit := ceilings.of(scope)) is not None
-        )
+        return hold.amount + room(self._books(), self.ceilings, lab=hold.lab, day=hold.day)
 
     def standings(self) -> tuple[Standing, ...]:
         """Return how every scope that has a limit stands today, the whole first."""
-        books = self.log.books()
-        return standings(books, self.ceilings, day=max(self._today(), books.latest_day))
+        books = self._books()
+        return standings(books, self.ceilings, day=self._now().day(books))
 
     def verify(self) -> Verification:
         """Check the whole log."""
@@ -309,50 +284,40 @@ class BudgetGuard:
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what a reader of the balance should know beside it."""
-        return doubts(self.log.books(), str(self.log_path))
+        return doubts(self._books(), str(self.log_path))
 
     # -- details ----------------------------------------------------------------------------
 
-    def _today(self) -> str:
-        return timestamp(self._clock.wall_ns())[:10]
+    def _books(self) -> Books:
+        return self._in_our_currency(self.log.books())
 
-    def _moment(self, ceiling: Money | None = None) -> decisions.Moment:
+    def _transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
+        return self.log.transact(lambda books: decide(self._in_our_currency(books)))
+
+    def _in_our_currency(self, books: Books) -> Books:
+        if books.currency not in (None, self.currency):
+            expected = f"amounts in {self.currency}, as the ceiling is"
+            raise CeilingUnusable(str(self.log_path), books.currency, expected)
+        return books
+
+    def _now(self) -> decisions.Moment:
         """Return the present; spend is recorded even while the ceiling can't be understood."""
-        if ceiling is None:
-            with suppress(CeilingUnusable):
-                ceiling = self.ceilings.whole
-        ts = timestamp(self._clock.wall_ns())
-        return decisions.Moment(ts=ts, currency=self.currency, ceiling=ceiling)
+        try:
+            return self._moment(self._settled())
+        except CeilingUnusable:
+            return self._moment(None)
 
-    def _asked(self, value: object, name: str) -> Money:
-        asked = Money.parse(value, name=name, currency=self.currency, rounding="up")
-        if asked.currency != self.currency or asked.amount >= LARGEST:
-            expected = f"an amount in {self.currency} below {LARGEST}"
-            raise InvalidValue(name, value, expected)
-        return asked
+    def _moment(self, settled: Settled | None) -> decisions.Moment:
+        return decisions.Moment(
+            ts=timestamp(self._clock.wall_ns()),
+            currency=self.currency,
+            ceiling=settled.ceilings.whole if settled else None,
+            override=settled.override if settled else None,
+        )
+
+    def _amount(self, value: object, name: str) -> Money:
+        return read_amount(value, name=name, currency=self.currency)
 
 
 def _id(hold: Hold | str) -> str:
     return hold if isinstance(hold, str) else hold.id
-
-
-def _this_process() -> str:
-    return f"{os.uname().nodename}:{os.getpid()}"
-
-
-def _label(op_label: str) -> str:
-    if not op_label.strip():
-        raise InvalidValue("op_label", op_label, "a name for the operation, such as lab02-spinup")
-    return op_label
-
-
-def _reason(reason: str) -> str:
-    if not reason.strip():
-        raise InvalidValue("reason", reason, "why, in a few words")
-    return reason
-
-
-def _key(key: str) -> str:
-    if len(key) > _KEY_LENGTH:
-        raise InvalidValue("key", key, f"at most {_KEY_LENGTH} characters")
-    return key

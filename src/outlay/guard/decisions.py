@@ -5,7 +5,7 @@ Each function takes the books as they stand under the lock; what it raises write
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypedDict
 
@@ -13,7 +13,6 @@ from outlay.errors import InvalidValue
 from outlay.guard.books import Books, Hold, Paid
 from outlay.guard.entries import (
     SCHEMA,
-    AnyEntry,
     Captured,
     Corrected,
     Extended,
@@ -24,7 +23,7 @@ from outlay.guard.entries import (
     amount_of,
 )
 from outlay.guard.errors import BudgetGuardExceeded, KeyReused
-from outlay.guard.policy import Ceilings, Settled, shortfalls
+from outlay.guard.policy import Ceilings, Override, Standing, shortfalls
 from outlay.guard.posting import Posting
 from outlay.guard.scopes import WHOLE, lab_of, scopes_of
 from outlay.units import Money
@@ -42,7 +41,7 @@ class Stamp(TypedDict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """When a question is asked, and under which ceilings.
+    """When a question is asked, and under which ceiling.
 
     ``ceiling`` is None where it can't be understood; spend is recorded all the same.
     """
@@ -50,6 +49,7 @@ class Moment:
     ts: str
     currency: str
     ceiling: Money | None
+    override: Override | None
 
     def day(self, books: Books) -> str:
         """Return the UTC day that counts: never before one that the log has seen."""
@@ -80,7 +80,7 @@ class Ask:
     rental: Rental | None
 
 
-def authorize(books: Books, moment: Moment, settled: Settled, ask: Ask) -> Posting[Hold]:
+def authorize(books: Books, moment: Moment, ceilings: Ceilings, ask: Ask) -> Posting[Hold]:
     """Set money aside, or return what the same key was granted before.
 
     Raises:
@@ -90,7 +90,7 @@ def authorize(books: Books, moment: Moment, settled: Settled, ask: Ask) -> Posti
     if ask.key in books.grants:
         return Posting((), _same_grant(books, ask))
     day = moment.day(books)
-    _refuse_what_does_not_fit(books, settled, ask.lab, day, ask.amount)
+    _refuse_what_does_not_fit(books, ceilings, ask.lab, day, ask.amount)
     held = Held(
         **moment.stamp(ask.op_label),
         estimated=amount_of(ask.amount.micros),
@@ -100,7 +100,7 @@ def authorize(books: Books, moment: Moment, settled: Settled, ask: Ask) -> Posti
         key=ask.key,
         rental=ask.rental,
         by=ask.by,
-        caps=_caps(settled.ceilings, ask.lab, day),
+        caps=_caps(ceilings, ask.lab, day),
     )
     hold = Hold(
         id=ask.hold,
@@ -112,12 +112,12 @@ def authorize(books: Books, moment: Moment, settled: Settled, ask: Ask) -> Posti
         by=ask.by,
         rental=ask.rental,
     )
-    return Posting((*_raised(books, moment, settled), held), hold)
+    return Posting((*_raised(books, moment), held), hold)
 
 
 def extend(
-    books: Books, moment: Moment, settled: Settled, hold_id: str, more: Money
-) -> Posting[None]:
+    books: Books, moment: Moment, ceilings: Ceilings, hold_id: str, more: Money
+) -> Posting[Hold]:
     """Set more aside for an open hold; it counts on the hold's own day.
 
     Raises:
@@ -125,14 +125,15 @@ def extend(
         UnknownHold, HoldResolved: There is no such open hold.
     """
     hold = books.hold(hold_id)
-    _refuse_what_does_not_fit(books, settled, hold.lab, hold.day, more)
+    _refuse_what_does_not_fit(books, ceilings, hold.lab, hold.day, more)
     extended = Extended(
         **moment.stamp(hold.op_label),
         estimated=amount_of(more.micros),
         hold=hold.id,
-        caps=_caps(settled.ceilings, hold.lab, hold.day),
+        caps=_caps(ceilings, hold.lab, hold.day),
     )
-    return Posting((*_raised(books, moment, settled), extended), None)
+    grown = replace(hold, amount=hold.amount + more)
+    return Posting((*_raised(books, moment), extended), grown)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,8 +156,7 @@ def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
     """
     if spend.key in books.grants:
         return Posting((), _same_capture(books, spend))
-    named = spend.hold is not None
-    hold = books.hold(spend.hold or "") if named else books.oldest_open(spend.op_label)
+    hold = books.oldest_open(spend.op_label) if spend.hold is None else books.hold(spend.hold)
     captured = Captured(
         **moment.stamp(spend.op_label),
         actual=amount_of(spend.actual.micros),
@@ -167,7 +167,7 @@ def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
         key=spend.key,
         basis=spend.basis,
     )
-    return Posting((captured,), captured)
+    return Posting((*_raised(books, moment), captured), captured)
 
 
 def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Posting[None]:
@@ -184,7 +184,7 @@ def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Posting[Non
         hold=hold.id,
         reason=reason,
     )
-    return Posting((voided,), None)
+    return Posting((*_raised(books, moment), voided), None)
 
 
 def correct(
@@ -207,20 +207,33 @@ def correct(
         day=paid.day,
         reason=reason,
     )
-    return Posting((corrected,), None)
+    return Posting((*_raised(books, moment), corrected), None)
+
+
+def note(books: Books, moment: Moment, noted: Noted) -> Posting[None]:
+    """Write down something that moves no money."""
+    return Posting((*_raised(books, moment), noted), None)
 
 
 def _refuse_what_does_not_fit(
-    books: Books, settled: Settled, lab: str, day: str, asked: Money
+    books: Books, ceilings: Ceilings, lab: str, day: str, asked: Money
 ) -> None:
-    if short := shortfalls(books, settled.ceilings, lab=lab, day=day, asked=asked):
-        raise BudgetGuardExceeded("; ".join(str(scope) for scope in short))
+    if short := shortfalls(books, ceilings, lab=lab, day=day, asked=asked):
+        raise BudgetGuardExceeded("; ".join(_refusal(row, asked) for row in short))
 
 
-def _raised(books: Books, moment: Moment, settled: Settled) -> tuple[AnyEntry, ...]:
-    """Return the line that says so when this is judged by a looser ceiling than before."""
-    override, now = settled.override, settled.ceilings.whole.micros
-    before = books.ceiling_micros
+def _refusal(row: Standing, asked: Money) -> str:
+    return (
+        f"{row.scope}: {row.captured} spent + {row.held} held + {asked} asked "
+        f"> {row.limit} ({row.remaining} free)"
+    )
+
+
+def _raised(books: Books, moment: Moment) -> tuple[Noted, ...]:
+    """Return the line that says so when the next one states a looser ceiling than the last."""
+    if moment.ceiling is None:
+        return ()
+    override, now, before = moment.override, moment.ceiling.micros, books.ceiling_micros
     if before is None and override is not None and override.loosens:
         before = override.over.micros
     if before is None or now <= before:

@@ -3,7 +3,7 @@
 The documented keys (``ts, op_label, estimated, actual, currency``) come first in every line, and
 ``actual`` means spend in each of them, so that adding up ``actual`` over all lines is the total
 spent even for a reader that knows nothing else. Chaining lines together is the subject of
-``chain``; what they mean for the balance, of ``policy``.
+``chain``; what they mean for the balance, of ``books``.
 """
 
 from __future__ import annotations
@@ -177,7 +177,16 @@ def decode(raw: bytes) -> AnyEntry:
     entry = _entry_decoder.decode(raw)
     if entry.v > SCHEMA:
         raise msgspec.ValidationError(f"schema {entry.v} is newer than this outlay ({SCHEMA})")
+    _check_amount(entry.estimated)
+    _check_amount(entry.actual, signed=isinstance(entry, Corrected))
+    _check_amount(entry.ceiling)
     return entry
+
+
+def _check_amount(amount: Decimal | None, *, signed: bool = False) -> None:
+    """Refuse what no line says: a hold of less than nothing would make room for another."""
+    if amount is not None and not (amount.is_finite() and (signed or amount >= 0)):
+        raise msgspec.ValidationError(f"{amount} is no amount of zero or more")
 
 
 def decode_simple(raw: bytes) -> Simple:
@@ -185,8 +194,9 @@ def decode_simple(raw: bytes) -> Simple:
     line = _simple_decoder.decode(raw)
     day_of(line.ts)
     for amount in (line.estimated, line.actual):
-        if amount is not None and not (amount.is_finite() and 0 <= amount < LARGEST):
-            raise msgspec.ValidationError(f"{amount} is no amount of zero or more")
+        _check_amount(amount)
+        if amount is not None and amount >= LARGEST:
+            raise msgspec.ValidationError(f"{amount} is more than {LARGEST}")
     if line.estimated is None and line.actual is None:
         raise msgspec.ValidationError("neither an estimated nor an actual amount")
     return line
@@ -219,10 +229,10 @@ def parse_timestamp(ts: str | float) -> datetime:
         if not isinstance(ts, str):
             return datetime.fromtimestamp(ts, tz=UTC)
         moment = datetime.fromisoformat(ts)
+        # The document does not say which zone it means; UTC is what ours mean.
+        return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
     except (ValueError, OverflowError, OSError) as error:
         raise msgspec.ValidationError(f"ts {ts!r} is no time ({error})") from None
-    # The document does not say which zone it means; UTC is what ours mean.
-    return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def day_of(ts: str | float) -> str:

@@ -8,7 +8,7 @@ Refused
 InvalidValue
 └── KeyReused               an idempotency key came back with other parameters
 OutlayError
-├── UnknownHold             no open hold of that id
+├── UnknownHold             there never was a hold of that id
 └── HoldResolved            the hold was captured or voided before
 """
 

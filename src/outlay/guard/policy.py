@@ -5,7 +5,7 @@ Where ceilings come from is the subject of ``ceilings``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from outlay.guard.books import Books
@@ -61,36 +61,42 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shortfall:
-    """A scope that has no room for what was asked."""
+class Standing:
+    """How one scope stands: its limit, what was spent and what is set aside."""
 
     scope: Scope
     limit: Money
     captured: Money
     held: Money
-    asked: Money
 
-    def __str__(self) -> str:
-        free = self.limit - self.captured - self.held
-        return (
-            f"{self.scope}: {self.captured} spent + {self.held} held + {self.asked} asked "
-            f"> {self.limit} ({free} free)"
+    @property
+    def remaining(self) -> Money:
+        """What is left; negative once more was spent than the limit allows."""
+        return self.limit - self.captured - self.held
+
+
+def standings_of(books: Books, ceilings: Ceilings, scopes: Iterable[Scope]) -> tuple[Standing, ...]:
+    """Return how those scopes stand that have a limit."""
+    return tuple(
+        Standing(
+            scope=scope,
+            limit=limit,
+            captured=Money(books.captured(scope), limit.currency),
+            held=Money(books.held(scope), limit.currency),
         )
+        for scope in scopes
+        if (limit := ceilings.of(scope)) is not None
+    )
 
 
 def shortfalls(
     books: Books, ceilings: Ceilings, *, lab: str, day: str, asked: Money
-) -> tuple[Shortfall, ...]:
+) -> tuple[Standing, ...]:
     """Return every scope in which ``asked`` more does not fit; empty means allowed."""
-    short = []
-    for scope in scopes_of(lab, day):
-        limit = ceilings.of(scope)
-        if (
-            limit is None
-            or books.captured(scope) + books.held(scope) + asked.micros <= limit.micros
-        ):
-            continue
-        captured = Money(books.captured(scope), asked.currency)
-        held = Money(books.held(scope), asked.currency)
-        short.append(Shortfall(scope=scope, limit=limit, captured=captured, held=held, asked=asked))
-    return tuple(short)
+    rows = standings_of(books, ceilings, scopes_of(lab, day))
+    return tuple(row for row in rows if row.remaining < asked)
+
+
+def room(books: Books, ceilings: Ceilings, *, lab: str, day: str) -> Money:
+    """Return what more can be set aside: what the tightest scope has left."""
+    return min(row.remaining for row in standings_of(books, ceilings, scopes_of(lab, day)))

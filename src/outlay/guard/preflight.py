@@ -11,10 +11,10 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.documents import ALERT_PERCENT, AUTO_TERMINATION, HEADROOM_PERCENT
 from outlay.guard.entries import Noted, parse_timestamp
 from outlay.guard.lease import Terms
+from outlay.guard.policy import Standing
 from outlay.guard.reap import Census
 from outlay.guard.scopes import WHOLE, Scope, lab_of
 from outlay.guard.stale import why_stale
-from outlay.guard.standing import Standing
 from outlay.units import Money, Rate
 
 

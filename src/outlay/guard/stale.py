@@ -11,6 +11,11 @@ from outlay.guard.entries import parse_timestamp
 OLD_NS = 24 * 3600 * 10**9
 
 
+def this_process() -> str:
+    """Return the host and the number of this process, as a hold names who opened it."""
+    return f"{os.uname().nodename}:{os.getpid()}"
+
+
 def opener_gone(hold: Hold) -> bool:
     """Return whether the process that opened a hold is known to have ended."""
     host, _, pid = hold.by.rpartition(":")

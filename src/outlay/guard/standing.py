@@ -2,28 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from outlay.errors import Finding
 from outlay.guard.books import Books
-from outlay.guard.policy import Ceilings
+from outlay.guard.policy import Ceilings, Standing, standings_of
 from outlay.guard.scopes import WHOLE, Scope
-from outlay.units import Money
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """How one scope stands: its limit, what was spent and what is set aside."""
-
-    scope: Scope
-    limit: Money
-    captured: Money
-    held: Money
-
-    @property
-    def remaining(self) -> Money:
-        """What is left; negative once more was spent than the limit allows."""
-        return self.limit - self.captured - self.held
 
 
 def standings(books: Books, ceilings: Ceilings, *, day: str) -> tuple[Standing, ...]:
@@ -36,16 +18,7 @@ def standings(books: Books, ceilings: Ceilings, *, day: str) -> tuple[Standing, 
         Scope("day", day),
         Scope("month", day[:7]),
     )
-    return tuple(
-        Standing(
-            scope=scope,
-            limit=limit,
-            captured=Money(books.captured(scope), limit.currency),
-            held=Money(books.held(scope), limit.currency),
-        )
-        for scope in scopes
-        if (limit := ceilings.of(scope)) is not None
-    )
+    return standings_of(books, ceilings, scopes)
 
 
 def doubts(books: Books, source: str) -> tuple[Finding, ...]:

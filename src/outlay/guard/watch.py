@@ -20,6 +20,7 @@ from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.processes import MARK_VARIABLE
 from outlay.guard.rentals import Tenancy
+from outlay.guard.stale import this_process
 from outlay.units import Duration
 
 POLL = Duration(30 * 10**9)
@@ -69,7 +70,7 @@ def watch(log_path: Path, hold_id: str, poll: Duration) -> None:
     """Watch a rental to its end; what goes wrong is said, and tried again."""
     guard = BudgetGuard.of_log(log_path)
     place = Tenancy(guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say)
-    place.note("watched", watcher=f"{os.uname().nodename}:{os.getpid()}")
+    place.note("watched", watcher=this_process())
     watching = Watch(place, poll)
     while True:
         try:
