@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from guard_helpers import wait_until
+from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import Terms
@@ -132,6 +133,49 @@ def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
     assert "longest time of 3.0s" in outcome.stopped_because
     assert [line.split(" ")[0] for line in said if "time or money used" in line] == ["50"]
     assert outcome.actual <= short.cost(3 * 10**9) + short.overshoot()
+
+
+TELLS_ITS_NUMBER = (
+    "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); signal.pause()"
+)
+
+
+class BreaksOnce:
+    """The clocks of this machine, until a file is written."""
+
+    def __init__(self, written: Path) -> None:
+        self._written = written
+
+    def wall_ns(self) -> int:
+        return SYSTEM.wall_ns()
+
+    def sleep(self, seconds: float) -> None:
+        SYSTEM.sleep(seconds)
+
+    def monotonic_ns(self) -> int:
+        if self._written.exists() and self._written.read_text():
+            raise RuntimeError("a bug")
+        return SYSTEM.monotonic_ns()
+
+
+def test_when_the_supervisor_fails_the_command_ends_and_the_hold_stays(
+    guard: BudgetGuard, tmp_path: Path
+) -> None:
+    told = tmp_path / "pid"
+    supervisor = Supervisor(guard, "lab02-x", terms("60s"), clock=BreaksOnce(told))
+    with pytest.raises(RuntimeError, match="a bug"):
+        supervisor.run(python(TELLS_ITS_NUMBER, str(told)), ENVIRON)
+    assert not alive(int(told.read_text()))
+    assert [hold.op_label for hold in guard.holds()] == ["lab02-x"]
+
+
+def test_a_command_goes_on_when_nobody_listens_any_more(guard: BudgetGuard) -> None:
+    def gone(_: str) -> None:
+        raise BrokenPipeError
+
+    command = python("import sys; sys.exit(7)")
+    assert Supervisor(guard, "lab02-x", terms(), say=gone).run(command, ENVIRON).exit_code == 7
+    assert guard.holds() == ()
 
 
 def test_nothing_starts_without_room_for_the_first_slice(tmp_path: Path) -> None:

@@ -81,6 +81,10 @@ class Lease:
         if more:
             self.hold = self._guard.extend(self.hold, more)
 
+    def room(self) -> Money:
+        """Return what the hold could grow to."""
+        return self._guard.room_of(self.hold)
+
     def settle(self, actual: Money) -> None:
         """Record what it cost, if it is ours to record."""
         if self.owned:

@@ -18,6 +18,7 @@ from types import FrameType
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.keeping import Keeping
 from outlay.guard.lease import Terms, warnings
 from outlay.guard.leasing import Lease
 from outlay.guard.processes import MARK_VARIABLE, anything_left, signal_all
@@ -83,7 +84,7 @@ class Supervisor:
         self._lab = lab
         self._terms = terms
         self._clock = clock
-        self._say = say
+        self._listener = say
         self._signal: int | None = None
         self._stopping = ""
         self._kill_ns: int | None = None
@@ -99,22 +100,29 @@ class Supervisor:
             CommandNotStarted: There is no such program.
         """
         self._lease = Lease.open(self._guard, self._label, self._terms, environ, lab=self._lab)
-        self._longest_ns = self._terms.longest_ns(self._guard.room_of(self._lease.hold))
+        self._longest_ns = self._terms.longest_ns(self._lease.room())
         self._say_terms()
         self._mark = secrets.token_hex(8)
         with self._signals_forwarded():
-            self._keeper = self._start_keeper()
+            self._keeper = Keeping(self._mark, self._terms.notice.ns)
             self._start_ns = self._clock.monotonic_ns()
             self._child = self._start(command, environ)
-            self._tell(f"group {self._child.pid}")
+            self._keeper.follow(self._child.pid)
             self._promise()
             try:
                 self._watch()
                 self._end_what_is_left()
-            finally:
-                elapsed_ns = self._elapsed_ns()
-                self._dismiss_keeper()
+            except BaseException:
+                self._keeper.fall_silent()  # it ends the command, for which nobody would pay
+                self._child.wait()
+                raise
+            elapsed_ns = self._elapsed_ns()
+            self._keeper.dismiss()
         return self._record(elapsed_ns)
+
+    def _say(self, text: str) -> None:
+        with suppress(OSError):  # whoever listened is gone; the command does not depend on it
+            self._listener(text)
 
     def _say_terms(self) -> None:
         terms, hold = self._terms, self._lease.hold
@@ -132,7 +140,7 @@ class Supervisor:
             marks = {MARK_VARIABLE: self._mark, **self._lease.environ()}
             return subprocess.Popen(command, stdin=stdin, env={**environ, **marks}, process_group=0)
         except (OSError, ValueError) as error:
-            self._dismiss_keeper()
+            self._keeper.dismiss()
             problem = getattr(error, "strerror", None) or str(error)
             self._lease.void(f"not started: {problem}")
             raise CommandNotStarted(command[0], problem) from error
@@ -150,7 +158,7 @@ class Supervisor:
             now_ns = self._elapsed_ns()
             self._warn(now_ns)
             self._pay(now_ns)
-            self._keep_keeper()
+            self._keeper.replace_if_dead()
 
     def _warn(self, now_ns: int) -> None:
         for percent in warnings(self._longest_ns, self._seen_ns, now_ns):
@@ -188,13 +196,20 @@ class Supervisor:
             self._no_more = ""
             self._promise()
 
+    def _promise(self) -> None:
+        """Tell the keeper up to when the command may run without our speaking again."""
+        stop_ns = self._terms.stop_ns(self._lease.hold.amount)
+        if stop_ns is not None:
+            # A second, so that it is the supervisor who stops the command when both are well.
+            self._keeper.promise(self._start_ns + stop_ns + 10**9)
+
     def _begin_stopping(self, now_ns: int, reason: str, number: int) -> None:
         self._stopping = reason
         self._kill_ns = now_ns + self._terms.notice.ns
         if reason:
             self._say(f"ending it ({reason}); it is killed in {self._terms.notice}")
         signal_all(number, self._child.pid, self._mark)
-        self._tell(f"until {self._start_ns + self._kill_ns}")
+        self._keeper.promise(self._start_ns + self._kill_ns)
 
     def _end_what_is_left(self) -> None:
         """End what the command left running behind itself; nobody pays for it any more."""
@@ -246,37 +261,3 @@ class Supervisor:
             hold=self._lease.hold.id,
             recorded=recorded,
         )
-
-    # -- the keeper -------------------------------------------------------------------------
-
-    def _start_keeper(self) -> subprocess.Popen[str]:
-        """Start it in a session of its own, which what ends ours does not reach."""
-        notice = str(self._terms.notice.ns)
-        command = [sys.executable, "-m", "outlay.guard.keeper", self._mark, notice]
-        return subprocess.Popen(command, stdin=subprocess.PIPE, text=True, start_new_session=True)
-
-    def _tell(self, line: str) -> None:
-        assert self._keeper.stdin is not None
-        with suppress(BrokenPipeError):  # a keeper that died is replaced at the next tick
-            self._keeper.stdin.write(line + "\n")
-            self._keeper.stdin.flush()
-
-    def _promise(self) -> None:
-        """Tell the keeper up to when the command may run without our speaking again."""
-        stop_ns = self._terms.stop_ns(self._lease.hold.amount)
-        if stop_ns is not None:
-            # A second, so that it is the supervisor who stops the command when both are well.
-            self._tell(f"until {self._start_ns + stop_ns + 10**9}")
-
-    def _keep_keeper(self) -> None:
-        if self._keeper.poll() is not None:
-            self._keeper = self._start_keeper()
-            self._tell(f"group {self._child.pid}")
-            self._promise()
-
-    def _dismiss_keeper(self) -> None:
-        self._tell("done")
-        assert self._keeper.stdin is not None
-        with suppress(BrokenPipeError):
-            self._keeper.stdin.close()
-        self._keeper.wait()
