@@ -111,12 +111,19 @@ class TestTheGate:
         gate = gate_of(guard, clock)
         clock.advance(40 * SECOND)
         gate.change_rate(Rate.parse("7200 USD/h"))
+        # 40 at one dollar, then twice as much for 100 + 20 seconds.
+        assert guard.held == 280.0
         clock.advance(10 * SECOND)
-        gate.tend()
-        # 40 at one dollar, then twice as much for 10 + 100 + 20 seconds.
-        assert guard.held == 300.0
         gate.finish("completed")
         assert guard.total_spent == 60.0
+
+    def test_a_price_that_the_hold_cannot_pay_is_held_for_at_once(
+        self, guard: BudgetGuard, clock: ManualClock
+    ) -> None:
+        gate = gate_of(guard, clock)
+        gate.change_rate(Rate.parse("25200 USD/h"))
+        assert gate.before_step(tokens=0, samples=0) is None
+        assert guard.held == 840.0
 
     def test_what_runs_below_a_hold_extends_it_and_leaves_it_to_its_opener(
         self, guard: BudgetGuard, clock: ManualClock
@@ -242,6 +249,17 @@ class TestARun:
         words = [sys.executable, "-c", script, str(tmp_path / "run"), str(guard.log_path)]
         assert subprocess.run(words, check=False).returncode == -signal.SIGKILL
         assert guard.held == 360.0
+
+    def test_a_higher_price_is_extended_for_sooner(
+        self, guard: BudgetGuard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        hold = guard.authorize("trial-7", 500)  # minutes at the first price, seconds at the next
+        monkeypatch.setenv(HOLD_VARIABLE, f"{hold.id}@{guard.log_path}")
+        guarding = self.guarding(guard)
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guarding) as run:
+            run.set_price("720000 USD/h")
+            assert guard.held == 500.0
+            wait_until(lambda: guard.held > 500.0, what="an extension")
 
     def test_the_hold_is_extended_beside_the_training_and_a_locked_log_stops_no_step(
         self, tmp_path: Path

@@ -116,6 +116,7 @@ class GuardGate:
         self._why = ""
         self._tell: Callable[[str], None] = lambda _: None
         self._over = threading.Event()
+        self._awake = threading.Event()
         self._repriced = threading.Lock()
         self._thread = threading.Thread(target=self._tend, name="outlay-guard", daemon=True)
         self._plan_stop()
@@ -130,7 +131,7 @@ class GuardGate:
 
     def abandon(self, reason: str) -> None:
         """Release the hold: nothing was trained."""
-        self._over.set()
+        self._stop_tending()
         self._lease.void(reason)
 
     def before_step(self, *, tokens: int, samples: int) -> str | None:
@@ -152,7 +153,7 @@ class GuardGate:
     def finish(self, status: EndStatus) -> None:
         """Record what it cost; a log that can't take it leaves the hold open, and says so."""
         del status
-        self._over.set()
+        self._stop_tending()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
         actual = self._spent()
@@ -164,20 +165,29 @@ class GuardGate:
             self._tell(f"guard: {actual} {'recorded' if self._lease.owned else 'spent'}")
 
     def change_rate(self, rate: Rate) -> None:
-        """Count at another rate from now on."""
+        """Count at another rate from now on; what is held may have to grow at once."""
         with self._repriced:
             self._before = self._spent()
             self._since_ns = self._clock.monotonic_ns()
             self._terms = replace(self._terms, rate=rate)
             self._lease.terms = self._terms
             self._plan_stop()
+            self.tend()
+        self._awake.set()
 
     # -- beside the training ----------------------------------------------------------------
 
     def _tend(self) -> None:
-        while not self._over.wait(self._pause_s()):
-            with self._repriced:
-                self.tend()
+        while not self._over.is_set():
+            self._awake.wait(self._pause_s())
+            self._awake.clear()
+            if not self._over.is_set():
+                with self._repriced:
+                    self.tend()
+
+    def _stop_tending(self) -> None:
+        self._over.set()
+        self._awake.set()
 
     def tend(self) -> None:
         """Extend the hold if that is due; what goes wrong is tried again, and remembered."""
