@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -44,7 +47,7 @@ def test_an_id_that_is_not_there_is_garbled(id_from: str, output: str) -> None:
         parse_id(id_from, output)
 
 
-@pytest.mark.parametrize("id_from", ["xml:/id", "json:id", "json:.a b"])
+@pytest.mark.parametrize("id_from", ["xml:/id", "json:id", "json:.a b", "regex:pod-("])
 def test_a_place_that_makes_no_sense_is_an_error_of_the_user(id_from: str) -> None:
     with pytest.raises(InvalidValue):
         parse_id(id_from, '{"id": "abc"}')
@@ -126,6 +129,18 @@ def test_a_command_reads_what_it_is_given_and_no_shell_comes_between() -> None:
 
 def test_a_command_that_does_not_exist_is_a_problem_and_no_exception() -> None:
     assert "No such file" in call(("/no/such/tool",), {}).problem
+
+
+def test_a_zero_byte_in_a_command_is_a_problem_and_no_exception() -> None:
+    assert "null byte" in call((sys.executable, "{id}"), {}, places={"id": "\0"}).problem
+
+
+def test_a_command_that_hangs_is_left_even_if_a_child_holds_its_output(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    leaves = ("sh", "-c", "setsid sleep 600 & echo $! > $TOLD; sleep 600")
+    reply = call(leaves, {**os.environ, "TOLD": str(told)}, timeout_s=5.0)
+    assert (reply.finished, "did not answer" in reply.problem) == (False, True)
+    os.kill(int(told.read_text()), signal.SIGKILL)  # raises if it were not there any more
 
 
 def test_what_a_failing_command_prints_is_not_repeated() -> None:

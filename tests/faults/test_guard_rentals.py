@@ -161,6 +161,39 @@ class TestOrdering:
         assert hold.resource == "pod-1"
         assert guard.held == 20.0
 
+    def test_a_creation_that_failed_is_not_believed_while_the_list_says_nothing(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        def list_breaks(_: Hold) -> None:
+            vendor.behave("list", "fail")
+
+        vendor.behave("create", "fail-but-did")
+        with pytest.raises(RentalUnknown, match="IT MAY BE RUNNING"):
+            rent(guard, order(vendor), ENVIRON, start_watcher=list_breaks, clock=clock)
+        assert guard.held == 20.0
+
+    def test_an_id_that_the_log_does_not_take_is_told_all_the_same(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        def log_breaks(_: Hold) -> None:
+            spoil(guard)
+
+        said: list[str] = []
+        hold = rent(
+            guard, order(vendor), ENVIRON, start_watcher=log_breaks, clock=clock, say=said.append
+        )
+        assert hold.resource == "pod-1"
+        assert "could not be written down" in said[-1]
+
+    @pytest.mark.parametrize("id_from", ["xml:/id", "json:id", "regex:("])
+    def test_an_id_that_could_not_be_read_is_refused_before_money_is_held(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock, id_from: str
+    ) -> None:
+        wanted = order(vendor, vendor=vendor_with_id_from(vendor, id_from))
+        with pytest.raises(InvalidValue):
+            rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
+        assert (guard.committed, vendor.running()) == (0.0, [])
+
     def test_a_creation_that_hangs_is_unknown_loud_and_still_counted(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
@@ -191,6 +224,7 @@ class TestOrdering:
             {"create": ("make", "a-pod")},
             {"rate": Rate.parse("0 USD/h")},
             {"limit": Money.parse("0.05 USD")},
+            {"most": Duration(0)},
             {"create": ("make", "{name}", "$NOT_SET_ANYWHERE")},
         ],
     )
@@ -200,6 +234,13 @@ class TestOrdering:
         with pytest.raises(InvalidValue):
             rented(guard, vendor, clock, **changes)
         assert guard.committed == 0.0
+
+
+def spoil(guard: BudgetGuard) -> bytes:
+    """Make the log unusable; return what it was."""
+    sound = guard.log_path.read_bytes()
+    guard.log_path.write_bytes(sound + b"nonsense\n")
+    return sound
 
 
 def vendor_with_id_from(vendor: StandIn, id_from: str) -> Vendor:
@@ -257,6 +298,37 @@ class TestTheDeadline:
         while watch.round():
             pass
         assert guard.held == 0.0
+
+    def test_a_log_that_cannot_be_used_keeps_nothing_alive(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        watch = watching(guard, rented(guard, vendor, clock), clock)
+        clock.advance(10 * HOUR)
+        sound = spoil(guard)
+        assert watch.round()
+        assert vendor.running() == []
+        guard.log_path.write_bytes(sound)
+        while watch.round():
+            pass
+        assert guard.total_spent == 20.0
+
+    def test_what_is_not_listed_yet_and_refused_to_end_is_not_called_gone(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        vendor.behave("create", "late:50")
+        hold = rented(guard, vendor, clock)
+        vendor.behave("terminate", "fail")
+        assert not Reaper(guard, ENVIRON, clock=clock).end(hold, rounds=4)
+        assert guard.held == 20.0
+
+    def test_a_clock_before_the_order_makes_nothing_free(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        clock.advance(HOUR)
+        clock.step_wall(-2 * HOUR)
+        assert Reaper(guard, ENVIRON, clock=clock).end(hold)
+        assert guard.total_spent == 20.0
 
     def test_a_thing_that_goes_late_is_settled_late(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
@@ -384,6 +456,22 @@ class TestReaping:
         assert census.rows == ()
         assert "its list says nothing" in str(census.findings[0])
 
+    def test_a_vendor_whose_key_is_not_set_hides_no_other(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        rented(guard, vendor, clock)
+        other = Vendor(name="other", list=("list", "$NOT_SET_ANYWHERE"), terminate=())
+        census = Reaper(guard, ENVIRON, extra=(other,), clock=clock).census()
+        assert [row.id for row in census.rows] == ["pod-1"]
+        (finding,) = census.findings
+        assert (finding.source, "$NOT_SET_ANYWHERE" in finding.message) == ("other", True)
+
+    def test_a_rental_that_was_extended_is_shown_with_what_it_holds_now(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = guard.extend(rented(guard, vendor, clock), 1)
+        assert guard.log.books().rentals[hold.id] == hold
+
 
 class TestTheWatcher:
     """Real processes and real time."""
@@ -481,5 +569,11 @@ def test_the_watcher_says_when_it_fails_to_start(
 ) -> None:
     hold = guard.authorize("a", 1)
     monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(OSError, match="watcher failed"):
+        start_watcher(guard.log_path, hold, ENVIRON, Duration.parse("1s"))
+
+
+def test_a_watcher_that_finds_no_rental_fails_to_start(guard: BudgetGuard) -> None:
+    hold = guard.authorize("pays for nothing rented", 1)
     with pytest.raises(OSError, match="watcher failed"):
         start_watcher(guard.log_path, hold, ENVIRON, Duration.parse("1s"))

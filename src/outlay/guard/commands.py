@@ -85,14 +85,15 @@ def call(
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
             env=dict(environ), start_new_session=True,
         )  # fmt: skip
-    except OSError as error:
-        return Reply("", f"{argv[0]}: {error.strerror}")
+    except (OSError, ValueError) as error:  # no such program; a zero byte in an argument
+        return Reply("", f"{argv[0]}: {getattr(error, 'strerror', None) or error}")
     try:
         output, _ = process.communicate(given.encode(), timeout_s)
     except subprocess.TimeoutExpired:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        with process:  # not read to its end: what left the group may hold the pipe for ever
+            pass
         return Reply("", f"{argv[0]} did not answer within {timeout_s:g} s", finished=False)
     problem = f"{argv[0]} exited with {process.returncode}" if process.returncode else ""
     return Reply(output.decode(errors="replace"), problem)

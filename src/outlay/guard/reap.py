@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding
+from outlay.errors import Finding, OutlayError
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.rentals import Tenancy, ask_list
-from outlay.guard.vendors import Garbled, Listed
+from outlay.guard.vendors import Listed
 
 State = Literal["running", "overdue", "gone", "lost", "not listed", "ended but listed", "stranger"]
 
@@ -76,7 +76,7 @@ class Reaper:
         for vendor in vendors.values():
             try:
                 listed = ask_list(vendor, self._environ)
-            except Garbled as error:
+            except OutlayError as error:  # garbled, or a variable of this vendor's is not set
                 message = f"its list says nothing: {error}"
                 findings.append(Finding(source=vendor.name, message=message))
                 continue

@@ -8,7 +8,7 @@ and by a person, with the same result.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -37,12 +37,12 @@ class Sightings:
     Attributes:
         ever: Whether a listing ever showed it.
         absent: In how many readable listings in a row it was missing.
-        asked: How often the vendor was told to end it.
+        accepted: Whether the vendor ever took the order to end it.
     """
 
     ever: bool = False
     absent: int = 0
-    asked: int = 0
+    accepted: bool = False
 
     def saw(self, *, present: bool) -> None:
         """Take note of one readable listing."""
@@ -64,7 +64,7 @@ def next_action(
     """
     if not known_id:
         return "lost" if overdue or age_ns > LATE_NS else "wait"
-    may_be_gone = sightings.ever or sightings.asked > 0 or age_ns > LATE_NS
+    may_be_gone = sightings.ever or sightings.accepted or age_ns > LATE_NS
     if readable and sightings.absent >= CONFIRMATIONS and may_be_gone:
         return "gone"
     missing = readable and sightings.absent > 0 and may_be_gone
@@ -133,8 +133,14 @@ class Tenancy:
         return deadline - started - self.age_ns
 
     def cost(self) -> Money:
-        """What it has cost by now, estimated from the time since it was ordered."""
-        return Terms(rate=Rate.parse(self.rental.rate)).cost(max(0, self.age_ns))
+        """What it has cost by now, estimated from the time since it was ordered.
+
+        A clock that stands before the order tells nothing: it may have cost all that is held.
+        """
+        age_ns = self.age_ns
+        if age_ns < 0:
+            return self.hold.amount
+        return Terms(rate=Rate.parse(self.rental.rate)).cost(age_ns)
 
     def look(self) -> bool:
         """Look it up at the vendor, by id or by name; return whether the listing was readable."""
@@ -150,8 +156,13 @@ class Tenancy:
         """Take note of a readable listing."""
         found = next((x for x in listed if self.is_this(x)), None)
         if found is not None and not self.hold.resource:
-            self.note("created", resource=found.id, how="found by its name")
+            self.take_id(found.id, how="found by its name")
         self.sightings.saw(present=found is not None)
+
+    def take_id(self, resource: str, **detail: str) -> None:
+        """Keep its id, by which it can be ended even while the log takes nothing."""
+        self.hold = replace(self.hold, resource=resource)
+        self.note_if_possible("created", resource=resource, **detail)
 
     def is_this(self, listed: Listed) -> bool:
         """Return whether something listed is what this rental pays for."""
@@ -173,25 +184,33 @@ class Tenancy:
             self._settle()
         elif action == "lost" and self.hold.state != "unknown":
             self.say(f"{self.rental.name}: no id is known and the vendor lists no such name")
-            self.note("unknown")
+            self.note_if_possible("unknown")
         return action
 
     def note(self, event: str, **detail: str) -> None:
         """Write down what happened to it, and keep our own copy of the hold in step."""
         self.guard.note(event, hold=self.hold, detail=detail)
-        self.hold = self.guard.log.books().rentals[self.hold.id]
+        self.hold = self.guard.log.books().rentals.get(self.hold.id, self.hold)
+
+    def note_if_possible(self, event: str, **detail: str) -> None:
+        """Write down what happened; a log that can't take it keeps nothing alive that bills."""
+        try:
+            self.note(event, **detail)
+        except OutlayError as error:
+            self.say(f"{self.rental.name}: {event}, which could not be written down: {error}")
 
     def _terminate(self) -> None:
-        if self.sightings.asked == 0:
-            self.note("terminating", at=utc_text(self.clock.wall_ns()))
         vendor = self.rental.vendor
         reply: Reply = call(
             vendor.terminate, self.environ, stdin=vendor.stdin,
             places={"id": self.hold.resource}, timeout_s=self.timeout_s,
         )  # fmt: skip
-        self.sightings.asked += 1
         if reply.problem:
             self.say(f"{self.rental.name}: termination: {reply.problem}; trying again")
+        else:
+            self.sightings.accepted = True
+        if self.hold.state != "terminating":
+            self.note_if_possible("terminating", at=utc_text(self.clock.wall_ns()))
 
     def _settle(self) -> None:
         """It is gone: write down the proof, then what it cost."""
@@ -201,7 +220,8 @@ class Tenancy:
         try:
             self.guard.record_actual(self.hold.op_label, cost, hold=self.hold, basis="estimated")
         except HoldResolved:  # the watcher and a person saw it at the same time
-            self.say(f"{self.rental.name}: {proof}; settled already")
+            rest = "if it ran on after that, add the rest with `outlay guard correct`"
+            self.say(f"{self.rental.name}: {proof}; settled already; {rest}")
             return
         self.say(f"{self.rental.name}: {proof}; about {cost}")
         try:

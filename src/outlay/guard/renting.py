@@ -17,8 +17,8 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.commands import Reply, call, filled
 from outlay.guard.entries import Rental, Vendor, timestamp
 from outlay.guard.lease import Terms
-from outlay.guard.rentals import Tenancy, ask_list
-from outlay.guard.vendors import Garbled, parse_id
+from outlay.guard.rentals import CONFIRMATIONS, Tenancy, ask_list
+from outlay.guard.vendors import Garbled, check_id_from, parse_id
 from outlay.units import Duration, Money, Rate
 
 MARGIN = Duration(120 * 10**9)
@@ -60,12 +60,14 @@ class Order:
         """Return how long it may live before it is told to end.
 
         Raises:
-            InvalidValue: The limit does not even pay for ending it.
+            InvalidValue: The limit does not even pay for ending it, or it may not live at all.
         """
         paid_ns = Terms(rate=self.rate).paid_ns(self.limit)
         if paid_ns is None:
             raise InvalidValue("rate", str(self.rate), "a rate above zero")
         life_ns = paid_ns - self.margin.ns
+        if self.most is not None and self.most.ns <= 0:
+            raise InvalidValue("max-hours", str(self.most), "a duration above zero, such as 3h")
         if life_ns <= 0:
             expected = (
                 f"more than {Terms(rate=self.rate).cost(self.margin.ns)}, {self.margin} of it"
@@ -96,7 +98,7 @@ class RentalUnknown(OutlayError):
 
     def __init__(self, hold: Hold, name: str, problem: str) -> None:
         super().__init__(
-            f"{problem}, and the vendor does not list {name}. IT MAY BE RUNNING. "
+            f"{problem}, and the vendor's list does not show {name}. IT MAY BE RUNNING. "
             f"Its {hold.amount} stay held. Look at the vendor's console for that name, and "
             f"`outlay guard reap` will look again; if it never was, "
             f"`outlay guard void {hold.id} --reason ...`."
@@ -150,6 +152,7 @@ def _check(order: Order, environ: Mapping[str, str]) -> None:
     if not any("{id}" in word for word in order.vendor.terminate):
         raise InvalidValue("terminate", " ".join(order.vendor.terminate), "{id} in it")
     order.lifetime_ns()
+    check_id_from(order.vendor.id_from)
     for text in (*order.create, *order.vendor.list, *order.vendor.terminate, order.vendor.stdin):
         filled(text, environ, {})
 
@@ -171,7 +174,7 @@ def _write_down(place: Tenancy, order: Order, reply: Reply) -> None:
     problem = reply.problem
     if not problem:
         try:
-            place.note("created", resource=parse_id(order.vendor.id_from, reply.output))
+            place.take_id(parse_id(order.vendor.id_from, reply.output))
         except Garbled as error:
             problem = str(error)
         else:
@@ -179,10 +182,11 @@ def _write_down(place: Tenancy, order: Order, reply: Reply) -> None:
     if _found_by_name(place, order.settle):
         place.say(f"{place.rental.name}: {problem}; found by its name as {place.hold.resource}")
         return
-    if reply.problem and reply.finished:
+    seen_not_to_be = place.sightings.absent >= CONFIRMATIONS
+    if reply.problem and reply.finished and seen_not_to_be:
         place.guard.void(place.hold, f"creation failed: {problem}; the vendor lists no such name")
         raise CreationFailed(place.rental.name, problem)
-    place.note("unknown", problem=problem)
+    place.note_if_possible("unknown", problem=problem)
     raise RentalUnknown(place.hold, place.rental.name, problem)
 
 

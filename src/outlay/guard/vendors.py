@@ -71,6 +71,24 @@ def preset(name: str) -> Vendor:
     return PRESETS[name]
 
 
+def check_id_from(id_from: str) -> None:
+    """Refuse a place for the id that makes no sense, whatever creation prints.
+
+    Raises:
+        InvalidValue: It is neither a path nor a pattern.
+    """
+    how, _, where = id_from.partition(":")
+    if how == "regex":
+        try:
+            re.compile(where)
+        except re.error as error:
+            raise InvalidValue("id-from", id_from, f"a pattern after regex: ({error})") from None
+    elif how == "json":
+        _steps(where)
+    else:
+        raise InvalidValue("id-from", id_from, "json:.path.to[0].id or regex:pattern")
+
+
 def parse_id(id_from: str, output: str) -> str:
     """Return the id that the output of a creation shows.
 
@@ -78,14 +96,13 @@ def parse_id(id_from: str, output: str) -> str:
         Garbled: It is not where it should be.
         InvalidValue: ``id_from`` itself makes no sense.
     """
+    check_id_from(id_from)
     how, _, where = id_from.partition(":")
     if how == "regex":
         match = re.search(where, output)
         found: object = match[1] if match and match.re.groups else match and match[0]
-    elif how == "json":
-        found = _at(_json(output), where)
     else:
-        raise InvalidValue("id-from", id_from, "json:.path.to[0].id or regex:pattern")
+        found = _at(_json(output), where)
     if isinstance(found, bool) or not isinstance(found, str | int) or not str(found).strip():
         raise Garbled(f"no id at {id_from} in what creation printed")
     return str(found).strip()
@@ -126,11 +143,16 @@ def _json(output: str) -> object:
         raise Garbled(f"the answer is no JSON ({error})") from None
 
 
+def _steps(path: str) -> list[re.Match[str]]:
+    steps = list(_STEP.finditer(path))
+    if "".join(step[0] for step in steps) != path:
+        raise InvalidValue("path", path, "keys and indices such as .data.ids[0]")
+    return steps
+
+
 def _at(value: object, path: str) -> object:
     """Return what stands at ``.a.b[0]``; the empty path is the value itself."""
-    if "".join(match[0] for match in _STEP.finditer(path)) != path:
-        raise InvalidValue("path", path, "keys and indices such as .data.ids[0]")
-    for match in _STEP.finditer(path):
+    for match in _steps(path):
         key, index = match[1], match[2]
         if key is not None and isinstance(value, dict) and key in value:
             value = value[key]

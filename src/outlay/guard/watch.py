@@ -18,6 +18,7 @@ from outlay.clock import SYSTEM, utc_text
 from outlay.errors import OutlayError
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.errors import HoldResolved
 from outlay.guard.processes import MARK_VARIABLE
 from outlay.guard.rentals import Tenancy
 from outlay.guard.stale import this_process
@@ -53,10 +54,12 @@ class Watch:
     def round(self) -> bool:
         """Look and act once; return whether there is anything left to watch."""
         place = self._place
-        books = place.guard.log.books()
-        if place.hold.id in books.resolved:
+        try:
+            place.hold = place.guard.log.books().hold(place.hold.id)
+        except HoldResolved:
             return False
-        place.hold = books.open[place.hold.id]
+        except OutlayError as error:  # what is rented bills on, whatever became of the log
+            place.say(str(error))
         readable = place.look()
         return place.act(overdue=place.left_ns <= 0, readable=readable) != "gone"
 
@@ -66,11 +69,9 @@ class Watch:
         return max(0.05, min(poll, until_due)) if until_due > 0 else min(poll, 15.0)
 
 
-def watch(log_path: Path, hold_id: str, poll: Duration) -> None:
+def watch(place: Tenancy, poll: Duration) -> None:
     """Watch a rental to its end; what goes wrong is said, and tried again."""
-    guard = BudgetGuard.of_log(log_path)
-    place = Tenancy(guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say)
-    place.note("watched", watcher=this_process())
+    place.note_if_possible("watched", watcher=this_process())
     watching = Watch(place, poll)
     while True:
         try:
@@ -87,11 +88,14 @@ def _say(text: str) -> None:
 
 
 def main() -> None:
-    """Leave the caller behind, then watch."""
+    """Find the rental, so that the caller hears if that fails; leave the caller; then watch."""
+    log_path, hold_id, poll_ns = sys.argv[1:]
+    guard = BudgetGuard.of_log(log_path)
+    place = Tenancy(guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say)
     if os.fork():
         os._exit(0)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    watch(Path(sys.argv[1]), sys.argv[2], Duration(int(sys.argv[3])))
+    watch(place, Duration(int(poll_ns)))
 
 
 if __name__ == "__main__":
