@@ -222,6 +222,17 @@ class TestFlights:
         assert said.code == 3
         assert "lab 03 has 0.00 USD of 0.00 USD left" in said.out
 
+    def test_a_lab_that_nobody_budgeted_has_nothing(self, plan: Path) -> None:
+        said = self.preflight(plan, *self.confirmations(), "--lab", "07")
+        assert said.code == 3
+        assert "lab 07 has 0.00 USD of 0.00 USD left" in said.out
+
+    def test_a_days_cap_that_would_refuse_the_launch_fails(self, tmp_path: Path) -> None:
+        assert outlay("init", tmp_path, "--ceiling", 5, "--lab", "02=5", "--day", 1).code == 0
+        said = self.preflight(tmp_path, *self.confirmations(), estimate="1.01")
+        assert said.code == 3
+        assert "has 1.00 USD of 1.00 USD left; the estimate is 1.01 USD" in said.out
+
     def test_too_little_headroom_fails(self, plan: Path) -> None:
         outlay("authorize", "x", "2.00", "--log", plan)
         said = self.preflight(plan, *self.confirmations(), estimate="2.10")

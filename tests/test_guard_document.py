@@ -148,6 +148,12 @@ def test_planning_writes_the_four_files_and_launches_nothing(
     assert names == {"vendor-survey.md", "budget.md", "pre-flight-checklist.md", "manifest.json"}
 
 
+def test_a_plan_with_a_cap_below_nothing_is_refused() -> None:
+    labs = {"02": Money.parse("6"), "03": Money(-1_000_000)}
+    with pytest.raises(InvalidValue, match="zero or more"):
+        Plan(ceiling=Money.parse("5"), labs=labs, buffer=Money.parse("0"))
+
+
 class TestTheChecklist:
     """Something that a tired person can do line by line."""
 

@@ -273,10 +273,14 @@ class BudgetGuard:
         """Return what a hold could grow to: what it has, and what its tightest scope has left."""
         return hold.amount + room(self._books(), self.ceilings, lab=hold.lab, day=hold.day)
 
-    def standings(self) -> tuple[Standing, ...]:
-        """Return how every scope that has a limit stands today, the whole first."""
+    def standings(self, *, lab: str | None = None) -> tuple[Standing, ...]:
+        """Return how every scope that has a limit stands today, the whole first.
+
+        Args:
+            lab: A lab to list even if it has no cap of its own and never spent anything.
+        """
         books = self._books()
-        return standings(books, self.ceilings, day=self._now().day(books))
+        return standings(books, self.ceilings, day=self._now().day(books), lab=lab)
 
     def verify(self) -> Verification:
         """Check the whole log."""

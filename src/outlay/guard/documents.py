@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import asdict
 
 from outlay.errors import InvalidValue, OutlayError
 from outlay.guard.ceilings import Manifest
@@ -77,13 +78,14 @@ class Plan:
     hardware_target: str = "to be filled in lab 02"
 
     def __post_init__(self) -> None:
+        currency = self.ceiling.currency
+        caps = {"day": self.day, "month": self.month, "buffer": self.buffer}
+        for name, cap in (*caps.items(), *(("lab", cap) for cap in self.labs.values())):
+            if cap is not None and (cap.currency != currency or cap.micros < 0):
+                raise InvalidValue(name, str(cap), f"an amount of zero or more in {currency}")
         if self.total > self.ceiling:
             seen = f"{self.total} in caps and buffer"
             raise InvalidValue("lab", seen, f"at most the ceiling of {self.ceiling}")
-        for name, cap in (("day", self.day), ("month", self.month)):
-            currency = self.ceiling.currency
-            if cap is not None and (cap.currency != currency or cap.micros < 0):
-                raise InvalidValue(name, str(cap), f"an amount of zero or more in {currency}")
 
     @property
     def total(self) -> Money:
@@ -99,6 +101,17 @@ class Plan:
     def cap(self) -> Money:
         """That lab's cap."""
         return self.labs.get(self.paying_lab, self.buffer)
+
+
+def alert_of(cap: Money) -> Money:
+    """Return at which spend the vendor is to warn of a cap."""
+    return Money(cap.micros * ALERT_PERCENT // 100, cap.currency)
+
+
+def needed_for(estimate: Money) -> Money:
+    """Return what has to remain before a launch: the estimate and its headroom, rounded up."""
+    hundredths = estimate.micros * (100 + HEADROOM_PERCENT)
+    return Money(-(-hundredths // 100), estimate.currency)
 
 
 class FilesExist(OutlayError):
@@ -147,10 +160,8 @@ def manifest_text(plan: Plan, spend_log_path: str = "spend.jsonl") -> str:
     )
     # Every documented key is written, empty ones too: a reader should see what is still open.
     # The caps on days and months are ours, and stand there when they were asked for.
-    names = Manifest.__struct_fields__
-    values = {name: getattr(manifest, name) for name in names}
-    builtins = {n: v for n, v in values.items() if n in names[:10] or v is not None}
-    encoded = msgspec.json.Encoder(decimal_format="number").encode(builtins)
+    stated = {key: value for key, value in asdict(manifest).items() if value is not None}
+    encoded = msgspec.json.Encoder(decimal_format="number").encode(stated)
     return msgspec.json.format(encoded, indent=2).decode() + "\n"
 
 
@@ -194,9 +205,9 @@ def _reasoning(plan: Plan) -> str:
     if e.cost > cap:
         room = f"MORE than the cap of {_amount(cap)}: shorten it or rent something cheaper"
     elif e.cost:
-        percent = ((cap - e.cost).micros * 2000 + e.cost.micros) // (2 * e.cost.micros)
+        permille = ((cap - e.cost).micros * 2000 + e.cost.micros) // (2 * e.cost.micros)
         room = (
-            f"the cap of {_amount(cap)} leaves {percent // 10}.{percent % 10} % "
+            f"the cap of {_amount(cap)} leaves {permille // 10}.{permille % 10} % "
             "for setup, container pulls and retries"
         )
     else:
@@ -213,8 +224,6 @@ def _reasoning(plan: Plan) -> str:
 def checklist_page(plan: Plan) -> str:
     """Return ``pre-flight-checklist.md``: one action a line, in the order to do them."""
     e, cap, lab = plan.estimate, plan.cap, plan.paying_lab
-    alert = Money(cap.micros * ALERT_PERCENT // 100, cap.currency)
-    needed = Money(e.cost.micros * (100 + HEADROOM_PERCENT) // 100, cap.currency)
     timer = Terms(rate=e.rate).cost(AUTO_TERMINATION.ns)
     label = f"lab{lab}-spinup" if lab != BUFFER else "spinup"
     timer_fits = "within" if timer <= cap else "MORE THAN"
@@ -224,11 +233,11 @@ Do the steps in order. Tick each one. If one fails: stop, nothing is lost yet.
 
 - [ ] 1. Run `outlay guard preflight --label {label} --estimate "{e.cost}"`.
          It checks by itself what it can, and asks for the rest.
-- [ ] 2. Budget: `outlay guard status` must show at least {_amount(needed)} remaining
+- [ ] 2. Budget: `outlay guard status` must show at least {_amount(needed_for(e.cost))} remaining
          (estimate {_amount(e.cost)} + {HEADROOM_PERCENT} %).
 - [ ] 3. Vendor console: is any other instance running? If yes, you forgot it: terminate it now.
 - [ ] 4. Instance type: is it {e.gpus} GPUs, each at most {_amount(e.price.per_hour)} an hour?
-- [ ] 5. Vendor console: set a budget alert at {_amount(alert)}
+- [ ] 5. Vendor console: set a budget alert at {_amount(alert_of(cap))}
          ({ALERT_PERCENT} % of lab {lab}'s cap of {_amount(cap)}).
 - [ ] 6. Vendor console: set auto-termination at {AUTO_TERMINATION}
          ({_amount(timer)}, {timer_fits} the cap). This comes on top of outlay's own deadline.

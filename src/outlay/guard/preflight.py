@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from outlay.clock import utc_text, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.documents import ALERT_PERCENT, AUTO_TERMINATION, HEADROOM_PERCENT
+from outlay.guard.documents import (
+    ALERT_PERCENT,
+    AUTO_TERMINATION,
+    HEADROOM_PERCENT,
+    alert_of,
+    needed_for,
+)
 from outlay.guard.entries import Noted, parse_timestamp
 from outlay.guard.lease import Terms
 from outlay.guard.policy import Standing
@@ -54,14 +60,16 @@ def preflight(
 ) -> tuple[Check, ...]:
     """Return every check, in the order of the checklist. Launches and writes nothing."""
     lab = lab_of(flight.label, flight.lab)
-    standings = {row.scope: row for row in guard.standings()}
+    standings = {row.scope: row for row in guard.standings(lab=lab)}
     lab_row = standings.get(Scope("lab", lab))
     cap = lab_row.limit if lab_row else standings[WHOLE].limit
+    paces = [row for row in standings.values() if row.scope.kind in ("day", "month")]
     return (
         _log(guard),
         _ceiling(guard),
         _headroom(standings[WHOLE], flight.estimate),
         _lab(lab, lab_row, flight.estimate),
+        *(_fits(row, flight.estimate) for row in paces),
         _stale(guard, now_ns),
         _others(census),
         _alert(lab, cap),
@@ -91,7 +99,7 @@ def _ceiling(guard: BudgetGuard) -> Check:
 
 
 def _headroom(whole: Standing, estimate: Money) -> Check:
-    needed = Money(-(-estimate.micros * (100 + HEADROOM_PERCENT) // 100), estimate.currency)
+    needed = needed_for(estimate)
     text = f"{whole.remaining} remaining; the estimate and {HEADROOM_PERCENT} % are {needed}"
     return Check(name="headroom", passed=whole.remaining >= needed, text=text)
 
@@ -99,8 +107,12 @@ def _headroom(whole: Standing, estimate: Money) -> Check:
 def _lab(lab: str, row: Standing | None, estimate: Money) -> Check:
     if row is None:
         return Check(name="lab", passed=True, text=f"lab {lab} has no cap of its own")
-    text = f"lab {lab} has {row.remaining} of {row.limit} left; the estimate is {estimate}"
-    return Check(name="lab", passed=row.remaining >= estimate, text=text)
+    return _fits(row, estimate)
+
+
+def _fits(row: Standing, estimate: Money) -> Check:
+    text = f"{row.scope} has {row.remaining} of {row.limit} left; the estimate is {estimate}"
+    return Check(name=row.scope.kind, passed=row.remaining >= estimate, text=text)
 
 
 def _stale(guard: BudgetGuard, now_ns: int) -> Check:
@@ -122,8 +134,8 @@ def _others(census: Census | None) -> Check:
 
 
 def _alert(lab: str, cap: Money) -> Check:
-    alert = Money(cap.micros * ALERT_PERCENT // 100, cap.currency)
-    text = f"the vendor's budget alert is set at {alert} ({ALERT_PERCENT} % of {cap}, lab {lab})"
+    share = f"{ALERT_PERCENT} % of {cap}, lab {lab}"
+    text = f"the vendor's budget alert is set at {alert_of(cap)} ({share})"
     return Check(name="alert", passed=None, text=text)
 
 

@@ -8,10 +8,13 @@ from outlay.guard.policy import Ceilings, Standing, standings_of
 from outlay.guard.scopes import WHOLE, Scope
 
 
-def standings(books: Books, ceilings: Ceilings, *, day: str) -> tuple[Standing, ...]:
-    """Return every scope that has a limit, the whole first."""
+def standings(
+    books: Books, ceilings: Ceilings, *, day: str, lab: str | None = None
+) -> tuple[Standing, ...]:
+    """Return every scope that has a limit, the whole first; ``lab`` is one even if unheard of."""
+    asked = () if lab is None else (lab,)
     spent_in = {scope.name for scope in books.balances if scope.kind == "lab"}
-    labs = sorted({*ceilings.labs, *spent_in})
+    labs = sorted({*ceilings.labs, *spent_in, *asked})
     scopes = (
         WHOLE,
         *(Scope("lab", lab) for lab in labs),
