@@ -12,7 +12,15 @@ import pytest
 from sqlalchemy import Engine, MetaData, func, insert, select, text
 
 from outlay.errors import InvalidValue
-from outlay.store import StoreTooNew, StoreUnavailable, migrations, open_store, outlay_home, schema
+from outlay.store import (
+    StoreTooNew,
+    StoreUnavailable,
+    migrations,
+    open_store,
+    outlay_home,
+    runs,
+    schema,
+)
 from outlay.store.engine import connect, writing
 from outlay.store.opening import store_url
 
@@ -92,6 +100,14 @@ def test_a_file_that_is_no_database_is_said_so(private_home: Path) -> None:
     (private_home / "outlay.db").write_text("these are not the books" * 100)
     with pytest.raises(StoreUnavailable, match=r"not a database.*OUTLAY_HOME"):
         open_store()
+
+
+def test_a_store_that_is_damaged_while_it_is_open_is_said_so(private_home: Path) -> None:
+    store = open_store()
+    for file in private_home.glob("outlay.db*"):
+        file.write_text("these are not the books" * 100)
+    with pytest.raises(StoreUnavailable, match=r"not a database.*OUTLAY_HOME"):
+        runs.list_runs(store)
 
 
 def test_a_home_that_is_a_file_is_said_so(tmp_path: Path) -> None:

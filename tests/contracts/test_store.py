@@ -151,5 +151,12 @@ def test_a_store_that_cannot_be_written_is_said_so(store: Engine) -> None:
         runs.register(store, [run_row()])
 
 
+def test_a_store_that_cannot_be_read_is_said_so(store: Engine) -> None:
+    with writing(store) as connection:
+        connection.exec_driver_sql("DROP TABLE runs")
+    with pytest.raises(StoreUnavailable, match="cannot use the store"):
+        runs.list_runs(store)
+
+
 def vars_of(row: RunRow) -> dict[str, object]:
     return {name: getattr(row, name) for name in RunRow.__slots__}

@@ -10,9 +10,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, NullPool, Table, create_engine, event
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    NullPool,
+    Table,
+    create_engine,
+    event,
+)
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
@@ -22,7 +31,7 @@ _SWITCH_WAIT_S = 0.01
 
 
 class StoreUnavailable(OutlayError):
-    """The store cannot be opened or written."""
+    """The store cannot be opened, read or written."""
 
     def __init__(self, url: URL, error: Exception) -> None:
         shown = url.render_as_string(hide_password=True)
@@ -39,14 +48,27 @@ def _reason(error: Exception) -> str:
 
 
 def connect(url: URL) -> Engine:
-    """Return an engine for the URL; touches nothing yet."""
+    """Return an engine for the URL; touches nothing yet.
+
+    Whoever uses it meets StoreUnavailable where the database is gone, locked, full or damaged.
+    """
     if url.get_backend_name() != "sqlite":
-        return create_engine(url)
-    # A connection per use: cheap with SQLite, and nothing open is carried across a fork.
-    engine = create_engine(url, poolclass=NullPool)
-    event.listen(engine, "connect", _prepare_sqlite)
-    event.listen(engine, "begin", _begin_sqlite)
+        engine = create_engine(url)
+    else:
+        # A connection per use: cheap with SQLite, and nothing open is carried across a fork.
+        engine = create_engine(url, poolclass=NullPool)
+        event.listen(engine, "connect", _prepare_sqlite)
+        event.listen(engine, "begin", _begin_sqlite)
+    event.listen(engine, "handle_error", _say_unavailable)
     return engine
+
+
+def _say_unavailable(context: ExceptionContext) -> None:
+    error = context.sqlalchemy_exception
+    # Other subclasses are mistakes in a query of ours, and stay what they are.
+    if error is not None and type(error) in (DatabaseError, OperationalError):
+        assert context.engine is not None
+        raise StoreUnavailable(context.engine.url, error) from error
 
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
@@ -92,11 +114,8 @@ def writing(engine: Engine) -> Iterator[Connection]:
     Raises:
         StoreUnavailable: The disk is full, or another process kept the store locked for too long.
     """
-    try:
-        with engine.execution_options(outlay_writes=True).begin() as connection:
-            yield connection
-    except OperationalError as error:
-        raise StoreUnavailable(engine.url, error) from error
+    with engine.execution_options(outlay_writes=True).begin() as connection:
+        yield connection
 
 
 def upsert(

@@ -1,12 +1,11 @@
 """Bringing a store's tables forward, one version at a time; never back.
 
-Each migration runs in one transaction under the database's write lock, so that of two processes
-that open a store at once one migrates and the other finds it done.
+All that is due runs in one transaction. SQLite's write lock is held through it, so that of two
+processes that open a store at once one migrates and the other finds it done.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlalchemy import Connection, Engine, Table, func, insert, inspect, select
@@ -37,12 +36,10 @@ class Migration:
     Attributes:
         version: What the store is at afterwards.
         creates: Tables that are new in it.
-        changes: Anything else it does.
     """
 
     version: int
-    creates: tuple[Table, ...] = ()
-    changes: Callable[[Connection], None] | None = None
+    creates: tuple[Table, ...]
 
 
 MIGRATIONS = (
@@ -99,7 +96,5 @@ def _version(connection: Connection) -> int:
 def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
     for table in migration.creates:
         table.create(connection)
-    if migration.changes is not None:
-        migration.changes(connection)
     row = {"version": migration.version, "applied_ns": now_ns}
     connection.execute(insert(schema.versions).values(row))
