@@ -14,6 +14,7 @@ import msgspec
 from msgspec.structs import asdict
 
 from outlay.errors import InvalidValue, OutlayError
+from outlay.files import write_whole
 from outlay.guard.ceilings import Manifest
 from outlay.guard.entries import amount_of
 from outlay.guard.lease import Terms
@@ -138,7 +139,7 @@ def write_documents(directory: Path, plan: Plan, *, replace: bool = False) -> tu
         raise FilesExist(existing)
     directory.mkdir(parents=True, exist_ok=True)
     for path, text in pages.items():
-        path.write_text(text)
+        write_whole(path, text.encode())
     return tuple(pages)
 
 

@@ -29,6 +29,10 @@ _JOIN_S = 10.0
 class Guarding:
     """How a run is guarded.
 
+    When the money ends, ``run.steps`` and ``run.may_step`` stop all ranks at the same step. A loop
+    that only times its steps with ``run.step`` asks nothing: on several ranks, rank 0 alone learns
+    of it there, as ``run.stop_reason``.
+
     Attributes:
         guard: Whose money it is.
         label: What the spend is called; default: the run's name.

@@ -14,6 +14,7 @@ from typing import Literal
 
 from outlay.clock import SYSTEM, Clock, utc_text, wall_ns_of
 from outlay.errors import OutlayError
+from outlay.files import write_whole
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.commands import Reply, call
@@ -238,7 +239,7 @@ def proof_path(directory: Path, name: str) -> Path:
 def write_proof(directory: Path, hold: Hold, proof: str, cost: Money) -> None:
     """Write the proof of a termination beside the log, as a page for people."""
     assert hold.rental is not None
-    proof_path(directory, hold.rental.name).write_text(
+    page = (
         f"{proof}\n\n"
         f"what       {hold.rental.name} ({hold.rental.vendor.name} {hold.resource})\n"
         f"for        {hold.op_label}, hold {hold.id}\n"
@@ -246,6 +247,7 @@ def write_proof(directory: Path, hold: Hold, proof: str, cost: Money) -> None:
         f"cost       {cost} (estimated: time since it was ordered, at {hold.rental.rate})\n"
         f"how        two readable listings of the vendor in a row did not show it\n"
     )
+    write_whole(proof_path(directory, hold.rental.name), page.encode())
 
 
 class NotARental(OutlayError):
