@@ -28,7 +28,6 @@ class SpendLogUnusable(Refused):
         super().__init__(
             f"{path}: {problem}. Nothing is authorised until this is settled. {remedy}"
         )
-        self.path = path
         self.problem = problem
 
 

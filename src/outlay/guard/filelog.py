@@ -28,6 +28,7 @@ from outlay.guard.head import parse, record
 from outlay.guard.posting import Answer, Posting
 from outlay.guard.spendlog import Verification
 
+_LOCK_TIMEOUT_S = 30.0
 _FIRST_WAIT_S = 0.0005
 _LONGEST_WAIT_S = 0.01
 
@@ -40,11 +41,10 @@ def head_path(log_path: Path) -> Path:
 class FileSpendLog:
     """``spend.jsonl`` and its head."""
 
-    def __init__(self, path: Path, *, clock: Clock = SYSTEM, lock_timeout_s: float = 30.0) -> None:
+    def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
         self.path = path
         self._head_path = head_path(path)
         self._clock = clock
-        self._lock_timeout_s = lock_timeout_s
         self._mutex = threading.Lock()
         self._next_head_at = 0
         self._seen: Head | None = None  # the furthest line read or written here, for ever
@@ -96,7 +96,7 @@ class FileSpendLog:
         return Verification(lines=len(lines), chained=chained, findings=tuple(findings))
 
     def _read_afresh(self) -> Scanned:
-        fresh = FileSpendLog(self.path, clock=self._clock, lock_timeout_s=self._lock_timeout_s)
+        fresh = FileSpendLog(self.path, clock=self._clock)
         if self._is_new():
             return fresh._scanned
         with fresh._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
@@ -132,7 +132,7 @@ class FileSpendLog:
         The file is opened each time: a descriptor kept open would share its lock with every
         process forked from this one.
         """
-        if not self._mutex.acquire(timeout=self._lock_timeout_s):
+        if not self._mutex.acquire(timeout=_LOCK_TIMEOUT_S):
             raise self._unusable("another thread of this process holds it", "Try again.")
         try:
             log = self._open_and_lock(flags, kind)
@@ -169,8 +169,8 @@ class FileSpendLog:
             raise
 
     def _lock(self, log: int, kind: int) -> None:
-        """Wait for the lock, at most ``lock_timeout_s``; the kernel frees a dead process's."""
-        deadline_ns = self._clock.monotonic_ns() + round(self._lock_timeout_s * 1e9)
+        """Wait for the lock, at most _LOCK_TIMEOUT_S; the kernel frees a dead process's."""
+        deadline_ns = self._clock.monotonic_ns() + round(_LOCK_TIMEOUT_S * 1e9)
         wait_s = _FIRST_WAIT_S
         while True:
             try:
@@ -178,7 +178,7 @@ class FileSpendLog:
             except BlockingIOError:
                 if self._clock.monotonic_ns() >= deadline_ns:
                     raise self._unusable(
-                        f"another process has held its lock for {self._lock_timeout_s:g} s",
+                        f"another process has held its lock for {_LOCK_TIMEOUT_S:g} s",
                         "Find it with `fuser` or `lsof` on the file.",
                     ) from None
                 self._clock.sleep(wait_s)

@@ -24,8 +24,6 @@ from outlay.guard.rentals import Tenancy
 from outlay.guard.stale import this_process
 from outlay.units import Duration
 
-POLL = Duration(30 * 10**9)
-
 
 def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: Duration) -> None:
     """Start a watcher that outlives this process; returns once it runs on its own.
