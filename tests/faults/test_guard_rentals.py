@@ -520,6 +520,25 @@ rent(guard, order, os.environ,
         os.kill(watcher, signal.SIGHUP)
         wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
 
+    def test_it_goes_on_while_there_is_no_room_for_what_it_says(
+        self, tmp_path: Path, vendor: StandIn
+    ) -> None:
+        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
+
+        def start_without_room(hold: Hold) -> None:
+            (guard.log_path.parent / f"watch-{hold.id}.log").symlink_to("/dev/full")
+            start_watcher(guard.log_path, hold, ENVIRON, Duration.parse("100ms"))
+
+        vendor.behave("terminate", "fail")  # which it says, every time
+        wanted = order(
+            vendor, limit=Money.parse("6 USD"), rate=Rate.parse("3600 USD/h"),
+            margin=Duration.parse("3s"),
+        )  # fmt: skip
+        rent(guard, wanted, ENVIRON, start_watcher=start_without_room)
+        wait_until(lambda: vendor.calls("terminate") > 1, what="another termination")
+        vendor.behave("terminate", "ok")
+        wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
+
     def test_killed_between_creation_and_id_it_is_found_by_name_and_ended(
         self, tmp_path: Path, vendor: StandIn
     ) -> None:

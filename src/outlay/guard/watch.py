@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from outlay.clock import SYSTEM, utc_text
@@ -81,8 +82,9 @@ def watch(place: Tenancy, poll: Duration) -> None:
 
 
 def _say(text: str) -> None:
-    sys.stdout.write(f"{utc_text(SYSTEM.wall_ns())} {text}\n")
-    sys.stdout.flush()
+    with suppress(OSError):  # a disk without room for words still has something to end
+        sys.stdout.write(f"{utc_text(SYSTEM.wall_ns())} {text}\n")
+        sys.stdout.flush()
 
 
 def main() -> None:
