@@ -10,6 +10,11 @@ from numpy.typing import ArrayLike, NDArray
 Ints = NDArray[np.int64]
 
 
+def cumulative(values: Ints) -> Ints:
+    """Return sums, one more than there are values: entry i is of those before value i."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values)])
+
+
 class Column:
     """An append-only vector of int64 whose capacity grows by half."""
 
