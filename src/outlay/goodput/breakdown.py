@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.timeline import Timeline
-from outlay.rates import RateFunction, apportion, round_units
+from outlay.rates import RateFunction, apportion
 from outlay.units import Money
 
 
@@ -84,12 +84,6 @@ def break_down(
         else {name: Money(amount, rates.currency) for name, amount in micros.items()},
         assumptions=_assumptions(rates, windows),
     )
-
-
-def exact_cost(rates: RateFunction, windows: Iterable[Window]) -> Money:
-    """Return the cost of the windows straight from the rates, rounded once."""
-    units = sum(rates.units_between(window.start_ns, window.end_ns) for window in windows)
-    return Money(round_units(units), rates.currency)
 
 
 def without(window: Window, exclusions: Iterable[Window]) -> list[Window]:
