@@ -15,6 +15,8 @@ import pytest
 import outlay
 from goodput_log import START_S, Job, at
 from outlay.clock import ManualClock
+from outlay.cost.reading import read_whole_run
+from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
 from outlay.goodput.cache import GoodputCache
 from outlay.goodput.calculator import GoodputCalculator
@@ -24,6 +26,7 @@ from outlay.goodput.logs import LocalRunLog, run_dir_of_job
 from outlay.goodput.recorder import GoodputRecorder
 from outlay.goodput.sources import RunLogSource
 from outlay.ledger import Payload, read_run
+from outlay.sweep.aggregate.from_ledger import read_ledger
 
 NOW_NS = (START_S + 10_000) * 10**9
 
@@ -134,6 +137,28 @@ def test_a_priced_job_has_a_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     written(Job().start(0).steps(0, 10, at=0).end(10), tmp_path)
     cost = GoodputFollower(tmp_path).view(NOW_NS).break_down().cost
     assert str(cost) == "0.02 USD"
+
+
+def test_a_cost_report_tells_a_job_as_its_goodput_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_PRICE", "3.60 USD/h")
+    written(Job().start(0).steps(0, 10, at=0).end(10), tmp_path)
+    found = cost_of(read_whole_run(tmp_path, NOW_NS))
+    assert (str(found.cost), list(found.by_phase), found.steps) == ("0.01 USD", ["step"], 10)
+
+
+def test_a_sweep_compares_a_job_as_its_goodput_tells_it(tmp_path: Path) -> None:
+    written(Job().start(0).steps(0, 10, at=0).end(20), tmp_path)
+    found = read_ledger(tmp_path, NOW_NS)
+    assert found is not None
+    assert (found.goodput, found.wall_ns) == (0.5, 20 * 10**9)
+
+
+def test_payloads_of_no_known_kind_are_a_run_with_findings(tmp_path: Path) -> None:
+    written(Job().add(nonsense=1), tmp_path)
+    view = GoodputFollower(tmp_path).view(NOW_NS)
+    assert [finding.message for finding in view.findings] == ["an entry is of no known kind"]
 
 
 def test_the_calculator_reads_native_run_logs_too(tmp_path: Path) -> None:

@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 
 from goodput_log import START_S, Job
 from outlay.errors import Finding
-from outlay.goodput.fold import RunFold
+from outlay.goodput.fold import SegmentFold
 from outlay.goodput.payload_steps import ns_of_seconds
 from outlay.goodput.payloads import PayloadTranslator
 from outlay.goodput.timeline import Timeline, TimelineBuilder
-from outlay.ledger import SegmentId
 
 SECOND = 1_000_000_000
 
 
 def translated(batches: Sequence[Sequence[Any]]) -> tuple[TimelineBuilder, list[Finding]]:
     builder = TimelineBuilder()
-    translator = PayloadTranslator(builder.fold, "log")
+    translator = PayloadTranslator(builder.fold.segments, "log")
     for batch in batches:
         translator.take(batch)
     return builder, translator.findings()
@@ -46,9 +45,8 @@ def seconds_of(job: Job) -> dict[str, float]:
     return {name: ns / SECOND for name, ns in phases.items()}
 
 
-def step_rows(fold: RunFold, segment: SegmentId) -> list[tuple[int, float, float, int]]:
+def step_rows(of: SegmentFold) -> list[tuple[int, float, float, int]]:
     """Return (number, start, end, count) of an attempt's steps, in seconds of the tests' time."""
-    of = fold.segments[segment]
     columns = (of.number.values, of.start.values, of.end.values, of.count.values)
     return [
         (int(n), int(s) / SECOND - START_S, int(e) / SECOND - START_S, int(c))
@@ -58,7 +56,7 @@ def step_rows(fold: RunFold, segment: SegmentId) -> list[tuple[int, float, float
 
 def attempts_of(job: Job) -> list[list[tuple[int, float, float, int]]]:
     builder, _ = translated([job.payloads])
-    return [step_rows(builder.fold, segment) for segment in sorted(builder.fold.segments)]
+    return [step_rows(fold) for _, fold in sorted(builder.fold.segments.items())]
 
 
 def findings_of(payloads: Sequence[Any]) -> list[str]:

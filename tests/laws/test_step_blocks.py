@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import ledger_strategies as some
 from ledgers import START_NS, Segment, to_lines
 from outlay.goodput import step_blocks
-from outlay.goodput.fold import RunFold, SegmentFold
+from outlay.goodput.fold import SegmentFold
+from outlay.goodput.run_fold import RunFold
 from outlay.goodput.step_blocks import StepBlock, decode_steps
 from outlay.goodput.steps import StepColumns, Usage
 from outlay.ledger import LedgerReader, Record, Step, encode_line

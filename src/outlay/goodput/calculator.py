@@ -17,10 +17,9 @@ from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window
 from outlay.goodput.cache import GoodputCache, GoodputInfo, StepInfo
-from outlay.goodput.deviation import StepTimes, ideal_step_ns, step_deviation
+from outlay.goodput.deviation import StepTimes, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.follower import RunView
+from outlay.goodput.follower import RunView, folds_of, ideal_of, last_step
 from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.sources import LoggerSource, RunLogSource, Source
@@ -271,32 +270,6 @@ class GoodputCalculator:
         )
         if steps := self._steps(view, configured_ideal_step_time):
             self._cache.update_step_info(steps)
-
-
-def folds_of(view: RunView) -> list[SegmentFold]:
-    """Return the records of a run's attempts, without what a later attempt overlaps."""
-    segments = view.fold.segments
-    return [
-        segments[a.segment].clipped(a.last_sign_ns) if a.overlaps else segments[a.segment]
-        for a in view.timeline.attempts
-    ]
-
-
-def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float | None:
-    """Return the ideal step time in nanoseconds: what was configured, in seconds, or measured."""
-    measured_ns = ideal_step_ns(view.timeline.times)
-    if measured_ns is None or configured_ideal_step_time is None:
-        return measured_ns
-    return configured_ideal_step_time * 1e9
-
-
-def last_step(view: RunView, before_ns: int | None = None) -> int:
-    """Return the last step that was done (before an instant) and not undone since; 0 without."""
-    for stretch in reversed(view.timeline.stretches):
-        attempt = stretch.timeline
-        if attempt is not None and (last := attempt.last_step_before(before_ns)) is not None:
-            return last
-    return 0
 
 
 def _ns(moment: datetime | None) -> int | None:

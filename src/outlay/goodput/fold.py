@@ -6,8 +6,8 @@ what depends on all of them is computed when asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -202,25 +202,11 @@ class SegmentFold:
             self.revision += 1
 
 
-@dataclass(slots=True)
-class RunFold:
-    """A run's segments, folded."""
+SegmentFolds = dict[SegmentId, SegmentFold]
 
-    segments: dict[SegmentId, SegmentFold] = field(default_factory=dict)
-    hidden: set[SegmentId] = field(default_factory=set)
-    """Segments that take no part: what they tell is told by others."""
 
-    def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
-        """Add more records of one segment; a file without a single good one tells nothing."""
-        if records:
-            self.of(segment).fold(records)
-
-    def of(self, segment: SegmentId) -> SegmentFold:
-        """Return the fold of one segment, begun when it is new."""
-        if segment not in self.segments:
-            self.segments[segment] = SegmentFold(segment)
-        return self.segments[segment]
-
-    def lives(self) -> Iterable[SegmentLife]:
-        """Return how each process lived."""
-        return [fold.life for segment, fold in self.segments.items() if segment not in self.hidden]
+def fold_of(segments: SegmentFolds, segment: SegmentId) -> SegmentFold:
+    """Return the fold of one segment, begun when it is new."""
+    if segment not in segments:
+        segments[segment] = SegmentFold(segment)
+    return segments[segment]

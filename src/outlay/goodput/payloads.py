@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from outlay.errors import Finding
 from outlay.goodput.columns import Ints
-from outlay.goodput.fold import RunFold
+from outlay.goodput.fold import SegmentFolds, fold_of
 from outlay.goodput.payload_attempt import LATE, JobAttempt
 from outlay.goodput.payload_events import (
     Began,
@@ -47,7 +47,7 @@ class PayloadTranslator:
     """Folds the payloads of one log, in order, into a run's attempts.
 
     Args:
-        fold: The run to fold into; each attempt becomes a segment of it.
+        segments: The run to fold into; each attempt becomes a segment of it.
         source: What the log is called in findings.
         writer: Who wrote the log; its attempts are told apart by their starts.
         header: What is known about the process: its price, its machine and so on.
@@ -55,13 +55,13 @@ class PayloadTranslator:
 
     def __init__(
         self,
-        fold: RunFold,
+        segments: SegmentFolds,
         source: str,
         writer: SegmentId | None = None,
         header: AttemptStarted | None = None,
     ) -> None:
         self._attempts: list[JobAttempt] = []
-        self._fold = fold
+        self._segments = segments
         self._source = source
         self._writer = writer or SegmentId(0)
         self._header = header or AttemptStarted(t_ns=0)
@@ -209,7 +209,7 @@ class PayloadTranslator:
         return max([told_ns, *(int(t_ns) for t_ns in step_starts)])
 
     def _open(self, t_ns: int, *, has_job_start: bool) -> JobAttempt:
-        fold = self._fold.of(replace(self._writer, start_ns=t_ns))
+        fold = fold_of(self._segments, replace(self._writer, start_ns=t_ns))
         fold.life.header = msgspec.structs.replace(self._header, t_ns=t_ns)
         self._attempt = JobAttempt(fold, has_job_start)
         self._attempts.append(self._attempt)

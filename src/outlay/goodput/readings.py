@@ -10,15 +10,10 @@ from dataclasses import dataclass
 
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
-from outlay.goodput.calculator import (
-    GoodputCalculator,
-    NoStepTimes,
-    folds_of,
-    ideal_of,
-    last_step,
-)
+from outlay.goodput.calculator import GoodputCalculator, NoStepTimes
 from outlay.goodput.deviation import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
+from outlay.goodput.follower import folds_of, ideal_of, last_step
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.summary import slices_used
 from outlay.goodput.types import SECONDS, BadputParts

@@ -70,7 +70,7 @@ class LoggerSource:
         self._cache = cache
         self._retention = retention
         self._builder = TimelineBuilder()
-        self._translator = PayloadTranslator(self._builder.fold, job_name)
+        self._translator = PayloadTranslator(self._builder.fold.segments, job_name)
         self._last: EntryInfo | None = None
         if cache is not None and not cache.is_cache_empty():
             self._translator.take(cache.get_cached_entries())

@@ -9,7 +9,7 @@ from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window, rolling
 from outlay.goodput.elastic import SliceEfficiency, slice_efficiency
-from outlay.goodput.follower import RunView
+from outlay.goodput.follower import RunView, folds_of
 from outlay.goodput.progress import Progress, progress
 from outlay.goodput.reliability import (
     Disruption,
@@ -176,8 +176,7 @@ def roll(
 
 def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:
     """Return how an elastic run used its slices in some windows; None when it never counted."""
-    folds = (view.fold.segments[attempt.segment] for attempt in view.timeline.attempts)
-    changes = (change for fold in folds for change in fold.slices)
+    changes = (change for fold in folds_of(view) for change in fold.slices)
     return slice_efficiency(view.timeline, changes, windows)
 
 

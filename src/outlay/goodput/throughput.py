@@ -9,7 +9,8 @@ import numpy as np
 
 from outlay.errors import InvalidValue
 from outlay.goodput.breakdown import Breakdown
-from outlay.goodput.fold import RunFold, SegmentFold
+from outlay.goodput.fold import SegmentFold
+from outlay.goodput.run_fold import RunFold
 from outlay.goodput.steps import Usage
 
 
@@ -68,7 +69,7 @@ class RankRow:
 
 def total_usage(fold: RunFold) -> Usage:
     """Return what all ranks used together; repeated work counts each time."""
-    return sum((segment.usage for segment in fold.segments.values()), start=Usage())
+    return sum((segment.usage for segment in fold.shown()), start=Usage())
 
 
 def throughput(usage: Usage, breakdown: Breakdown) -> Throughput:

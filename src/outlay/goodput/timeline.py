@@ -16,7 +16,8 @@ import numpy as np
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt_timeline import AttemptTimeline
 from outlay.goodput.columns import Ints
-from outlay.goodput.fold import RunFold, SegmentFold
+from outlay.goodput.fold import SegmentFold
+from outlay.goodput.run_fold import RunFold
 from outlay.goodput.typical import SortedTimes, Typical
 from outlay.ledger import Attempt, SegmentId, derive_attempts
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
@@ -132,7 +133,7 @@ class TimelineBuilder:
         alive = alive and last.end is None and now_ns >= last.last_sign_ns
         if alive:
             attempts = alive_until(attempts, now_ns)
-        folds = [self._fold_of(attempt) for attempt in attempts]
+        folds = [self.fold.of(attempt) for attempt in attempts]
         times = self._times_of(attempts, folds)
         typical = times.typical()
         timelines = _attempt_timelines(attempts, folds, typical)
@@ -146,10 +147,6 @@ class TimelineBuilder:
             typical=typical,
             times=times.beside(_first_times(folds)),
         )
-
-    def _fold_of(self, attempt: Attempt) -> SegmentFold:
-        fold = self.fold.segments[attempt.segment]
-        return fold.clipped(attempt.last_sign_ns) if attempt.overlaps else fold
 
     def _times_of(self, attempts: Sequence[Attempt], folds: Sequence[SegmentFold]) -> SortedTimes:
         """Return the own times of all steps but the attempts' first ones."""
