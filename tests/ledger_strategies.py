@@ -55,10 +55,12 @@ _FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
     SpanBegun: {"name": texts, "overlapped": st.booleans()},
     SpanEnded: {"begun": counts},
     Step: dict.fromkeys(
-        ("step", "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "count"),
-        counts,
+        ("step", "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj"), counts
     )
-    | {"flops": st.integers(min_value=0, max_value=10**30)},
+    | {
+        "flops": st.integers(min_value=0, max_value=10**30),
+        "count": st.integers(min_value=1, max_value=2**53),
+    },
     Metric: {"name": texts, "value": metric_values, "step": st.none() | counts},
     CheckpointCommitted: {"step": st.integers(min_value=-1, max_value=2**53)},
     PriceChanged: {"price": prices, "gpus": counts},

@@ -77,7 +77,10 @@ def plain_blocks(draw: st.DrawFn) -> list[bytes]:
     number = draw(st.sampled_from([numbers, st.integers(0, 9), st.integers(1000, 9999)]))
     first = draw(st.integers(min_value=0, max_value=10**7))
     count = draw(st.integers(min_value=1, max_value=8))
-    fields = st.fixed_dictionaries(dict.fromkeys(sorted(names | {"step", "dur_ns"}), number))
+    every = dict.fromkeys(sorted(names | {"step", "dur_ns"}), number)
+    if "count" in names:
+        every["count"] = number.map(lambda count: count or 1)
+    fields = st.fixed_dictionaries(every)
     return [
         encode_line(Step(t_ns=draw(numbers), **draw(fields)), seq)
         for seq in range(first, first + count)
@@ -102,6 +105,7 @@ odd_lines = st.one_of(
             '"t_ns":5,"step": 1,"dur_ns":1',
             '"t_ns":5,"step":1,"dur_ns":1,"new":7',
             '"t_ns":5,"step":1,"dur_ns":1,"count":1',
+            '"t_ns":5,"step":1,"dur_ns":1,"count":0',
             '"t_ns":5,"step":1,"step":2,"dur_ns":1',
             '"t_ns":5,"dur_ns":1,"step":1',
             '"t_ns":5,"step":1',
@@ -262,9 +266,22 @@ def test_a_run_is_folded_alike_whatever_its_log_suffered(log: bytes) -> None:
 
 @pytest.mark.parametrize(
     "odd",
-    ["05", "5:", "/5", "5e", "-5", "5.", " 5", "5 ", "9300000000000000000", "9223372036854775808"],
+    [
+        "0",
+        "05",
+        "5:",
+        "/5",
+        "5e",
+        "-5",
+        "5.",
+        " 5",
+        "5 ",
+        "9300000000000000000",
+        "9223372036854775808",
+    ],
 )
-def test_what_only_looks_like_a_number_is_left_to_the_codec(odd: str) -> None:
-    usual = "1" * len(odd)
-    texts = [f'"t_ns":7,"step":3,"dur_ns":2,"tokens":{number}' for number in (usual, odd, usual)]
+@pytest.mark.parametrize("name", ["tokens", "count"])
+def test_what_only_looks_like_a_number_is_left_to_the_codec(odd: str, name: str) -> None:
+    usual = "2" * len(odd)
+    texts = [f'"t_ns":7,"step":3,"dur_ns":2,"{name}":{number}' for number in (usual, odd, usual)]
     assert_the_same(b"".join(written(seq, text) for seq, text in enumerate(texts)))

@@ -57,10 +57,12 @@ class _Number:
         """How many digits the first group has."""
         return (self.digits - 1) % _GROUP + 1
 
-    @property
-    def least(self) -> int:
-        """The least that the first group may be: no zero stands in front of other digits."""
-        return 10 ** (self.leading - 1) if self.digits > 1 else 0
+    def least_of(self, name: str) -> int:
+        """Return the least that the first group may be: no zero stands in front of other digits.
+
+        A record stands for one step at least.
+        """
+        return 10 ** (self.leading - 1) if self.digits > 1 or name == "count" else 0
 
     @property
     def beyond(self) -> int:
@@ -121,7 +123,7 @@ class StepShape:
         self._of_digits = _column(
             [_bits_of_digits(n, group) for n in numbers for group in n.groups]
         )
-        self._least = _column([number.least for number in numbers])
+        self._least = _column([n.least_of(name) for name, n in self.numbers.items()])
         self._beyond = _column([number.beyond for number in numbers])
         self._crc_at = len(body) + _CRC_OFFSET
         self._line = np.frombuffer(line.ljust(self.width, b"\0"), dtype=np.uint64)
