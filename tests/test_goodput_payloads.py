@@ -109,6 +109,21 @@ def test_a_job_name_used_again_is_a_finding() -> None:
     ]
 
 
+@pytest.mark.parametrize("begin", [None, START_S + 1])
+def test_a_save_that_would_never_end_is_a_finding(begin: float | None) -> None:
+    job = Job().start(0).steps(0, 3, at=0)
+    begun = {} if begin is None else {"checkpoint_manager_blocking_start_time": begin}
+    job.add(event_type="save", checkpoint_manager_blocking_duration_secs=8.9e9, **begun).end(3)
+    assert seconds_of(job) == {"step": 3}
+    (finding,) = findings_of(job.payloads)
+    assert "checkpoint_save" in finding
+
+
+@pytest.mark.parametrize("entry", [7, None, "text", ["list"]])
+def test_an_entry_that_is_no_object_is_a_finding(entry: object) -> None:
+    assert findings_of([entry]) == ["an entry is no JSON object"]
+
+
 def test_the_first_load_of_an_attempt_holds_training_up_and_later_ones_do_not() -> None:
     job = Job().start(0).span("data_loading", 0, 2).step(0, 2).span("data_loading", 2.5, 2.7)
     job.step(1, 3).end(4)

@@ -6,6 +6,7 @@ is one event, or a ValueError that says what is wrong with it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,8 @@ def understand(payload: Payload) -> Event:
     Raises:
         ValueError: It says nothing that is known, or nothing that can be.
     """
+    if not isinstance(payload, Mapping):
+        raise ValueError("is no JSON object")
     for key in payload:
         if key in _BEGINS:
             return Began(_instant(payload, key), _BEGINS[key])

@@ -108,7 +108,7 @@ class PayloadTranslator:
         for place in places:
             try:
                 event = understand(payloads[place])
-            except (ValueError, AttributeError, TypeError) as error:
+            except ValueError as error:
                 self._complain(place, f"an entry {error}")
                 continue
             if isinstance(event, Began | Ended) and event.span == DATA_LOADING:
@@ -177,7 +177,8 @@ class PayloadTranslator:
             case Took(begin_ns, duration_ns, span):
                 before = steps.between_places(0, place).t_ns[-1:]
                 begin_ns = self._last_sign_ns(before) if begin_ns is None else begin_ns
-                self._at(begin_ns).span(begin_ns, duration_ns, span)
+                attempt = self._at(begin_ns)
+                self._complain(place, attempt.span(begin_ns, duration_ns, span))
             case Saved(t_ns, step):
                 self._at(t_ns).fold.fold([CheckpointCommitted(t_ns=t_ns, step=step)])
             case Slices(t_ns, active, total, available):
