@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
 import os
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -112,6 +114,38 @@ def test_a_calculator_restarted_over_its_cache_reads_on(tmp_path: Path) -> None:
     log.entries += Job().steps(11, 5, at=11).payloads
     assert last_step() == 14
     assert log.given == len(log.entries)
+
+
+def test_a_log_that_keeps_no_account_is_not_cached_again_and_again(tmp_path: Path) -> None:
+    class Plain(MemoryLog):
+        def read_cloud_logging_entries(self, *_: object, **__: object) -> Any:
+            return self.entries
+
+    log = Plain(Job().start(0).steps(0, 11, at=0).payloads)
+    clock = ManualClock(wall_ns=(START_S + 20) * 10**9)
+    calculator = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
+    assert [calculator.get_job_goodput().last_step for _ in range(2)] == [9, 9]
+    assert GoodputCache("job", tmp_path).is_cache_empty()
+
+
+def test_a_cache_that_cannot_be_written_costs_no_answer_and_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = MemoryLog(Job().start(0).steps(0, 11, at=0).payloads)
+    clock = ManualClock(wall_ns=(START_S + 20) * 10**9)
+    calculator = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "outlay"):
+        patch.setattr(GoodputCache, "update_cached_entries", full)
+        assert calculator.get_job_goodput().last_step == 9
+    assert "No space left" in caplog.text
+    log.entries += Job().steps(11, 5, at=11).payloads
+    assert calculator.get_job_goodput().last_step == 14
+    again = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
+    assert again.get_job_goodput().last_step == 14
+    assert GoodputCache("job", tmp_path).get_cached_entries() == log.entries
 
 
 def test_the_cache_tells_what_the_last_query_found(
