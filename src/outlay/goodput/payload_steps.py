@@ -71,10 +71,10 @@ def ns_of_seconds(seconds: float) -> int:
     Raises:
         ValueError: It is no instant and no duration.
     """
-    if type(seconds) not in (int, float) or not math.isfinite(seconds):
+    if type(seconds) not in (int, float):
         raise ValueError("is not a number of seconds")
     if not 0 <= seconds < _LATEST_S:
-        raise ValueError("is negative or too large")
+        raise ValueError(f"is not from 0 to {_LATEST_S} seconds")
     whole = math.floor(seconds)
     return whole * 1_000_000_000 + round((seconds - whole) * 1e6) * 1000
 
