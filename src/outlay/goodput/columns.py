@@ -15,6 +15,11 @@ def cumulative(values: Ints) -> Ints:
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values)])
 
 
+def total(values: Ints) -> int:
+    """Return the sum of values, however large it is."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+
+
 class Column:
     """An append-only vector of int64 whose capacity grows by half."""
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from outlay.goodput.columns import Column, Ints
+from outlay.goodput.columns import Column, Ints, total
 from outlay.goodput.cover import Cover, cover_of
 from outlay.goodput.phases import phase_of_span
 from outlay.goodput.rollback import where_numbers_go_back
@@ -55,7 +55,8 @@ class SegmentFold:
 
     def __init__(self, segment: SegmentId) -> None:
         self.life = SegmentLife(segment)
-        self.number, self.start, self.end, self.wait, self.count = (Column() for _ in range(5))
+        self.number, self.start, self.end = Column(), Column(), Column()
+        self.wait, self.count, self.tokens = Column(), Column(), Column()
         self.spans, self.beside = Spans(), Spans()
         self.open: dict[int, OpenSpan] = {}
         self.checkpoints: list[Committed] = []
@@ -102,6 +103,11 @@ class SegmentFold:
     def steps(self) -> StepColumns:
         """The steps so far; what is added later does not change them."""
         return StepColumns(*(column.values for column in self._columns()))
+
+    def tokens_between(self, start_ns: int, end_ns: int) -> int:
+        """Return the tokens of the steps that ended after ``start_ns`` and until ``end_ns``."""
+        first, beyond = np.searchsorted(self.end.values, [start_ns, end_ns], side="right")
+        return total(self.tokens.values[first:beyond])
 
     def _look_back(self, new_from: int) -> None:
         """Take note of where numbers go back, of which only the first place matters."""
@@ -154,7 +160,7 @@ class SegmentFold:
         return cut
 
     def _columns(self) -> tuple[Column, ...]:
-        return self.number, self.start, self.end, self.wait, self.count
+        return self.number, self.start, self.end, self.wait, self.count, self.tokens
 
     def cover(self, start_ns: int, end_ns: int) -> Cover:
         """Return which span holds each instant of a window; open spans last until its end."""

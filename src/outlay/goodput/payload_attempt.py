@@ -129,6 +129,6 @@ class JobAttempt:
     def _add(self, number: Ints, t_ns: Ints) -> None:
         if len(number) > 1:
             count = np.diff(number)
-            wait = np.zeros(len(count), dtype=np.int64)
-            self.fold.add_steps(StepColumns(number[:-1], t_ns[:-1], t_ns[1:], wait, count))
+            none = np.zeros(len(count), dtype=np.int64)  # Of waits and tokens nothing is told.
+            self.fold.add_steps(StepColumns(number[:-1], t_ns[:-1], t_ns[1:], none, count, none))
             self.fold.usage += Usage(steps=int(number[-1] - number[0]))

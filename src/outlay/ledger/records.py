@@ -97,7 +97,7 @@ class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
     step: Int64
     dur_ns: Int64
     wait_ns: Int64 = 0
-    tokens: int = 0
+    tokens: Int64 = 0
     samples: int = 0
     comm_bytes: int = 0
     energy_mj: int = 0
