@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import math
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,8 +22,11 @@ from goodput_log import START_S, Job, MemoryLog, at
 from outlay import BadputType, GoodputCache, GoodputCalculator, GoodputRecorder, GoodputType
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
+from outlay.goodput.breakdown import Window
 from outlay.goodput.calculator import NoJobTime, NoStepTimes
+from outlay.goodput.follower import RunView
 from outlay.goodput.sources import NoGoodputLogs
+from outlay.goodput.summary import beside_ns
 
 RECOVERY = BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION
 WASTED = BadputType.WASTED_PROGRESS_FROM_DISRUPTION
@@ -299,6 +305,24 @@ def test_a_query_takes_only_new_entries() -> None:
     log.entries += Job().steps(11, 5, at=11).payloads
     assert calculator.get_job_goodput().last_step == 14
     assert log.given == len(log.entries)
+
+
+def test_threads_that_share_a_calculator_are_answered_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering, both = threading.Barrier(2), []
+
+    def meet(view: RunView, window: Window) -> dict[str, int]:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.append(answering.wait(0.1))
+        return beside_ns(view, window)
+
+    monkeypatch.setattr("outlay.goodput.calculator.beside_ns", meet)
+    calculator = restarted_job().calculator(now=63)
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(calculator.get_job_goodput) for _ in range(2)]
+    assert answers[0].result() == answers[1].result()
+    assert both == []
 
 
 # Bad input

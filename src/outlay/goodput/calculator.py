@@ -6,11 +6,13 @@ that parts sum to the whole. Percentages are of wall time, 0 to 100.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Concatenate, ParamSpec, TypeVar
 
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -40,6 +42,10 @@ from outlay.goodput.types import (
 
 _log = logging.getLogger("outlay")
 
+Calculator = TypeVar("Calculator", bound="GoodputCalculator")
+Answer = TypeVar("Answer")
+P = ParamSpec("P")
+
 
 class NoJobTime(OutlayError, ValueError):
     """There is nothing to take a share of."""
@@ -55,6 +61,19 @@ class NoStepTimes(OutlayError, ValueError):
         super().__init__(
             f"job {job_name!r}: no step has a duration yet; a step ends when the next one begins"
         )
+
+
+def one_at_a_time(
+    ask: Callable[Concatenate[Calculator, P], Answer],
+) -> Callable[Concatenate[Calculator, P], Answer]:
+    """Let threads ask one after another: a view is of a fold that the next look lets grow."""
+
+    @functools.wraps(ask)
+    def asked(self: Calculator, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
+        with self._lock:
+            return ask(self, *args, **kwargs)
+
+    return asked
 
 
 class GoodputCalculator:
@@ -91,7 +110,7 @@ class GoodputCalculator:
         self.using_pathways = using_pathways
         self.findings: tuple[Finding, ...] = ()
         self._clock = clock
-        self._lock = threading.Lock()  # A monitor asks from several threads.
+        self._lock = threading.RLock()
         self._cache: GoodputCache | None = None
         if cache_dir is not None or gcs_path is not None:
             self._cache = GoodputCache(job_name, cache_dir or "", gcs_path)
@@ -104,6 +123,7 @@ class GoodputCalculator:
             retention = max_logs_retention_period
             self._source = LoggerSource(job_name, cloud_logger, self._cache, retention)
 
+    @one_at_a_time
     def get_job_goodput(
         self,
         include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
@@ -121,6 +141,7 @@ class GoodputCalculator:
         self._remember(view, breakdown, configured_ideal_step_time)
         return JobGoodput(goodput, parts if include_badput_breakdown else {}, last_step(view))
 
+    @one_at_a_time
     def get_job_goodput_interval(
         self, interval_start: datetime, interval_end: datetime
     ) -> IntervalGoodput:
@@ -143,6 +164,7 @@ class GoodputCalculator:
             len(disruptions(view.timeline, window)),
         )
 
+    @one_at_a_time
     def get_job_goodput_with_exclusions(
         self,
         exclusion_intervals: Iterable[tuple[datetime, datetime]],
@@ -160,6 +182,7 @@ class GoodputCalculator:
         shown = parts if include_badput_breakdown else {}
         return GoodputWithExclusions(goodput, shown, last_step(view), excluded_s)
 
+    @one_at_a_time
     def get_step_deviation(
         self, configured_ideal_step_time: float | None = None
     ) -> dict[int, float]:
@@ -176,6 +199,7 @@ class GoodputCalculator:
             self._cache.update_step_info(steps)
         return steps.step_deviations
 
+    @one_at_a_time
     def get_job_goodput_details(
         self, configured_ideal_step_time: float | None = None
     ) -> WorkloadMetricDetails:
@@ -194,6 +218,7 @@ class GoodputCalculator:
             "total_excluded_time": 0.0,
         }
 
+    @one_at_a_time
     def get_interval_metric_details(
         self, interval_start: datetime, interval_end: datetime
     ) -> IntervalWorkloadMetricDetails:
@@ -210,6 +235,7 @@ class GoodputCalculator:
             "interval_size": size,
         }
 
+    @one_at_a_time
     def get_slice_efficiency(
         self, interval_start: datetime | None = None, interval_end: datetime | None = None
     ) -> SliceEfficiency | None:
@@ -221,12 +247,11 @@ class GoodputCalculator:
         """Do nothing: the cache's files are where ``cache_dir`` says."""
 
     def _view(self) -> RunView:
-        with self._lock:
-            view = self._source.view(self._clock.wall_ns())
-            for finding in sorted(set(view.findings) - set(self.findings)):
-                _log.warning("job %s: %s", self.job_name, finding)
-            self.findings = view.findings
-            return view
+        view = self._source.view(self._clock.wall_ns())
+        for finding in sorted(set(view.findings) - set(self.findings)):
+            _log.warning("job %s: %s", self.job_name, finding)
+        self.findings = view.findings
+        return view
 
     def _percent(
         self, view: RunView, breakdown: Breakdown, where: str

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
-from outlay.goodput.calculator import GoodputCalculator, NoStepTimes
+from outlay.goodput.calculator import GoodputCalculator, NoStepTimes, one_at_a_time
 from outlay.goodput.deviation import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
 from outlay.goodput.follower import folds_of, ideal_of, last_step
@@ -68,6 +68,7 @@ Reading = GoodputReading | WindowReading | DeviationReading
 class GoodputReader(GoodputCalculator):
     """A calculator for those who ask at intervals."""
 
+    @one_at_a_time
     def read_goodput(
         self, configured_ideal_step_time: float | None = None, *, slices: bool = False
     ) -> GoodputReading:
@@ -94,6 +95,7 @@ class GoodputReader(GoodputCalculator):
             slices=slices_used(view, [view.whole]) if slices else None,
         )
 
+    @one_at_a_time
     def read_window(self, window_s: int, *, slices: bool = False) -> WindowReading:
         """Return what became of the seconds before now.
 
@@ -115,6 +117,7 @@ class GoodputReader(GoodputCalculator):
             slices=slices_used(view, [window]) if slices else None,
         )
 
+    @one_at_a_time
     def read_deviation(
         self, after_step: int = -1, configured_ideal_step_time: float | None = None
     ) -> DeviationReading:
