@@ -6,77 +6,35 @@ that parts sum to the whole. Percentages are of wall time, 0 to 100.
 
 from __future__ import annotations
 
-import functools
 import logging
-import threading
-from collections.abc import Callable, Iterable
-from datetime import datetime, timedelta
-from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Iterable
+from datetime import datetime
 
-from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
-from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.clock import utc_datetime, wall_ns_of
+from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window
-from outlay.goodput.cache import GoodputCache, GoodputInfo, StepInfo
+from outlay.goodput.cache import GoodputInfo, StepInfo
 from outlay.goodput.deviation import StepTimes, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
 from outlay.goodput.follower import RunView, folds_of, ideal_of, last_step
-from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
+from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
 from outlay.goodput.reliability import disruptions
-from outlay.goodput.sources import LoggerSource, RunLogSource, Source
-from outlay.goodput.summary import beside_ns, slices_used
+from outlay.goodput.summary import slices_used
 from outlay.goodput.types import (
     SECONDS,
-    BadputParts,
     GoodputType,
     GoodputWithExclusions,
     IntervalGoodput,
     IntervalWorkloadMetricDetails,
     JobGoodput,
-    Share,
     WorkloadMetricDetails,
-    badput_parts,
-    percent_of,
 )
 
 _log = logging.getLogger("outlay")
 
-Calculator = TypeVar("Calculator", bound="GoodputCalculator")
-Answer = TypeVar("Answer")
-P = ParamSpec("P")
 
-
-class NoJobTime(OutlayError, ValueError):
-    """There is nothing to take a share of."""
-
-    def __init__(self, job_name: str, where: str) -> None:
-        super().__init__(f"job {job_name!r}: no job time {where}, so there is no goodput to tell")
-
-
-class NoStepTimes(OutlayError, ValueError):
-    """No step has a duration yet."""
-
-    def __init__(self, job_name: str) -> None:
-        super().__init__(
-            f"job {job_name!r}: no step has a duration yet; a step ends when the next one begins"
-        )
-
-
-def one_at_a_time(
-    ask: Callable[Concatenate[Calculator, P], Answer],
-) -> Callable[Concatenate[Calculator, P], Answer]:
-    """Let threads ask one after another: a view is of a fold that the next look lets grow."""
-
-    @functools.wraps(ask)
-    def asked(self: Calculator, /, *args: P.args, **kwargs: P.kwargs) -> Answer:
-        with self._lock:
-            return ask(self, *args, **kwargs)
-
-    return asked
-
-
-class GoodputCalculator:
+class GoodputCalculator(Job):
     """Answers how much of a job was productive, while it runs and after.
 
     Args:
@@ -92,36 +50,6 @@ class GoodputCalculator:
     Raises:
         InvalidValue: The job has no name, or a ``gcs_path`` was given.
     """
-
-    def __init__(
-        self,
-        job_name: str,
-        logger_name: str,
-        cloud_logger: GoodputLogger | None = None,
-        using_pathways: bool = False,  # noqa: FBT001, FBT002 - documented as positional
-        max_logs_retention_period: timedelta | None = None,
-        gcs_path: str | None = None,
-        cache_dir: str | Path | None = None,
-        *,
-        clock: Clock = SYSTEM,
-    ) -> None:
-        self.job_name = job_name
-        self.logger_name = logger_name
-        self.using_pathways = using_pathways
-        self.findings: tuple[Finding, ...] = ()
-        self._clock = clock
-        self._lock = threading.RLock()
-        self._cache: GoodputCache | None = None
-        if cache_dir is not None or gcs_path is not None:
-            self._cache = GoodputCache(job_name, cache_dir or "", gcs_path)
-        self._source: Source
-        if cloud_logger is None:
-            self._source = RunLogSource(job_name, run_dir_of_job(job_name))
-        elif isinstance(cloud_logger, LocalRunLog):
-            self._source = RunLogSource(job_name, cloud_logger.run_dir)
-        else:
-            retention = max_logs_retention_period
-            self._source = LoggerSource(job_name, cloud_logger, self._cache, retention)
 
     @one_at_a_time
     def get_job_goodput(
@@ -245,27 +173,6 @@ class GoodputCalculator:
 
     def sync_to_gcs(self) -> None:
         """Do nothing: the cache's files are where ``cache_dir`` says."""
-
-    def _view(self) -> RunView:
-        view = self._source.view(self._clock.wall_ns())
-        for finding in sorted(set(view.findings) - set(self.findings)):
-            _log.warning("job %s: %s", self.job_name, finding)
-        self.findings = view.findings
-        return view
-
-    def _percent(
-        self, view: RunView, breakdown: Breakdown, where: str
-    ) -> tuple[float, BadputParts]:
-        if not breakdown.wall_ns:
-            raise NoJobTime(self.job_name, where)
-        percent = percent_of(breakdown.wall_ns)
-        parts = self._parts(view, breakdown, percent)
-        return percent.of(breakdown.phases.get(ph.STEP, 0)), parts
-
-    def _parts(self, view: RunView, breakdown: Breakdown, share: Share) -> BadputParts:
-        loads = (beside_ns(view, window).get(ph.DATA_LOADING, 0) for window in breakdown.windows)
-        pathways = self.using_pathways
-        return badput_parts(breakdown.phases, sum(loads), share, pathways=pathways)
 
     def _steps(self, view: RunView, configured_ideal_step_time: float | None) -> StepInfo | None:
         ideal_ns = ideal_of(view, configured_ideal_step_time)

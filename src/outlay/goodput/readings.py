@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
-from outlay.goodput.calculator import GoodputCalculator, NoStepTimes, one_at_a_time
 from outlay.goodput.deviation import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
 from outlay.goodput.follower import folds_of, ideal_of, last_step
+from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.summary import slices_used
 from outlay.goodput.types import SECONDS, BadputParts
@@ -65,8 +65,8 @@ class DeviationReading:
 Reading = GoodputReading | WindowReading | DeviationReading
 
 
-class GoodputReader(GoodputCalculator):
-    """A calculator for those who ask at intervals."""
+class GoodputReader(Job):
+    """Answers those who ask about a job at intervals; it is made as a calculator is."""
 
     @one_at_a_time
     def read_goodput(
