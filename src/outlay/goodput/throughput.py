@@ -52,6 +52,14 @@ class ModelFlops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTime:
+    """GPUs times nanoseconds: of wall time, and of the steps in it."""
+
+    wall_ns: int
+    executing_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
     """Model FLOPs utilisation, 0 to 1: over wall time, and while steps ran."""
 
@@ -91,14 +99,6 @@ def throughput(fold: RunFold, breakdown: Breakdown) -> Throughput:
         per_wall_second=_per_second(tokens, breakdown.wall_ns),
         per_productive_second=_per_second(tokens, _executing_ns(breakdown.phases)),
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuTime:
-    """GPUs times nanoseconds: of wall time, and of the steps in it."""
-
-    wall_ns: int
-    executing_ns: int
 
 
 def gpu_time(timeline: Timeline, windows: Sequence[Window]) -> GpuTime:
