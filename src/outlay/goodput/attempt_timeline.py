@@ -84,7 +84,7 @@ class AttemptTimeline:
         return len(self._own) - 1
 
     @property
-    def last_step(self) -> int:
+    def furthest_step(self) -> int:
         """The highest step number that the attempt executed; -1 when it executed none."""
         latest = slice(-1, None) if self._only_grows else slice(None)
         reached = self._steps.number[latest] + self._steps.count[latest] - 1

@@ -17,7 +17,7 @@ from outlay.goodput.breakdown import Breakdown, Window
 from outlay.goodput.cache import GoodputInfo, StepInfo
 from outlay.goodput.deviation import StepTimes, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
-from outlay.goodput.follower import RunView, folds_of, ideal_of, last_step
+from outlay.goodput.follower import RunView, folds_of, ideal_of
 from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.summary import slices_used
@@ -67,7 +67,9 @@ class GoodputCalculator(Job):
         breakdown = view.break_down()
         goodput, parts = self._percent(view, breakdown, "yet")
         self._remember(view, breakdown, configured_ideal_step_time)
-        return JobGoodput(goodput, parts if include_badput_breakdown else {}, last_step(view))
+        return JobGoodput(
+            goodput, parts if include_badput_breakdown else {}, view.timeline.last_step() or 0
+        )
 
     @one_at_a_time
     def get_job_goodput_interval(
@@ -87,7 +89,7 @@ class GoodputCalculator(Job):
         return IntervalGoodput(
             goodput,
             parts,
-            last_step(view, window.end_ns),
+            view.timeline.last_step(window.end_ns) or 0,
             breakdown.wall_ns / 1e9,
             len(disruptions(view.timeline, window)),
         )
@@ -108,7 +110,7 @@ class GoodputCalculator(Job):
         excluded_s = (view.whole.length_ns - kept_ns) / 1e9
         self._remember(view, breakdown, configured_ideal_step_time)
         shown = parts if include_badput_breakdown else {}
-        return GoodputWithExclusions(goodput, shown, last_step(view), excluded_s)
+        return GoodputWithExclusions(goodput, shown, view.timeline.last_step() or 0, excluded_s)
 
     @one_at_a_time
     def get_step_deviation(
@@ -138,7 +140,7 @@ class GoodputCalculator(Job):
         return {
             "goodput_time": {GoodputType.TOTAL: breakdown.phases.get(ph.STEP, 0) / 1e9},
             "badput_time": self._parts(view, breakdown, SECONDS),
-            "max_productive_step": last_step(view),
+            "max_productive_step": view.timeline.last_step() or 0,
             "total_elapsed_time": breakdown.wall_ns / 1e9,
             "disruption_count": len(disruptions(view.timeline)),
             "step_time_deviation": steps.step_deviations,
@@ -186,7 +188,7 @@ class GoodputCalculator(Job):
         """Keep the result where a cache was asked for."""
         if self._cache is None:
             return
-        last = last_step(view)
+        last = view.timeline.last_step() or 0
         excluded_ns = view.whole.length_ns - sum(w.length_ns for w in breakdown.windows)
         self._cache.update_goodput_info(
             GoodputInfo(

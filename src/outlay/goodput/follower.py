@@ -124,12 +124,3 @@ def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float |
     if measured_ns is None or configured_ideal_step_time is None:
         return measured_ns
     return configured_ideal_step_time * 1e9
-
-
-def last_step(view: RunView, before_ns: int | None = None) -> int:
-    """Return the last step that was done (before an instant) and not undone since; 0 without."""
-    for stretch in reversed(view.timeline.stretches):
-        attempt = stretch.timeline
-        if attempt is not None and (last := attempt.last_step_before(before_ns)) is not None:
-            return last
-    return 0

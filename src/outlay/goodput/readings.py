@@ -12,7 +12,7 @@ from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
 from outlay.goodput.deviation import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
-from outlay.goodput.follower import folds_of, ideal_of, last_step
+from outlay.goodput.follower import folds_of, ideal_of
 from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.summary import slices_used
@@ -89,7 +89,7 @@ class GoodputReader(Job):
             goodput_s=SECONDS.of(breakdown.phases.get(ph.STEP, 0)),
             badput_s=self._parts(view, breakdown, SECONDS),
             elapsed_s=SECONDS.of(breakdown.wall_ns),
-            last_step=last_step(view),
+            last_step=view.timeline.last_step() or 0,
             disruptions=len(disruptions(view.timeline)),
             ideal_step_s=None if ideal_ns is None else ideal_ns / 1e9,
             slices=slices_used(view, [view.whole]) if slices else None,
@@ -113,7 +113,7 @@ class GoodputReader(Job):
             window_s=window_s,
             goodput_percent=goodput,
             badput_percent=parts,
-            last_step=last_step(view, now_ns),
+            last_step=view.timeline.last_step(now_ns) or 0,
             slices=slices_used(view, [window]) if slices else None,
         )
 

@@ -88,6 +88,14 @@ class Timeline:
         """Return the nanoseconds of each phase during ``[start_ns, end_ns)``; none are zero."""
         return ph.difference(self.before(end_ns), self.before(start_ns))
 
+    def last_step(self, before_ns: int | None = None) -> int | None:
+        """Return the last step that was done (before an instant) and not undone since, if any."""
+        for stretch in reversed(self.stretches):
+            attempt = stretch.timeline
+            if attempt is not None and (last := attempt.last_step_before(before_ns)) is not None:
+                return last
+        return None
+
     def idle_between(self, start_ns: int, end_ns: int) -> int:
         """Return how long the run rested after completed attempts during ``[start_ns, end_ns)``."""
         overlaps = (
