@@ -23,7 +23,7 @@ from outlay.ledger import (
     Step,
 )
 
-instants = st.integers(min_value=0, max_value=2**63 - 1)
+instants = st.integers(min_value=0, max_value=2**62 - 1)
 counts = st.integers(min_value=0, max_value=2**53)
 texts = st.text(max_size=20)
 labels = st.dictionaries(texts, texts, max_size=3)

@@ -274,14 +274,14 @@ def test_a_file_without_a_single_good_record_adds_no_attempt(run_dir: Path) -> N
 
 
 IMPOSSIBLE = {
-    "number": Step(t_ns=START_NS, step=2**63, dur_ns=1),
+    "number": Step(t_ns=START_NS, step=2**62, dur_ns=1),
     "instant": Step(t_ns=2**64 - 1, step=3, dur_ns=1),
-    "duration": Step(t_ns=START_NS, step=3, dur_ns=2**63),
-    "wait": Step(t_ns=START_NS, step=3, dur_ns=1, wait_ns=2**63),
-    "count": Step(t_ns=START_NS, step=3, dur_ns=1, count=2**63),
+    "duration": Step(t_ns=START_NS, step=3, dur_ns=2**62),
+    "wait": Step(t_ns=START_NS, step=3, dur_ns=1, wait_ns=2**62),
+    "count": Step(t_ns=START_NS, step=3, dur_ns=1, count=2**62),
     "no steps": Step(t_ns=START_NS, step=3, dur_ns=SECOND, count=0, samples=1),
-    "sign of life": Heartbeat(t_ns=2**63),
-    "checkpoint": CheckpointCommitted(t_ns=START_NS, step=2**63),
+    "sign of life": Heartbeat(t_ns=2**62),
+    "checkpoint": CheckpointCommitted(t_ns=START_NS, step=2**62),
 }
 
 
@@ -294,6 +294,19 @@ def test_a_number_that_cannot_be_is_a_finding_with_its_line(
     view = view_of(run_dir, segment.end())
     assert view.break_down().phases == {"step": (1 + many) * SECOND}
     assert [finding.line for finding in view.findings] == [3]
+
+
+@pytest.mark.parametrize("again", [0, 2**62 - 2])
+def test_numbers_at_the_edge_of_what_can_be_take_no_time_from_others(
+    run_dir: Path, again: int
+) -> None:
+    most = 2**62 - 1
+    first = steps(Segment(), 5, 1.0).step(1.0, number=most, count=most)
+    view = view_of(run_dir, first.step(1.0, number=10, count=most), restarted(9, number=again))
+    found = view.break_down().phases
+    assert found["step"] + found["wasted_progress"] == 8 * SECOND
+    assert found["recovery"] == 2 * SECOND
+    assert view.timeline.last_step() == again
 
 
 def test_attempts_that_overlap_are_a_finding(run_dir: Path) -> None:

@@ -18,9 +18,9 @@ from outlay.goodput.columns import Ints
 
 Payload = Mapping[str, Any]
 
-_LATEST_S = 9_000_000_000
+_LATEST_S = 4_600_000_000
 LATEST_NS = _LATEST_S * 1_000_000_000
-"""Far in the future; a little beyond it, nanoseconds since 1970 do not fit in 64 bits."""
+"""In 2115; a little beyond it, a run log refuses the instant."""
 _BEYOND_COUNTS = 1 << 53  # Up to it, a double is exact.
 
 Floats = NDArray[np.float64]

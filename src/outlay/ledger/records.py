@@ -13,9 +13,9 @@ import msgspec
 
 EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted"]
 
-_MOST = 2**63 - 1
-Int64 = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
-"""What readers keep in columns of 64 bits; a line with a larger number is bad, and a finding."""
+_MOST = 2**62 - 1
+Bounded = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+"""What readers keep in columns of 64 bits, and add in pairs; a line with more is a finding."""
 
 UNWRITTEN = -1
 """The sequence number of a record that is not in a segment yet."""
@@ -32,8 +32,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     """What every record carries: when it happened, and its place in the segment."""
 
-    seq: Int64 = UNWRITTEN
-    t_ns: Int64
+    seq: Bounded = UNWRITTEN
+    t_ns: Bounded
 
 
 class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
@@ -94,10 +94,10 @@ class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
     before that.
     """
 
-    step: Int64
-    dur_ns: Int64
-    wait_ns: Int64 = 0
-    tokens: Int64 = 0
+    step: Bounded
+    dur_ns: Bounded
+    wait_ns: Bounded = 0
+    tokens: Bounded = 0
     samples: int = 0
     comm_bytes: int = 0
     energy_mj: int = 0
@@ -124,7 +124,7 @@ class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
 class CheckpointCommitted(_Base, frozen=True, kw_only=True, tag="checkpoint_committed"):
     """Everything up to and including ``step`` is safe on storage."""
 
-    step: Int64
+    step: Bounded
 
 
 class PriceChanged(_Base, frozen=True, kw_only=True, tag="price_changed"):
@@ -183,8 +183,8 @@ class Gap(_Base, frozen=True, kw_only=True, tag="gap"):
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """A record of a kind that this version does not know; kept as it was found."""
 
-    seq: Int64
-    t_ns: Int64
+    seq: Bounded
+    t_ns: Bounded
     kind: str
     fields: dict[str, Any]
 
