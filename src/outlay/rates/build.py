@@ -8,7 +8,7 @@ stopped machine; else the full price, as an assumption that is shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -54,21 +54,24 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
     if not currencies:
         return RunRates(None)
     currency = currencies[0]
-    stopped = [a.header.stopped_price.currency for a in attempts if a.header.stopped_price]
-    foreign = sorted({*currencies, *stopped} - {currency})
-    findings = [
-        Finding(
-            source="prices",
-            message=f"a price in {other} is not counted: the run pays in {currency}",
-        )
-        for other in foreign
-    ]
-    if unpriced := sum(not of_attempt for of_attempt in changes):
-        message = f"{unpriced} of {len(attempts)} attempts have no price and are not charged"
-        findings.append(Finding(source="prices", message=message, severity="warning"))
     kept = [[c for c in of_attempt if c.price.currency == currency] for of_attempt in changes]
     pieces, assumptions = _pieces(attempts, kept, until_ns)
-    return RunRates(RateFunction(tuple(pieces), currency, tuple(assumptions)), tuple(findings))
+    function = RateFunction(tuple(pieces), currency, tuple(assumptions))
+    stopped = {a.header.stopped_price.currency for a in attempts if a.header.stopped_price}
+    foreign = {*currencies, *stopped} - {currency}
+    unpriced = sum(not of_attempt for of_attempt in changes)
+    return RunRates(function, tuple(_findings(currency, foreign, unpriced, len(attempts))))
+
+
+def _findings(
+    currency: str, foreign: Iterable[str], unpriced: int, attempts: int
+) -> Iterator[Finding]:
+    for other in sorted(foreign):
+        message = f"a price in {other} is not counted: the run pays in {currency}"
+        yield Finding(source="prices", message=message)
+    if unpriced:
+        message = f"{unpriced} of {attempts} attempts have no price and are not charged"
+        yield Finding(source="prices", message=message, severity="warning")
 
 
 def _changes(attempt: Attempt) -> Iterator[_InForce]:
