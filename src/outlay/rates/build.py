@@ -8,7 +8,7 @@ stopped machine; else the full price, as an assumption that is shown.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -16,7 +16,9 @@ from outlay.errors import Finding
 from outlay.ledger import Price
 from outlay.ledger.attempts import Attempt
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+from outlay.units.quantity import duration_text
 
+_A_MOMENT_NS = 1_000_000_000  # So long a program may take to look its price up.
 _ELASTIC = re.compile(r"torchelastic-(?P<run>.*)-(?P<restarts>\d+)")
 
 
@@ -57,21 +59,27 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
     kept = [[c for c in of_attempt if c.price.currency == currency] for of_attempt in changes]
     pieces, assumptions = _pieces(attempts, kept, until_ns)
     function = RateFunction(tuple(pieces), currency, tuple(assumptions))
-    stopped = {a.header.stopped_price.currency for a in attempts if a.header.stopped_price}
-    foreign = {*currencies, *stopped} - {currency}
-    unpriced = sum(not of_attempt for of_attempt in changes)
-    return RunRates(function, tuple(_findings(currency, foreign, unpriced, len(attempts))))
+    return RunRates(function, tuple(_findings(attempts, changes, currency)))
 
 
 def _findings(
-    currency: str, foreign: Iterable[str], unpriced: int, attempts: int
+    attempts: Sequence[Attempt], changes: Sequence[Sequence[_InForce]], currency: str
 ) -> Iterator[Finding]:
-    for other in sorted(foreign):
+    """Yield which prices are not counted, and which time has none."""
+    named = {change.price.currency for of_attempt in changes for change in of_attempt}
+    named |= {a.header.stopped_price.currency for a in attempts if a.header.stopped_price}
+    for other in sorted(named - {currency}):
         message = f"a price in {other} is not counted: the run pays in {currency}"
         yield Finding(source="prices", message=message)
-    if unpriced:
-        message = f"{unpriced} of {attempts} attempts have no price and are not charged"
+    if unpriced := sum(not of_attempt for of_attempt in changes):
+        message = f"{unpriced} of {len(attempts)} attempts have no price and are not charged"
         yield Finding(source="prices", message=message, severity="warning")
+    for attempt, of_attempt in zip(attempts, changes, strict=True):
+        late_ns = of_attempt[0].t_ns - attempt.start_ns if of_attempt else 0
+        if late_ns > _A_MOMENT_NS:
+            began = duration_text(late_ns)
+            message = f"an attempt had no price in its first {began}, which are not charged"
+            yield Finding(source="prices", message=message, severity="warning")
 
 
 def _changes(attempt: Attempt) -> Iterator[_InForce]:
