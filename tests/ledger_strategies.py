@@ -23,7 +23,7 @@ from outlay.ledger import (
     Step,
 )
 
-instants = st.integers(min_value=0, max_value=2**63 - 1)
+instants = st.integers(min_value=0, max_value=2**62 - 1)
 counts = st.integers(min_value=0, max_value=2**53)
 texts = st.text(max_size=20)
 labels = st.dictionaries(texts, texts, max_size=3)
@@ -55,10 +55,12 @@ _FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
     SpanBegun: {"name": texts, "overlapped": st.booleans()},
     SpanEnded: {"begun": counts},
     Step: dict.fromkeys(
-        ("step", "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "count"),
-        counts,
+        ("step", "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj"), counts
     )
-    | {"flops": st.integers(min_value=0, max_value=10**30)},
+    | {
+        "flops": st.integers(min_value=0, max_value=10**30),
+        "count": st.integers(min_value=1, max_value=2**53),
+    },
     Metric: {"name": texts, "value": metric_values, "step": st.none() | counts},
     CheckpointCommitted: {"step": st.integers(min_value=-1, max_value=2**53)},
     PriceChanged: {"price": prices, "gpus": counts},

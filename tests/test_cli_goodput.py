@@ -135,14 +135,6 @@ def test_figures_of_the_whole_run_say_so_beside_a_window(trained: Path) -> None:
     assert "(whole run)" not in outlay("goodput", trained, columns=120).out
 
 
-@pytest.mark.parametrize("part", [("--window", "1h"), ("--exclude", "2h..1h")])
-def test_utilisation_of_a_part_of_a_run_is_refused(trained: Path, part: tuple[str, ...]) -> None:
-    flops = ("--flops-per-token", "6e9", "--peak-flops", "1e15")
-    refused = outlay("goodput", trained, *part, *flops)
-    assert refused.code == 2
-    assert "how many tokens a part of it took is not kept" in refused.err
-
-
 def test_goodput_of_an_elastic_run_is_also_weighted_by_its_slices(tmp_path: Path) -> None:
     clock = ManualClock()
     with run("bert", dir=tmp_path / "r", clock=clock) as training:

@@ -106,14 +106,14 @@ def test_when_an_attempt_got_past_a_step(step: int, seconds: int) -> None:
 
 def test_how_far_an_attempt_got() -> None:
     timeline = attempt(Segment().step(1).step(2, count=3).checkpoint())
-    assert timeline.last_step == 3
+    assert timeline.furthest_step == 3
     assert timeline.first_step_end_ns == START_NS + SECOND
     assert timeline.checkpoints == (Committed(START_NS + 3 * SECOND, 3),)
 
 
 def test_an_attempt_without_steps_got_nowhere() -> None:
     timeline = attempt(Segment().heartbeat(after=4))
-    assert timeline.last_step == -1
+    assert timeline.furthest_step == -1
     assert timeline.first_step_end_ns == START_NS + 4 * SECOND
     assert timeline.first_kept_after(-1) is None
 

@@ -6,11 +6,11 @@ import pytest
 
 from ledgers import SECOND, START_NS, Segment, dollars, numbered
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Window, exact_cost, without
+from outlay.goodput.breakdown import Window, without
 from outlay.goodput.follower import RunView, view_of
 from outlay.goodput.timeline import TimelineBuilder
-from outlay.rates import NS_PER_HOUR
-from outlay.rates.amounts import round_units_up
+from outlay.rates import NS_PER_HOUR, round_units, round_units_up
+from outlay.units import Money
 
 
 def view(segment: Segment) -> RunView:
@@ -59,7 +59,8 @@ def test_phases_cost_what_the_rates_say_of_their_windows() -> None:
     assert [window.length_ns for window in windows] == [SECOND, 2 * SECOND]
     found = seen.break_down(exclusions=(Window(windows[0].end_ns, windows[1].start_ns),))
     assert found.windows == tuple(windows)
-    assert found.cost == exact_cost(seen.rates, windows)
+    units = sum(seen.rates.units_between(w.start_ns, w.end_ns) for w in windows)
+    assert found.cost == Money(round_units(units), "USD")
 
 
 def steps_at_a_price() -> Segment:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import logging
 import math
 import os
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,8 +22,11 @@ from goodput_log import START_S, Job, MemoryLog, at
 from outlay import BadputType, GoodputCache, GoodputCalculator, GoodputRecorder, GoodputType
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.goodput.calculator import NoJobTime, NoStepTimes
+from outlay.goodput.breakdown import Window
+from outlay.goodput.follower import RunView
+from outlay.goodput.job import NoJobTime, NoStepTimes
 from outlay.goodput.sources import NoGoodputLogs
+from outlay.goodput.summary import beside_ns
 
 RECOVERY = BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION
 WASTED = BadputType.WASTED_PROGRESS_FROM_DISRUPTION
@@ -114,12 +122,44 @@ def test_a_calculator_restarted_over_its_cache_reads_on(tmp_path: Path) -> None:
     assert log.given == len(log.entries)
 
 
+def test_a_log_that_keeps_no_account_is_not_cached_again_and_again(tmp_path: Path) -> None:
+    class Plain(MemoryLog):
+        def read_cloud_logging_entries(self, *_: object, **__: object) -> Any:
+            return self.entries
+
+    log = Plain(Job().start(0).steps(0, 11, at=0).payloads)
+    clock = ManualClock(wall_ns=(START_S + 20) * 10**9)
+    calculator = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
+    assert [calculator.get_job_goodput().last_step for _ in range(2)] == [9, 9]
+    assert GoodputCache("job", tmp_path).is_cache_empty()
+
+
+def test_a_cache_that_cannot_be_written_costs_no_answer_and_no_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    log = MemoryLog(Job().start(0).steps(0, 11, at=0).payloads)
+    clock = ManualClock(wall_ns=(START_S + 20) * 10**9)
+    calculator = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "outlay"):
+        patch.setattr(GoodputCache, "update_cached_entries", full)
+        assert calculator.get_job_goodput().last_step == 9
+    assert "No space left" in caplog.text
+    log.entries += Job().steps(11, 5, at=11).payloads
+    assert calculator.get_job_goodput().last_step == 14
+    again = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
+    assert again.get_job_goodput().last_step == 14
+    assert GoodputCache("job", tmp_path).get_cached_entries() == log.entries
+
+
 def test_the_cache_tells_what_the_last_query_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = GoodputCache("job", tmp_path)
     assert (cache.get_goodput_info(), cache.get_step_info()) == (None, None)
-    monkeypatch.setattr("outlay.goodput.calculator.GoodputCache", lambda *_: cache)
+    monkeypatch.setattr("outlay.goodput.job.GoodputCache", lambda *_: cache)
     log = MemoryLog(Job().start(0).steps(0, 11, at=0).end(11).payloads)
     clock = ManualClock(wall_ns=(START_S + 11) * 10**9)
     calculator = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
@@ -265,6 +305,24 @@ def test_a_query_takes_only_new_entries() -> None:
     log.entries += Job().steps(11, 5, at=11).payloads
     assert calculator.get_job_goodput().last_step == 14
     assert log.given == len(log.entries)
+
+
+def test_threads_that_share_a_calculator_are_answered_one_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    answering, both = threading.Barrier(2), []
+
+    def meet(view: RunView, window: Window) -> dict[str, int]:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            both.append(answering.wait(0.1))
+        return beside_ns(view, window)
+
+    monkeypatch.setattr("outlay.goodput.job.beside_ns", meet)
+    calculator = restarted_job().calculator(now=63)
+    with ThreadPoolExecutor(2) as pool:
+        answers = [pool.submit(calculator.get_job_goodput) for _ in range(2)]
+    assert answers[0].result() == answers[1].result()
+    assert both == []
 
 
 # Bad input

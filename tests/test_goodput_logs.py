@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ import pytest
 import outlay
 from goodput_log import START_S, Job, at
 from outlay.clock import ManualClock
+from outlay.cost.reading import read_whole_run
+from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
 from outlay.goodput.cache import GoodputCache
 from outlay.goodput.calculator import GoodputCalculator
@@ -24,6 +27,7 @@ from outlay.goodput.logs import LocalRunLog, run_dir_of_job
 from outlay.goodput.recorder import GoodputRecorder
 from outlay.goodput.sources import RunLogSource
 from outlay.ledger import Payload, read_run
+from outlay.sweep.aggregate.from_ledger import read_ledger
 
 NOW_NS = (START_S + 10_000) * 10**9
 
@@ -60,6 +64,12 @@ def test_entries_of_other_jobs_are_dropped(tmp_path: Path) -> None:
     log.write_cloud_logging_entry({"job_name": "other", "job_start_time": 1.0})
     log.write_cloud_logging_entry(None)
     assert len(payloads_in(tmp_path)) == 1
+
+
+def test_an_entry_that_names_no_job_is_this_jobs(tmp_path: Path) -> None:
+    log = LocalRunLog("job", tmp_path)
+    log.write_cloud_logging_entry({"job_start_time": 1.0})
+    assert log.read_cloud_logging_entries()[0] == [{"job_start_time": 1.0}]
 
 
 def test_reading_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -134,6 +144,28 @@ def test_a_priced_job_has_a_cost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     written(Job().start(0).steps(0, 10, at=0).end(10), tmp_path)
     cost = GoodputFollower(tmp_path).view(NOW_NS).break_down().cost
     assert str(cost) == "0.02 USD"
+
+
+def test_a_cost_report_tells_a_job_as_its_goodput_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_PRICE", "3.60 USD/h")
+    written(Job().start(0).steps(0, 10, at=0).end(10), tmp_path)
+    found = cost_of(read_whole_run(tmp_path, NOW_NS))
+    assert (str(found.cost), list(found.by_phase), found.steps) == ("0.01 USD", ["step"], 10)
+
+
+def test_a_sweep_compares_a_job_as_its_goodput_tells_it(tmp_path: Path) -> None:
+    written(Job().start(0).steps(0, 10, at=0).end(20), tmp_path)
+    found = read_ledger(tmp_path, NOW_NS)
+    assert found is not None
+    assert (found.goodput, found.wall_ns) == (0.5, 20 * 10**9)
+
+
+def test_payloads_of_no_known_kind_are_a_run_with_findings(tmp_path: Path) -> None:
+    written(Job().add(nonsense=1), tmp_path)
+    view = GoodputFollower(tmp_path).view(NOW_NS)
+    assert [finding.message for finding in view.findings] == ["an entry is of no known kind"]
 
 
 def test_the_calculator_reads_native_run_logs_too(tmp_path: Path) -> None:
@@ -221,6 +253,19 @@ def test_another_jobs_entries_are_left_out(tmp_path: Path) -> None:
     assert payloads_in(tmp_path / "run") == Job("a").start(0).payloads
 
 
+def test_a_job_whose_name_is_a_number_keeps_its_entries(tmp_path: Path) -> None:
+    entries = [{**payload, "job_name": 7} for payload in Job().steps(0, 3, at=0).payloads]
+    assert import_payloads(jsonl(tmp_path / "p.jsonl", [*entries]), tmp_path / "run") == []
+    assert payloads_in(tmp_path / "run") == entries
+
+
+def test_a_line_that_is_nested_too_deeply_is_a_finding(tmp_path: Path) -> None:
+    file = jsonl(tmp_path / "p.jsonl", [*Job().start(0).payloads])
+    file.write_bytes(file.read_bytes() + b"[" * 100_000 + b"\n")
+    (finding,) = import_payloads(file, tmp_path / "run")
+    assert finding.line == 2
+
+
 @pytest.mark.parametrize("text", [None, "", "\n\n", "hello\n"])
 def test_a_file_without_payloads_is_refused(text: str | None, tmp_path: Path) -> None:
     if text is not None:
@@ -240,6 +285,21 @@ def test_a_torn_line_of_the_cache_is_dropped_and_sealed(tmp_path: Path) -> None:
     assert len(cache.get_cached_entries()) == 2
     cache.update_cached_entries(Job().steps(2, 2, at=2).payloads)
     assert cache.get_cached_entries() == Job().steps(0, 4, at=0).payloads
+
+
+def test_uploaders_of_one_job_share_a_cache(tmp_path: Path) -> None:
+    entries = Job().steps(0, 50, at=0).payloads
+
+    def append() -> None:
+        cache = GoodputCache("job", tmp_path)
+        for number, entry in enumerate(entries):
+            cache.update_cached_entries([entry], (at(number), str(number)))
+
+    with ThreadPoolExecutor(4) as pool:
+        for done in [pool.submit(append) for _ in range(4)]:
+            done.result()
+    kept = GoodputCache("job", tmp_path).get_cached_entries()
+    assert sorted(entry["step_count"] for entry in kept) == sorted([*range(50)] * 4)
 
 
 def test_what_the_cache_remembers(tmp_path: Path) -> None:

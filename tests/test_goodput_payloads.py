@@ -12,18 +12,17 @@ from hypothesis import strategies as st
 
 from goodput_log import START_S, Job
 from outlay.errors import Finding
-from outlay.goodput.fold import RunFold
+from outlay.goodput.fold import SegmentFold
 from outlay.goodput.payload_steps import ns_of_seconds
 from outlay.goodput.payloads import PayloadTranslator
 from outlay.goodput.timeline import Timeline, TimelineBuilder
-from outlay.ledger import SegmentId
 
 SECOND = 1_000_000_000
 
 
 def translated(batches: Sequence[Sequence[Any]]) -> tuple[TimelineBuilder, list[Finding]]:
     builder = TimelineBuilder()
-    translator = PayloadTranslator(builder.fold, "log")
+    translator = PayloadTranslator(builder.fold.segments, "log")
     for batch in batches:
         translator.take(batch)
     return builder, translator.findings()
@@ -46,9 +45,8 @@ def seconds_of(job: Job) -> dict[str, float]:
     return {name: ns / SECOND for name, ns in phases.items()}
 
 
-def step_rows(fold: RunFold, segment: SegmentId) -> list[tuple[int, float, float, int]]:
+def step_rows(of: SegmentFold) -> list[tuple[int, float, float, int]]:
     """Return (number, start, end, count) of an attempt's steps, in seconds of the tests' time."""
-    of = fold.segments[segment]
     columns = (of.number.values, of.start.values, of.end.values, of.count.values)
     return [
         (int(n), int(s) / SECOND - START_S, int(e) / SECOND - START_S, int(c))
@@ -58,7 +56,7 @@ def step_rows(fold: RunFold, segment: SegmentId) -> list[tuple[int, float, float
 
 def attempts_of(job: Job) -> list[list[tuple[int, float, float, int]]]:
     builder, _ = translated([job.payloads])
-    return [step_rows(builder.fold, segment) for segment in sorted(builder.fold.segments)]
+    return [step_rows(fold) for _, fold in sorted(builder.fold.segments.items())]
 
 
 def findings_of(payloads: Sequence[Any]) -> list[str]:
@@ -109,6 +107,11 @@ def test_a_job_name_used_again_is_a_finding() -> None:
     assert findings_of(job.payloads) == [
         "the job started again after its end; was its name re-used?"
     ]
+
+
+@pytest.mark.parametrize("entry", [7, None, "text", ["list"]])
+def test_an_entry_that_is_no_object_is_a_finding(entry: object) -> None:
+    assert findings_of([entry]) == ["an entry is no JSON object"]
 
 
 def test_the_first_load_of_an_attempt_holds_training_up_and_later_ones_do_not() -> None:
@@ -241,6 +244,7 @@ BAD = [
     {"step_count": 3, "step_start_time": math.inf},
     {"step_count": 3, "step_start_time": -5.0},
     {"step_count": 3, "step_start_time": 1e300},
+    {"step_count": 3, "step_start_time": 10**400},
     {"step_count": 3},
     {"step_start_time": START_S + 3.0},
     {"step_count": "3", "step_start_time": START_S + 3.0},
@@ -256,7 +260,15 @@ BAD = [
     {"custom_badput_event_type": "a"},
     {"active_slices": 9, "total_slices": 2, "elastic_slice_counts_timestamp": START_S + 1.0},
     {"event_type": "save", "checkpoint_manager_blocking_duration_secs": math.nan},
+    {"event_type": "save", "checkpoint_manager_blocking_duration_secs": 8.9e9},
+    {
+        "event_type": "save",
+        "checkpoint_manager_blocking_duration_secs": 8.9e9,
+        "checkpoint_manager_blocking_start_time": START_S + 1.0,
+    },
     {"checkpoint_step": None, "checkpoint_start_time": START_S + 1.0},
+    {"checkpoint_step": 2**70, "checkpoint_start_time": START_S + 1.0},
+    {"job_start_time": 10**400},
     {"hello": "world"},
     {},
     None,

@@ -65,7 +65,8 @@ def test_a_fold_knows_whether_numbers_only_grow_and_which_is_least(
         number, end, count = (
             np.array(column, dtype=np.int64) for column in zip(*batch, strict=True)
         )
-        fold.add_steps(StepColumns(number, end, end, np.zeros_like(end), count))
+        none = np.zeros_like(end)
+        fold.add_steps(StepColumns(number, end, end, none, count, none))
         numbers, counts = fold.number.values.tolist(), fold.count.values.tolist()
         grows = all(
             later >= number + count

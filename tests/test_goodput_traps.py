@@ -11,7 +11,15 @@ from outlay.errors import InvalidValue, NotARun
 from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import GoodputFollower, RunView
 from outlay.goodput.reliability import disruptions
-from outlay.ledger import SpanBegun, SpanEnded, ledger_dir
+from outlay.ledger import (
+    CheckpointCommitted,
+    Heartbeat,
+    KnownRecord,
+    SpanBegun,
+    SpanEnded,
+    Step,
+    ledger_dir,
+)
 
 
 @pytest.fixture
@@ -263,6 +271,42 @@ def test_a_file_without_a_single_good_record_adds_no_attempt(run_dir: Path) -> N
     view = GoodputFollower(run_dir).view(segment.now_ns)
     assert view.break_down().phases == {"step": 10 * SECOND}
     assert [finding.source for finding in view.findings] == [name]
+
+
+IMPOSSIBLE = {
+    "number": Step(t_ns=START_NS, step=2**62, dur_ns=1),
+    "instant": Step(t_ns=2**64 - 1, step=3, dur_ns=1),
+    "duration": Step(t_ns=START_NS, step=3, dur_ns=2**62),
+    "wait": Step(t_ns=START_NS, step=3, dur_ns=1, wait_ns=2**62),
+    "count": Step(t_ns=START_NS, step=3, dur_ns=1, count=2**62),
+    "no steps": Step(t_ns=START_NS, step=3, dur_ns=SECOND, count=0, samples=1),
+    "sign of life": Heartbeat(t_ns=2**62),
+    "checkpoint": CheckpointCommitted(t_ns=START_NS, step=2**62),
+}
+
+
+@pytest.mark.parametrize("many", [2, 300], ids=["read one by one", "read in bulk"])
+@pytest.mark.parametrize("record", IMPOSSIBLE.values(), ids=IMPOSSIBLE)
+def test_a_number_that_cannot_be_is_a_finding_with_its_line(
+    run_dir: Path, record: KnownRecord, many: int
+) -> None:
+    segment = steps(Segment().step(1.0, count=2).add(record), many, 1.0)
+    view = view_of(run_dir, segment.end())
+    assert view.break_down().phases == {"step": (1 + many) * SECOND}
+    assert [finding.line for finding in view.findings] == [3]
+
+
+@pytest.mark.parametrize("again", [0, 2**62 - 2])
+def test_numbers_at_the_edge_of_what_can_be_take_no_time_from_others(
+    run_dir: Path, again: int
+) -> None:
+    most = 2**62 - 1
+    first = steps(Segment(), 5, 1.0).step(1.0, number=most, count=most)
+    view = view_of(run_dir, first.step(1.0, number=10, count=most), restarted(9, number=again))
+    found = view.break_down().phases
+    assert found["step"] + found["wasted_progress"] == 8 * SECOND
+    assert found["recovery"] == 2 * SECOND
+    assert view.timeline.last_step() == again
 
 
 def test_attempts_that_overlap_are_a_finding(run_dir: Path) -> None:

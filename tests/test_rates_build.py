@@ -68,9 +68,17 @@ def test_a_price_change_holds_from_its_instant() -> None:
     ]
 
 
-def test_a_price_that_came_later_charges_nothing_before() -> None:
-    story = Segment().price(3, after=H).heartbeat(after=H)
-    assert pieces(function(story)) == [(1, 2, 3.0, Basis.MEASURED)]
+def test_a_price_that_came_later_charges_nothing_before_and_says_so() -> None:
+    built = rates(Segment().price(3, after=H).heartbeat(after=H))
+    assert built.function is not None
+    assert pieces(built.function) == [(1, 2, 3.0, Basis.MEASURED)]
+    assert [finding.message for finding in built.findings] == [
+        "an attempt had no price in its first 1h00m, which are not charged"
+    ]
+
+
+def test_a_program_may_look_its_price_up_first() -> None:
+    assert rates(Segment().price(3, after=0.5).heartbeat(after=H)).findings == ()
 
 
 def test_a_slurm_requeue_is_not_billed() -> None:

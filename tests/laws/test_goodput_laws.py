@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from goodput_oracle import Truth, tell_the_truth
 from histories import History, histories
-from outlay.goodput.breakdown import Window, exact_cost, without
+from outlay.goodput.breakdown import Window, without
 from outlay.goodput.follower import GoodputFollower, RunView, view_of
 from outlay.goodput.timeline import TimelineBuilder
 from outlay.ledger import KnownRecord, Record, encode_line, ledger_dir
@@ -192,7 +192,7 @@ def test_phase_dollars_sum_to_the_cost_and_to_the_integral_of_the_rate(
         if view.rates is None:
             assert found.cost is None
             continue
-        assert found.cost == exact_cost(view.rates, [window])
+        assert found.cost == view.rates.cost_between(*_bounds(window))
         assert sum(money.micros for money in found.cost_by_phase.values()) == found.cost.micros
 
 

@@ -80,9 +80,6 @@ def show(
         raise InvalidValue("--watch", other, "one of the two: watching has no end to answer at")
     lengths = _lengths(rolling, every)
     model = _model_flops(flops_per_token, peak_flops)
-    if model is not None and (since or until or window or exclude):
-        expected = "the whole run: how many tokens a part of it took is not kept"
-        raise InvalidValue("MFU", "a part of the run", expected)
     follower = GoodputFollower(run)
 
     def look() -> _Answer:
@@ -249,10 +246,8 @@ def _details(summary: GoodputSummary) -> list[str]:
         )
     if summary.disruptions and summary.ettr is not None:
         lines.insert(1, f"ETTR         {summary.ettr:.1%} of wall time not lost to disruptions")
-    if summary.throughput is not None and summary.throughput.tokens:
-        lines.append(
-            f"throughput   {summary.throughput.per_wall_second:,.0f} tokens/s of wall time"
-        )
+    if speed := summary.throughput.per_wall_second:
+        lines.append(f"throughput   {speed:,.0f} tokens/s of wall time")
     if summary.mfu is not None and summary.mfu.of_productive is not None:
         lines.append(
             f"MFU          {summary.mfu.of_wall:.1%} of wall time, "

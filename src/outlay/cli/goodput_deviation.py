@@ -10,9 +10,8 @@ import typer
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
-from outlay.goodput.calculator import folds_of, ideal_of
 from outlay.goodput.deviation import StepTimes, worst_steps
-from outlay.goodput.follower import GoodputFollower
+from outlay.goodput.follower import GoodputFollower, folds_of, ideal_of
 from outlay.units import Duration
 from outlay.units.quantity import duration_text
 

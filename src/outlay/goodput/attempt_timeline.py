@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from outlay.goodput import phases as ph
-from outlay.goodput.columns import Ints
+from outlay.goodput.columns import Ints, cumulative
 from outlay.goodput.fold import Committed, SegmentFold
 from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
 from outlay.goodput.stalls import SlowSteps
@@ -74,9 +74,9 @@ class AttemptTimeline:
         self._startup_ns = self._startup()
         self.stalled = self._stalled(fold.slow)
         self._stalls = self._beyond_typical(self.stalled)
-        self._stall_before = _cumulative(self._stalls)
+        self._stall_before = cumulative(self._stalls)
         is_undone = self.undone.contains(self.stalled)
-        self._undone_stall_before = _cumulative(np.where(is_undone, self._stalls, 0))
+        self._undone_stall_before = cumulative(np.where(is_undone, self._stalls, 0))
 
     @property
     def step_count(self) -> int:
@@ -84,7 +84,7 @@ class AttemptTimeline:
         return len(self._own) - 1
 
     @property
-    def last_step(self) -> int:
+    def furthest_step(self) -> int:
         """The highest step number that the attempt executed; -1 when it executed none."""
         latest = slice(-1, None) if self._only_grows else slice(None)
         reached = self._steps.number[latest] + self._steps.count[latest] - 1
@@ -217,7 +217,3 @@ def _joined(left: _Split, right: _Split) -> _Split:
         left.undone_ns + right.undone_ns,
         left.stall_ns + right.stall_ns,
     )
-
-
-def _cumulative(values: Ints) -> Ints:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values)])

@@ -6,13 +6,13 @@ that an outage shows as 0 %. Parts sum to the whole: to the nanosecond, and to t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.timeline import Timeline
-from outlay.rates import RateFunction, apportion, round_units
+from outlay.rates import RateFunction, apportion
 from outlay.units import Money
 
 
@@ -86,12 +86,6 @@ def break_down(
     )
 
 
-def exact_cost(rates: RateFunction, windows: Iterable[Window]) -> Money:
-    """Return the cost of the windows straight from the rates, rounded once."""
-    units = sum(rates.units_between(window.start_ns, window.end_ns) for window in windows)
-    return Money(round_units(units), rates.currency)
-
-
 def without(window: Window, exclusions: Iterable[Window]) -> list[Window]:
     """Return what is left of a window when the exclusions, in any order, are cut out."""
     kept: list[Window] = []
@@ -103,6 +97,14 @@ def without(window: Window, exclusions: Iterable[Window]) -> list[Window]:
     if start_ns < window.end_ns:
         kept.append(Window(start_ns, window.end_ns))
     return kept
+
+
+def within(windows: Iterable[Window], start_ns: int, end_ns: int) -> Iterator[Window]:
+    """Yield what of some windows lies in ``[start_ns, end_ns)``."""
+    for window in windows:
+        part = Window(max(window.start_ns, start_ns), min(window.end_ns, end_ns))
+        if part.length_ns > 0:
+            yield part
 
 
 def rolling(whole: Window, length_ns: int, every_ns: int) -> list[Window]:
@@ -128,13 +130,10 @@ def _micros_by_phase(
     phases: ph.Phases,
 ) -> dict[str, int]:
     units = dict.fromkeys(ph.in_order(phases), 0)
-    for window in windows:
-        for piece in rates.pieces:
-            start_ns = max(window.start_ns, piece.start_ns)
-            end_ns = min(window.end_ns, piece.end_ns)
-            if start_ns < end_ns and piece.micros_per_hour:
-                for name, ns in timeline.between(start_ns, end_ns).items():
-                    units[name] += ns * piece.micros_per_hour
+    for piece in rates.pieces:
+        for part in within(windows, piece.start_ns, piece.end_ns):
+            for name, ns in timeline.between(part.start_ns, part.end_ns).items():
+                units[name] += ns * piece.micros_per_hour
     return apportion(units)
 
 

@@ -7,10 +7,13 @@ which does no harm, since identical payloads count once. A torn last line is dro
 
 from __future__ import annotations
 
+import fcntl
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 import msgspec
@@ -47,7 +50,7 @@ class StepInfo:
 
 
 class _Metadata(msgspec.Struct):
-    """How far the log was read, and how many bytes of entries that was."""
+    """How far the log was read."""
 
     last_entry_timestamp: datetime | None = None
     last_entry_id: str | None = None
@@ -83,8 +86,9 @@ class GoodputCache:
         """Append entries, and then note how far the log was read."""
         if entries:
             self._timeline.parent.mkdir(parents=True, exist_ok=True)
-            self._drop_torn_line()
-            with self._timeline.open("ab") as stream:
+            with self._timeline.open("ab+") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX)  # The uploaders of a job share its cache.
+                _drop_torn_line(stream)
                 stream.write(_encoder.encode_lines([plain(entry) for entry in entries]))
         if last_entry_info is not None:
             self.update_last_entry_info(last_entry_info)
@@ -155,12 +159,13 @@ class GoodputCache:
         except OSError:
             return []
 
-    def _drop_torn_line(self) -> None:
-        if not self._timeline.exists():
-            return
-        with self._timeline.open("rb+") as stream:
-            text = stream.read()
-            stream.truncate(text.rfind(b"\n") + 1)
+
+def _drop_torn_line(stream: BinaryIO) -> None:
+    length = stream.seek(0, os.SEEK_END)
+    stream.seek(max(length - 1, 0))
+    if stream.read(1) not in (b"\n", b""):
+        stream.seek(0)
+        stream.truncate(stream.read().rfind(b"\n") + 1)
 
 
 def _entry(line: bytes) -> Entry | None:

@@ -7,58 +7,34 @@ that parts sum to the whole. Percentages are of wall time, 0 to 100.
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Iterable
-from datetime import datetime, timedelta
-from pathlib import Path
+from datetime import datetime
 
-from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
-from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.clock import utc_datetime, wall_ns_of
+from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window
-from outlay.goodput.cache import GoodputCache, GoodputInfo, StepInfo
-from outlay.goodput.deviation import StepTimes, ideal_step_ns, step_deviation
+from outlay.goodput.cache import GoodputInfo, StepInfo
+from outlay.goodput.deviation import StepTimes, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.follower import RunView
-from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
+from outlay.goodput.follower import RunView, folds_of, ideal_of
+from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
 from outlay.goodput.reliability import disruptions
-from outlay.goodput.sources import LoggerSource, RunLogSource, Source
-from outlay.goodput.summary import beside_ns, slices_used
+from outlay.goodput.summary import slices_used
 from outlay.goodput.types import (
     SECONDS,
-    BadputParts,
     GoodputType,
     GoodputWithExclusions,
     IntervalGoodput,
     IntervalWorkloadMetricDetails,
     JobGoodput,
-    Share,
     WorkloadMetricDetails,
-    badput_parts,
-    percent_of,
 )
 
 _log = logging.getLogger("outlay")
 
 
-class NoJobTime(OutlayError, ValueError):
-    """There is nothing to take a share of."""
-
-    def __init__(self, job_name: str, where: str) -> None:
-        super().__init__(f"job {job_name!r}: no job time {where}, so there is no goodput to tell")
-
-
-class NoStepTimes(OutlayError, ValueError):
-    """No step has a duration yet."""
-
-    def __init__(self, job_name: str) -> None:
-        super().__init__(
-            f"job {job_name!r}: no step has a duration yet; a step ends when the next one begins"
-        )
-
-
-class GoodputCalculator:
+class GoodputCalculator(Job):
     """Answers how much of a job was productive, while it runs and after.
 
     Args:
@@ -75,36 +51,7 @@ class GoodputCalculator:
         InvalidValue: The job has no name, or a ``gcs_path`` was given.
     """
 
-    def __init__(
-        self,
-        job_name: str,
-        logger_name: str,
-        cloud_logger: GoodputLogger | None = None,
-        using_pathways: bool = False,  # noqa: FBT001, FBT002 - documented as positional
-        max_logs_retention_period: timedelta | None = None,
-        gcs_path: str | None = None,
-        cache_dir: str | Path | None = None,
-        *,
-        clock: Clock = SYSTEM,
-    ) -> None:
-        self.job_name = job_name
-        self.logger_name = logger_name
-        self.using_pathways = using_pathways
-        self.findings: tuple[Finding, ...] = ()
-        self._clock = clock
-        self._lock = threading.Lock()  # A monitor asks from several threads.
-        self._cache: GoodputCache | None = None
-        if cache_dir is not None or gcs_path is not None:
-            self._cache = GoodputCache(job_name, cache_dir or "", gcs_path)
-        self._source: Source
-        if cloud_logger is None:
-            self._source = RunLogSource(job_name, run_dir_of_job(job_name))
-        elif isinstance(cloud_logger, LocalRunLog):
-            self._source = RunLogSource(job_name, cloud_logger.run_dir)
-        else:
-            retention = max_logs_retention_period
-            self._source = LoggerSource(job_name, cloud_logger, self._cache, retention)
-
+    @one_at_a_time
     def get_job_goodput(
         self,
         include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
@@ -120,8 +67,11 @@ class GoodputCalculator:
         breakdown = view.break_down()
         goodput, parts = self._percent(view, breakdown, "yet")
         self._remember(view, breakdown, configured_ideal_step_time)
-        return JobGoodput(goodput, parts if include_badput_breakdown else {}, last_step(view))
+        return JobGoodput(
+            goodput, parts if include_badput_breakdown else {}, view.timeline.last_step() or 0
+        )
 
+    @one_at_a_time
     def get_job_goodput_interval(
         self, interval_start: datetime, interval_end: datetime
     ) -> IntervalGoodput:
@@ -139,11 +89,12 @@ class GoodputCalculator:
         return IntervalGoodput(
             goodput,
             parts,
-            last_step(view, window.end_ns),
+            view.timeline.last_step(window.end_ns) or 0,
             breakdown.wall_ns / 1e9,
             len(disruptions(view.timeline, window)),
         )
 
+    @one_at_a_time
     def get_job_goodput_with_exclusions(
         self,
         exclusion_intervals: Iterable[tuple[datetime, datetime]],
@@ -159,8 +110,9 @@ class GoodputCalculator:
         excluded_s = (view.whole.length_ns - kept_ns) / 1e9
         self._remember(view, breakdown, configured_ideal_step_time)
         shown = parts if include_badput_breakdown else {}
-        return GoodputWithExclusions(goodput, shown, last_step(view), excluded_s)
+        return GoodputWithExclusions(goodput, shown, view.timeline.last_step() or 0, excluded_s)
 
+    @one_at_a_time
     def get_step_deviation(
         self, configured_ideal_step_time: float | None = None
     ) -> dict[int, float]:
@@ -177,6 +129,7 @@ class GoodputCalculator:
             self._cache.update_step_info(steps)
         return steps.step_deviations
 
+    @one_at_a_time
     def get_job_goodput_details(
         self, configured_ideal_step_time: float | None = None
     ) -> WorkloadMetricDetails:
@@ -187,7 +140,7 @@ class GoodputCalculator:
         return {
             "goodput_time": {GoodputType.TOTAL: breakdown.phases.get(ph.STEP, 0) / 1e9},
             "badput_time": self._parts(view, breakdown, SECONDS),
-            "max_productive_step": last_step(view),
+            "max_productive_step": view.timeline.last_step() or 0,
             "total_elapsed_time": breakdown.wall_ns / 1e9,
             "disruption_count": len(disruptions(view.timeline)),
             "step_time_deviation": steps.step_deviations,
@@ -195,6 +148,7 @@ class GoodputCalculator:
             "total_excluded_time": 0.0,
         }
 
+    @one_at_a_time
     def get_interval_metric_details(
         self, interval_start: datetime, interval_end: datetime
     ) -> IntervalWorkloadMetricDetails:
@@ -211,6 +165,7 @@ class GoodputCalculator:
             "interval_size": size,
         }
 
+    @one_at_a_time
     def get_slice_efficiency(
         self, interval_start: datetime | None = None, interval_end: datetime | None = None
     ) -> SliceEfficiency | None:
@@ -220,28 +175,6 @@ class GoodputCalculator:
 
     def sync_to_gcs(self) -> None:
         """Do nothing: the cache's files are where ``cache_dir`` says."""
-
-    def _view(self) -> RunView:
-        with self._lock:
-            view = self._source.view(self._clock.wall_ns())
-            for finding in sorted(set(view.findings) - set(self.findings)):
-                _log.warning("job %s: %s", self.job_name, finding)
-            self.findings = view.findings
-            return view
-
-    def _percent(
-        self, view: RunView, breakdown: Breakdown, where: str
-    ) -> tuple[float, BadputParts]:
-        if not breakdown.wall_ns:
-            raise NoJobTime(self.job_name, where)
-        percent = percent_of(breakdown.wall_ns)
-        parts = self._parts(view, breakdown, percent)
-        return percent.of(breakdown.phases.get(ph.STEP, 0)), parts
-
-    def _parts(self, view: RunView, breakdown: Breakdown, share: Share) -> BadputParts:
-        loads = (beside_ns(view, window).get(ph.DATA_LOADING, 0) for window in breakdown.windows)
-        pathways = self.using_pathways
-        return badput_parts(breakdown.phases, sum(loads), share, pathways=pathways)
 
     def _steps(self, view: RunView, configured_ideal_step_time: float | None) -> StepInfo | None:
         ideal_ns = ideal_of(view, configured_ideal_step_time)
@@ -255,7 +188,7 @@ class GoodputCalculator:
         """Keep the result where a cache was asked for."""
         if self._cache is None:
             return
-        last = last_step(view)
+        last = view.timeline.last_step() or 0
         excluded_ns = view.whole.length_ns - sum(w.length_ns for w in breakdown.windows)
         self._cache.update_goodput_info(
             GoodputInfo(
@@ -271,32 +204,6 @@ class GoodputCalculator:
         )
         if steps := self._steps(view, configured_ideal_step_time):
             self._cache.update_step_info(steps)
-
-
-def folds_of(view: RunView) -> list[SegmentFold]:
-    """Return the records of a run's attempts, without what a later attempt overlaps."""
-    segments = view.fold.segments
-    return [
-        segments[a.segment].clipped(a.last_sign_ns) if a.overlaps else segments[a.segment]
-        for a in view.timeline.attempts
-    ]
-
-
-def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float | None:
-    """Return the ideal step time in nanoseconds: what was configured, in seconds, or measured."""
-    measured_ns = ideal_step_ns(view.timeline.times)
-    if measured_ns is None or configured_ideal_step_time is None:
-        return measured_ns
-    return configured_ideal_step_time * 1e9
-
-
-def last_step(view: RunView, before_ns: int | None = None) -> int:
-    """Return the last step that was done (before an instant) and not undone since; 0 without."""
-    for stretch in reversed(view.timeline.stretches):
-        attempt = stretch.timeline
-        if attempt is not None and (last := attempt.last_step_before(before_ns)) is not None:
-            return last
-    return 0
 
 
 def _ns(moment: datetime | None) -> int | None:

@@ -10,6 +10,16 @@ from numpy.typing import ArrayLike, NDArray
 Ints = NDArray[np.int64]
 
 
+def cumulative(values: Ints) -> Ints:
+    """Return sums, one more than there are values: entry i is of those before value i."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values)])
+
+
+def total(values: Ints) -> int:
+    """Return the sum of values, however large it is."""
+    return (int((values >> 32).sum()) << 32) + int((values & 0xFFFFFFFF).sum())
+
+
 class Column:
     """An append-only vector of int64 whose capacity grows by half."""
 

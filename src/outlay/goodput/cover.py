@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from outlay.goodput.columns import Ints
+from outlay.goodput.columns import Ints, cumulative
 from outlay.goodput.spans import SpanColumns, SpanInterval, Spans
 
 
@@ -22,7 +22,7 @@ class Cover:
 
     def __init__(self, stretches: SpanColumns) -> None:
         self._starts, self._ends = stretches.begin, stretches.end
-        self._cumulative = _cumulative(self._starts, self._ends)
+        self._cumulative = cumulative(self._ends - self._starts)
         self._by_phase = {phase: _Stretches(spans) for phase, spans in stretches.by_phase()}
 
     def before(self, instants: Ints) -> Ints:
@@ -45,7 +45,7 @@ class _Stretches:
 
     def __init__(self, spans: SpanColumns) -> None:
         self._starts, self._ends = spans.begin, spans.end
-        self._cumulative = _cumulative(self._starts, self._ends)
+        self._cumulative = cumulative(self._ends - self._starts)
 
     def before(self, t_ns: int) -> int:
         begun = int(np.searchsorted(self._starts, t_ns, side="right"))
@@ -87,7 +87,3 @@ def _sweep(spans: Sequence[SpanInterval]) -> Iterator[SpanInterval]:
         if open_spans:
             top = open_spans[0][1]
             yield SpanInterval(edge, top.order, following, top.phase)
-
-
-def _cumulative(starts: Ints, ends: Ints) -> Ints:
-    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(ends - starts)])

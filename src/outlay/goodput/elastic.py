@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Window
+from outlay.goodput.breakdown import Window, within
 from outlay.goodput.timeline import Timeline
 from outlay.ledger import SlicesChanged
 
@@ -67,6 +67,5 @@ def _pieces(
     counts: list[SlicesChanged | None] = [None, *ordered]
     edges = [window.start_ns, *(change.t_ns for change in ordered), window.end_ns]
     for count, (start_ns, end_ns) in zip(counts, pairwise(edges), strict=True):
-        piece = Window(max(start_ns, window.start_ns), min(end_ns, window.end_ns))
-        if piece.length_ns > 0:
+        for piece in within([window], start_ns, end_ns):
             yield piece, count

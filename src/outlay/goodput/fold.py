@@ -6,12 +6,12 @@ what depends on all of them is computed when asked.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from outlay.goodput.columns import Column, Ints
+from outlay.goodput.columns import Column, Ints, total
 from outlay.goodput.cover import Cover, cover_of
 from outlay.goodput.phases import phase_of_span
 from outlay.goodput.rollback import where_numbers_go_back
@@ -55,7 +55,8 @@ class SegmentFold:
 
     def __init__(self, segment: SegmentId) -> None:
         self.life = SegmentLife(segment)
-        self.number, self.start, self.end, self.wait, self.count = (Column() for _ in range(5))
+        self.number, self.start, self.end = Column(), Column(), Column()
+        self.wait, self.count, self.tokens = Column(), Column(), Column()
         self.spans, self.beside = Spans(), Spans()
         self.open: dict[int, OpenSpan] = {}
         self.checkpoints: list[Committed] = []
@@ -102,6 +103,11 @@ class SegmentFold:
     def steps(self) -> StepColumns:
         """The steps so far; what is added later does not change them."""
         return StepColumns(*(column.values for column in self._columns()))
+
+    def tokens_between(self, start_ns: int, end_ns: int) -> int:
+        """Return the tokens of the steps that ended after ``start_ns`` and until ``end_ns``."""
+        first, beyond = np.searchsorted(self.end.values, [start_ns, end_ns], side="right")
+        return total(self.tokens.values[first:beyond])
 
     def _look_back(self, new_from: int) -> None:
         """Take note of where numbers go back, of which only the first place matters."""
@@ -154,7 +160,7 @@ class SegmentFold:
         return cut
 
     def _columns(self) -> tuple[Column, ...]:
-        return self.number, self.start, self.end, self.wait, self.count
+        return self.number, self.start, self.end, self.wait, self.count, self.tokens
 
     def cover(self, start_ns: int, end_ns: int) -> Cover:
         """Return which span holds each instant of a window; open spans last until its end."""
@@ -202,25 +208,11 @@ class SegmentFold:
             self.revision += 1
 
 
-@dataclass(slots=True)
-class RunFold:
-    """A run's segments, folded."""
+SegmentFolds = dict[SegmentId, SegmentFold]
 
-    segments: dict[SegmentId, SegmentFold] = field(default_factory=dict)
-    hidden: set[SegmentId] = field(default_factory=set)
-    """Segments that take no part: what they tell is told by others."""
 
-    def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
-        """Add more records of one segment; a file without a single good one tells nothing."""
-        if records:
-            self.of(segment).fold(records)
-
-    def of(self, segment: SegmentId) -> SegmentFold:
-        """Return the fold of one segment, begun when it is new."""
-        if segment not in self.segments:
-            self.segments[segment] = SegmentFold(segment)
-        return self.segments[segment]
-
-    def lives(self) -> Iterable[SegmentLife]:
-        """Return how each process lived."""
-        return [fold.life for segment, fold in self.segments.items() if segment not in self.hidden]
+def fold_of(segments: SegmentFolds, segment: SegmentId) -> SegmentFold:
+    """Return the fold of one segment, begun when it is new."""
+    if segment not in segments:
+        segments[segment] = SegmentFold(segment)
+    return segments[segment]

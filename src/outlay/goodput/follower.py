@@ -7,9 +7,10 @@ from pathlib import Path
 
 from outlay.errors import Finding, InvalidValue, NotARun
 from outlay.goodput.breakdown import Breakdown, Window, break_down, without
-from outlay.goodput.fold import RunFold
-from outlay.goodput.payload_segments import PayloadSegments
-from outlay.goodput.step_blocks import decode_steps, without_bulk
+from outlay.goodput.deviation import ideal_step_ns
+from outlay.goodput.fold import SegmentFold
+from outlay.goodput.run_fold import RunFold
+from outlay.goodput.step_blocks import decode_steps
 from outlay.goodput.steps import Usage
 from outlay.goodput.throughput import RankRow, stragglers, total_usage
 from outlay.goodput.timeline import Timeline, TimelineBuilder
@@ -71,7 +72,6 @@ class GoodputFollower:
         self._dir = run_dir
         self._reader = LedgerReader(run_dir, decode=decode_steps)
         self._builder = TimelineBuilder()
-        self._payloads = PayloadSegments(self._builder.fold)
 
     def view(
         self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
@@ -88,15 +88,13 @@ class GoodputFollower:
         """
         for chunk in self._reader.poll():
             self._builder.fold.fold(chunk.segment, chunk.records)
-            self._payloads.take(chunk.segment, without_bulk(chunk.records))
         attempts = derive_attempts(self._builder.fold.lives())
         if alive is None and attempts:
             alive = seems_alive(self._dir, attempts[-1])
         timeline = self._builder.build(now_ns, alive=alive, dead_after_ns=dead_after_ns)
         if timeline is None:
             raise NotARun(str(self._dir))
-        findings = (*self._reader.findings(), *self._payloads.findings())
-        return view_of(timeline, self._builder.fold, findings)
+        return view_of(timeline, self._builder.fold, tuple(self._reader.findings()))
 
 
 def view_of(timeline: Timeline, fold: RunFold, findings: tuple[Finding, ...] = ()) -> RunView:
@@ -111,4 +109,18 @@ def view_of(timeline: Timeline, fold: RunFold, findings: tuple[Finding, ...] = (
         for attempt in timeline.attempts
         if attempt.overlaps
     )
-    return RunView(timeline, rates.function, fold, (*findings, *overlaps, *rates.findings))
+    every = (*findings, *fold.findings(), *overlaps, *rates.findings)
+    return RunView(timeline, rates.function, fold, every)
+
+
+def folds_of(view: RunView) -> list[SegmentFold]:
+    """Return the records of a run's attempts, without what a later attempt overlaps."""
+    return [view.fold.of(attempt) for attempt in view.timeline.attempts]
+
+
+def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float | None:
+    """Return the ideal step time in nanoseconds: what was configured, in seconds, or measured."""
+    measured_ns = ideal_step_ns(view.timeline.times)
+    if measured_ns is None or configured_ideal_step_time is None:
+        return measured_ns
+    return configured_ideal_step_time * 1e9

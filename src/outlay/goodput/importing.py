@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,7 +47,7 @@ def import_payloads(path: Path, run_dir: Path) -> list[Finding]:
     entries = list(_entries(text, path.name, findings))
     if not entries:
         raise InvalidValue("payloads", str(path), "a file with one JSON payload per line")
-    job_name = str(entries[0].get("job_name", path.stem))
+    job_name = _job_of(entries[0], path.stem)
     start_ns = min((t for t in map(_instant, entries) if t is not None), default=0)
     segment = SegmentId(start_ns, host=f"import-{crc32(text):08x}")
     target = ledger_dir(run_dir) / segment.file_name
@@ -56,7 +57,7 @@ def import_payloads(path: Path, run_dir: Path) -> list[Finding]:
     if segment_paths(run_dir):
         raise InvalidValue("dir", str(run_dir), "a directory without a run log")
     findings += _other_jobs(entries, job_name, path.name)
-    mine = [entry for entry in entries if entry.get("job_name", job_name) == job_name]
+    mine = [entry for entry in entries if _job_of(entry, job_name) == job_name]
     _write(target, segment, job_name, mine)
     return findings
 
@@ -76,16 +77,11 @@ def _entries(text: bytes, source: str, findings: list[Finding]) -> Iterator[Entr
 
 
 def _decoded(raw: bytes) -> Any:
-    try:
+    with contextlib.suppress(msgspec.DecodeError, RecursionError):
         return msgspec.json.decode(raw)
-    except msgspec.DecodeError:
-        pass
-    try:
-        return plain(
-            json.loads(raw)
-        )  # It may hold NaN, which Python writes and JSON does not have.
-    except ValueError:
-        return None
+    with contextlib.suppress(ValueError, RecursionError):
+        return plain(json.loads(raw))  # With NaN, which Python writes and JSON does not have.
+    return None
 
 
 def _instant(entry: Entry) -> int | None:
@@ -97,8 +93,12 @@ def _instant(entry: Entry) -> int | None:
         return None
 
 
+def _job_of(entry: Entry, otherwise: str) -> str:
+    return str(entry.get("job_name", otherwise))
+
+
 def _other_jobs(entries: list[Entry], job_name: str, source: str) -> list[Finding]:
-    names = {str(entry.get("job_name", job_name)) for entry in entries} - {job_name}
+    names = {_job_of(entry, job_name) for entry in entries} - {job_name}
     return [
         Finding(source=source, message=f"entries of job {name!r} were left out: it is another run")
         for name in sorted(names)

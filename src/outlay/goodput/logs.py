@@ -111,7 +111,7 @@ class LocalRunLog:
 
     def write_cloud_logging_entry(self, entry: Entry | None) -> None:
         """Keep an entry; it is safe from the death of this process when the call returns."""
-        if entry is None or entry.get("job_name", self.job_name) != self.job_name:
+        if entry is None or not self._is_mine(entry):
             return
         writer = self._writer = self._writer or self._new_segment()
         now_ns = self._clock.wall_ns()
@@ -141,13 +141,16 @@ class LocalRunLog:
             ((record.t_ns // 1000, f"{chunk.segment.file_name}:{record.seq:012d}"), record.data)
             for chunk in LedgerReader(self.run_dir).poll()
             for record in chunk.records
-            if isinstance(record, Payload) and record.data.get("job_name") == self.job_name
+            if isinstance(record, Payload) and self._is_mine(record.data)
         )
         chosen = [(place, data) for place, data in found if after < place <= until]
         if not chosen:
             return [], last_entry_info or (None, None)
         micros, entry_id = chosen[-1][0]
         return [data for _, data in chosen], (utc_datetime(micros * 1000), entry_id)
+
+    def _is_mine(self, entry: Entry) -> bool:
+        return bool(entry.get("job_name", self.job_name) == self.job_name)
 
     def _new_segment(self) -> SegmentWriter:
         about = facts.gather(os.environ, outlay_version=outlay.__version__)

@@ -9,7 +9,7 @@ import numpy as np
 from outlay.goodput.columns import Ints
 from outlay.goodput.fold import SegmentFold
 from outlay.goodput.payload_events import Began, Ended
-from outlay.goodput.payload_steps import StepStarts
+from outlay.goodput.payload_steps import LATEST_NS, StepStarts
 from outlay.goodput.phases import DATA_LOADING
 from outlay.goodput.spans import SpanInterval
 from outlay.goodput.steps import StepColumns, Usage
@@ -69,10 +69,14 @@ class JobAttempt:
         self.ended_ns = t_ns
         self.fold.fold([AttemptEnded(t_ns=t_ns, status="completed")])
 
-    def span(self, begin_ns: int, duration_ns: int, span: str) -> None:
-        """Add a span that is over."""
+    def span(self, begin_ns: int, duration_ns: int, span: str) -> str | None:
+        """Add a span that is over; returns what is wrong with that, if anything is."""
+        end_ns = begin_ns + duration_ns
+        if end_ns > LATEST_NS:
+            return f"{span} took too long to be true and is not counted"
         number = self._open(begin_ns, span)
-        self.fold.fold([SpanEnded(t_ns=begin_ns + duration_ns, begun=number)])
+        self.fold.fold([SpanEnded(t_ns=end_ns, begun=number)])
+        return None
 
     def begin(self, event: Began) -> str | None:
         """Begin a span; returns what is wrong with that, if anything is.
@@ -125,6 +129,6 @@ class JobAttempt:
     def _add(self, number: Ints, t_ns: Ints) -> None:
         if len(number) > 1:
             count = np.diff(number)
-            wait = np.zeros(len(count), dtype=np.int64)
-            self.fold.add_steps(StepColumns(number[:-1], t_ns[:-1], t_ns[1:], wait, count))
+            none = np.zeros(len(count), dtype=np.int64)  # Of waits and tokens nothing is told.
+            self.fold.add_steps(StepColumns(number[:-1], t_ns[:-1], t_ns[1:], none, count, none))
             self.fold.usage += Usage(steps=int(number[-1] - number[0]))

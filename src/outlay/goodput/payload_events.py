@@ -6,9 +6,11 @@ is one event, or a ValueError that says what is wrong with it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outlay.goodput import phases as ph
 from outlay.goodput.payload_steps import Payload, is_count, ns_of_seconds
 
 
@@ -72,10 +74,10 @@ class Slices:
 Event = JobStarted | JobEnded | Began | Ended | Took | Saved | Slices
 
 _SPANS = {
-    "tpu_init": "accelerator_init",
-    "training_prep": "training_prep",
-    "data_loading": "data_loading",
-    "elastic_reinit": "elastic_reinitialization",
+    "tpu_init": ph.ACCELERATOR_INIT,
+    "training_prep": ph.TRAINING_PREP,
+    "data_loading": ph.DATA_LOADING,
+    "elastic_reinit": ph.ELASTIC_REINITIALIZATION,
 }
 _BEGINS = {f"{stem}_start_time": span for stem, span in _SPANS.items()}
 _ENDS = {f"{stem}_end_time": span for stem, span in _SPANS.items()}
@@ -87,6 +89,8 @@ def understand(payload: Payload) -> Event:
     Raises:
         ValueError: It says nothing that is known, or nothing that can be.
     """
+    if not isinstance(payload, Mapping):
+        raise ValueError("is no JSON object")
     for key in payload:
         if key in _BEGINS:
             return Began(_instant(payload, key), _BEGINS[key])
@@ -101,7 +105,7 @@ def understand(payload: Payload) -> Event:
             return _edge(payload, "custom_badput_event", f"custom:{_text(kind)}")
         case {"elastic_wait_event_type": kind}:
             is_scale_up = "scale_up" in _text(kind).lower()
-            span = "elastic_scale_up" if is_scale_up else "elastic_slice_down"
+            span = ph.ELASTIC_SCALE_UP if is_scale_up else ph.ELASTIC_SLICE_DOWN
             return _edge(payload, "elastic_wait", span)
         case {"elastic_slice_counts_timestamp": _}:
             return _slices(payload)
@@ -140,7 +144,7 @@ def _checkpoint(payload: Payload, kind: str) -> Took:
         if kind == "save"
         else ("checkpoint_manager", "checkpointer")
     )
-    span = "checkpoint_save" if kind == "save" else "checkpoint_restore"
+    span = ph.CHECKPOINT_SAVE if kind == "save" else ph.CHECKPOINT_RESTORE
     for part in parts:
         if payload.get(f"{part}_duration_secs") is not None:
             begin = payload.get(f"{part}_start_time")

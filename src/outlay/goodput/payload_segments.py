@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from outlay.errors import Finding
-from outlay.goodput.fold import RunFold
+from outlay.goodput.fold import SegmentFolds, fold_of
 from outlay.goodput.payloads import PayloadTranslator
 from outlay.ledger import Payload, Record, SegmentId
 
@@ -14,8 +14,8 @@ from outlay.ledger import Payload, Record, SegmentId
 class PayloadSegments:
     """Translates the payloads among a run's records; each segment's attempts are its own."""
 
-    def __init__(self, fold: RunFold) -> None:
-        self._fold = fold
+    def __init__(self, segments: SegmentFolds) -> None:
+        self._segments = segments
         self._translators: dict[SegmentId, PayloadTranslator] = {}
 
     def take(self, segment: SegmentId, records: Sequence[Record]) -> None:
@@ -23,8 +23,13 @@ class PayloadSegments:
         payloads = [record.data for record in records if type(record) is Payload]
         if payloads:
             self._translator(segment).take(payloads)
-        if self._translators:
-            self._choose()
+
+    def hidden(self) -> set[SegmentId]:
+        """Return the segments that payloads tell better, and payloads that native records do."""
+        native = self._recorded_natively()
+        told = [segment for segment, translator in self._translators.items() if translator.segments]
+        told_twice = [s for segment in native for s in self._translators[segment].segments]
+        return {*native, *told, *told_twice}
 
     def findings(self) -> list[Finding]:
         """Return what is wrong with the payloads."""
@@ -35,26 +40,18 @@ class PayloadSegments:
         if segment not in self._translators:
             # An attempt may begin at the very instant at which its segment does.
             writer = replace(segment, host=f"{segment.host}+payloads")
-            header = self._fold.of(segment).life.header
+            header = fold_of(self._segments, segment).life.header
             self._translators[segment] = PayloadTranslator(
-                self._fold, segment.file_name, writer, header
+                self._segments, segment.file_name, writer, header
             )
         return self._translators[segment]
-
-    def _choose(self) -> None:
-        """Hide segments that payloads tell better, and payloads that native records tell better."""
-        native = set(self._recorded_natively())
-        for segment, translator in self._translators.items():
-            self._fold.hidden.add(segment)
-            if segment in native:
-                self._fold.hidden.update(translator.segments)
 
     def _recorded_natively(self) -> list[SegmentId]:
         """Return the segments with payloads whose process also recorded steps of its own."""
         told = {s for translator in self._translators.values() for s in translator.segments}
         native = {
             (segment.host, segment.pid)
-            for segment, fold in self._fold.segments.items()
+            for segment, fold in self._segments.items()
             if len(fold.end) and segment not in told
         }
         return [s for s in self._translators if (s.host, s.pid) in native]

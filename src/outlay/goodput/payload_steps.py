@@ -18,8 +18,10 @@ from outlay.goodput.columns import Ints
 
 Payload = Mapping[str, Any]
 
-_LATEST_S = 9_000_000_000  # Beyond it, nanoseconds since 1970 do not fit in 64 bits.
-_MOST_STEPS = 1 << 53  # Up to it, a double is exact.
+_LATEST_S = 4_600_000_000
+LATEST_NS = _LATEST_S * 1_000_000_000
+"""In 2115; a little beyond it, a run log refuses the instant."""
+_BEYOND_COUNTS = 1 << 53  # Up to it, a double is exact.
 
 Floats = NDArray[np.float64]
 
@@ -67,19 +69,21 @@ def ns_of_seconds(seconds: float) -> int:
     gives back exactly what was recorded.
 
     Raises:
-        ValueError: It is no instant.
+        ValueError: It is no instant and no duration.
     """
-    if type(seconds) not in (int, float) or not math.isfinite(seconds):
+    if type(seconds) not in (int, float):
         raise ValueError("is not a number of seconds")
     if not 0 <= seconds < _LATEST_S:
-        raise ValueError("is not a time since 1970")
+        raise ValueError(f"is not from 0 to {_LATEST_S} seconds")
     whole = math.floor(seconds)
     return whole * 1_000_000_000 + round((seconds - whole) * 1e6) * 1000
 
 
 def is_count(value: Any) -> bool:
     """Say whether a value counts something; Cloud Logging, like JSON, may turn 7 into 7.0."""
-    return type(value) in (int, float) and 0 <= value < math.inf and value == math.floor(value)
+    return (
+        type(value) in (int, float) and 0 <= value < _BEYOND_COUNTS and value == math.floor(value)
+    )
 
 
 def tell_apart(payloads: Sequence[Payload], complain: Callable[[int, str], None]) -> Sorted:
@@ -119,7 +123,7 @@ def _columns(times: list[Any], numbers: list[Any]) -> tuple[Floats, Floats] | No
     except OverflowError:
         return None
     absent = np.isnan(seconds)
-    good = (seconds >= 0) & (seconds < _LATEST_S) & (number >= 0) & (number < _MOST_STEPS)
+    good = (seconds >= 0) & (seconds < _LATEST_S) & (number >= 0) & (number < _BEYOND_COUNTS)
     good &= number == np.floor(number)
     is_whole = np.count_nonzero(absent) == times.count(None) == numbers.count(None)
     return (seconds, number) if is_whole and bool((good | absent).all()) else None
@@ -141,7 +145,7 @@ def _take_out_bad(
 
 
 def _problem(time: Any, number: Any) -> str | None:
-    if not is_count(number) or number >= _MOST_STEPS:
+    if not is_count(number):
         return "step_count is not a step number"
     try:
         ns_of_seconds(time)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from outlay.errors import Finding
 from outlay.goodput.columns import Ints
-from outlay.goodput.fold import RunFold
+from outlay.goodput.fold import SegmentFolds, fold_of
 from outlay.goodput.payload_attempt import LATE, JobAttempt
 from outlay.goodput.payload_events import (
     Began,
@@ -47,7 +47,7 @@ class PayloadTranslator:
     """Folds the payloads of one log, in order, into a run's attempts.
 
     Args:
-        fold: The run to fold into; each attempt becomes a segment of it.
+        segments: The run to fold into; each attempt becomes a segment of it.
         source: What the log is called in findings.
         writer: Who wrote the log; its attempts are told apart by their starts.
         header: What is known about the process: its price, its machine and so on.
@@ -55,13 +55,13 @@ class PayloadTranslator:
 
     def __init__(
         self,
-        fold: RunFold,
+        segments: SegmentFolds,
         source: str,
         writer: SegmentId | None = None,
         header: AttemptStarted | None = None,
     ) -> None:
         self._attempts: list[JobAttempt] = []
-        self._fold = fold
+        self._segments = segments
         self._source = source
         self._writer = writer or SegmentId(0)
         self._header = header or AttemptStarted(t_ns=0)
@@ -108,7 +108,7 @@ class PayloadTranslator:
         for place in places:
             try:
                 event = understand(payloads[place])
-            except (ValueError, AttributeError, TypeError) as error:
+            except ValueError as error:
                 self._complain(place, f"an entry {error}")
                 continue
             if isinstance(event, Began | Ended) and event.span == DATA_LOADING:
@@ -177,7 +177,8 @@ class PayloadTranslator:
             case Took(begin_ns, duration_ns, span):
                 before = steps.between_places(0, place).t_ns[-1:]
                 begin_ns = self._last_sign_ns(before) if begin_ns is None else begin_ns
-                self._at(begin_ns).span(begin_ns, duration_ns, span)
+                attempt = self._at(begin_ns)
+                self._complain(place, attempt.span(begin_ns, duration_ns, span))
             case Saved(t_ns, step):
                 self._at(t_ns).fold.fold([CheckpointCommitted(t_ns=t_ns, step=step)])
             case Slices(t_ns, active, total, available):
@@ -209,7 +210,7 @@ class PayloadTranslator:
         return max([told_ns, *(int(t_ns) for t_ns in step_starts)])
 
     def _open(self, t_ns: int, *, has_job_start: bool) -> JobAttempt:
-        fold = self._fold.of(replace(self._writer, start_ns=t_ns))
+        fold = fold_of(self._segments, replace(self._writer, start_ns=t_ns))
         fold.life.header = msgspec.structs.replace(self._header, t_ns=t_ns)
         self._attempt = JobAttempt(fold, has_job_start)
         self._attempts.append(self._attempt)

@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 STEP = "step"
+ACCELERATOR_INIT = "accelerator_init"
+TRAINING_PREP = "training_prep"
 PROGRAM_STARTUP = "program_startup"
 DATA_LOADING = "data_loading"
+CHECKPOINT_SAVE = "checkpoint_save"
+CHECKPOINT_RESTORE = "checkpoint_restore"
+EVALUATION = "evaluation"
+ELASTIC_SLICE_DOWN = "elastic_slice_down"
+ELASTIC_SCALE_UP = "elastic_scale_up"
+ELASTIC_REINITIALIZATION = "elastic_reinitialization"
 WASTED_PROGRESS = "wasted_progress"
 RECOVERY = "recovery"
 STALL = "stall"
@@ -14,15 +22,15 @@ OTHER = "other"
 
 # What a span may be called to be counted under that name; any other is ``custom:<name>``.
 SPAN_PHASES = (
-    "accelerator_init",
-    "training_prep",
+    ACCELERATOR_INIT,
+    TRAINING_PREP,
     DATA_LOADING,
-    "checkpoint_save",
-    "checkpoint_restore",
-    "evaluation",
-    "elastic_slice_down",
-    "elastic_scale_up",
-    "elastic_reinitialization",
+    CHECKPOINT_SAVE,
+    CHECKPOINT_RESTORE,
+    EVALUATION,
+    ELASTIC_SLICE_DOWN,
+    ELASTIC_SCALE_UP,
+    ELASTIC_REINITIALIZATION,
 )
 
 # The order in which people read them: what was productive, then what was not, by cause.

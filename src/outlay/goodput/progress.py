@@ -40,7 +40,7 @@ def progress(timeline: Timeline, rates: RateFunction | None) -> Progress:
     safe = break_down(timeline, rates, [Window(timeline.start_ns, risk_from_ns)])
     risky = break_down(timeline, rates, [Window(risk_from_ns, timeline.end_ns)])
     return Progress(
-        last_step=max((a.last_step for a in attempts if a.step_count), default=None),
+        last_step=timeline.last_step(),
         committed_step=None if committed is None else committed.step,
         committed_ns=safe.phases.get(ph.STEP, 0),
         at_risk_ns=risky.phases.get(ph.STEP, 0),

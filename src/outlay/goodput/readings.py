@@ -10,15 +10,10 @@ from dataclasses import dataclass
 
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
-from outlay.goodput.calculator import (
-    GoodputCalculator,
-    NoStepTimes,
-    folds_of,
-    ideal_of,
-    last_step,
-)
 from outlay.goodput.deviation import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
+from outlay.goodput.follower import folds_of, ideal_of
+from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.summary import slices_used
 from outlay.goodput.types import SECONDS, BadputParts
@@ -70,9 +65,10 @@ class DeviationReading:
 Reading = GoodputReading | WindowReading | DeviationReading
 
 
-class GoodputReader(GoodputCalculator):
-    """A calculator for those who ask at intervals."""
+class GoodputReader(Job):
+    """Answers those who ask about a job at intervals; it is made as a calculator is."""
 
+    @one_at_a_time
     def read_goodput(
         self, configured_ideal_step_time: float | None = None, *, slices: bool = False
     ) -> GoodputReading:
@@ -93,12 +89,13 @@ class GoodputReader(GoodputCalculator):
             goodput_s=SECONDS.of(breakdown.phases.get(ph.STEP, 0)),
             badput_s=self._parts(view, breakdown, SECONDS),
             elapsed_s=SECONDS.of(breakdown.wall_ns),
-            last_step=last_step(view),
+            last_step=view.timeline.last_step() or 0,
             disruptions=len(disruptions(view.timeline)),
             ideal_step_s=None if ideal_ns is None else ideal_ns / 1e9,
             slices=slices_used(view, [view.whole]) if slices else None,
         )
 
+    @one_at_a_time
     def read_window(self, window_s: int, *, slices: bool = False) -> WindowReading:
         """Return what became of the seconds before now.
 
@@ -116,10 +113,11 @@ class GoodputReader(GoodputCalculator):
             window_s=window_s,
             goodput_percent=goodput,
             badput_percent=parts,
-            last_step=last_step(view, now_ns),
+            last_step=view.timeline.last_step(now_ns) or 0,
             slices=slices_used(view, [window]) if slices else None,
         )
 
+    @one_at_a_time
     def read_deviation(
         self, after_step: int = -1, configured_ideal_step_time: float | None = None
     ) -> DeviationReading:

@@ -17,7 +17,7 @@ from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window
 from outlay.goodput.timeline import Stretch, Timeline
 
-_RESTART = ("accelerator_init", "training_prep", "checkpoint_restore", ph.PROGRAM_STARTUP)
+_RESTART = (ph.ACCELERATOR_INIT, ph.TRAINING_PREP, ph.CHECKPOINT_RESTORE, ph.PROGRAM_STARTUP)
 _LOST_TO_DISRUPTIONS = (ph.RECOVERY, ph.WASTED_PROGRESS, *_RESTART)
 CONFIDENCE = 0.9
 
@@ -72,7 +72,7 @@ def disruptions(timeline: Timeline, window: Window | None = None) -> list[Disrup
     ]
 
 
-def mean_time_to_failure(timeline: Timeline, confidence: float = CONFIDENCE) -> MeanTimeToFailure:
+def mean_time_to_failure(timeline: Timeline) -> MeanTimeToFailure:
     """Return how long the run stays up on average before it is disrupted."""
     count = len(disruptions(timeline))
     uptime_ns = sum(
@@ -80,7 +80,7 @@ def mean_time_to_failure(timeline: Timeline, confidence: float = CONFIDENCE) -> 
         for stretch in timeline.stretches
         if stretch.timeline is not None
     )
-    tail = (1 - confidence) / 2
+    tail = (1 - CONFIDENCE) / 2
     most = _poisson_mean(lambda mean: _poisson_at_most(count, mean) > tail, count)
     least = _poisson_mean(lambda mean: 1 - _poisson_at_most(count - 1, mean) < tail, count)
     return MeanTimeToFailure(
@@ -89,7 +89,6 @@ def mean_time_to_failure(timeline: Timeline, confidence: float = CONFIDENCE) -> 
         mean_ns=uptime_ns // count if count else None,
         low_ns=round(uptime_ns / most),
         high_ns=round(uptime_ns / least) if count else None,
-        confidence=confidence,
     )
 
 
@@ -111,8 +110,8 @@ def _disruption(timeline: Timeline, before: Stretch, after: Stretch) -> Disrupti
         resumed_ns=after.start_ns,
         reason="killed without a word" if end is None else f"{end.status} {end.reason}".strip(),
         down_ns=after.start_ns - before.end_ns,
-        init_ns=restart.get("accelerator_init", 0) + restart.get("training_prep", 0),
-        restore_ns=restart.get("checkpoint_restore", 0),
+        init_ns=restart.get(ph.ACCELERATOR_INIT, 0) + restart.get(ph.TRAINING_PREP, 0),
+        restore_ns=restart.get(ph.CHECKPOINT_RESTORE, 0),
         startup_ns=restart.get(ph.PROGRAM_STARTUP, 0),
         catch_up_ns=timeline.between(after.start_ns, caught_up_ns).get(ph.STEP, 0),
     )
@@ -121,7 +120,7 @@ def _disruption(timeline: Timeline, before: Stretch, after: Stretch) -> Disrupti
 def _furthest_step(timeline: Timeline, before: Stretch) -> int:
     """Return the highest step number that was executed before a stretch; -1 without any."""
     earlier = (s.timeline for s in timeline.stretches if s.start_ns < before.start_ns)
-    return max((attempt.last_step for attempt in earlier if attempt is not None), default=-1)
+    return max((attempt.furthest_step for attempt in earlier if attempt is not None), default=-1)
 
 
 def _poisson_at_most(count: int, mean: float) -> float:

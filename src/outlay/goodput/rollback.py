@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.goodput.columns import Ints
+from outlay.goodput.columns import Ints, cumulative
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -54,7 +54,7 @@ class UndoneTime:
         if undone.mask is not None:
             # Scattered ones: as if all records were undone, and those that are not took no time.
             own = np.where(undone.mask, np.diff(own_cumulative), 0)
-            self._first, self._own = 0, np.append(0, np.cumsum(own))
+            self._first, self._own = 0, cumulative(own)
 
     def before(self, index: int) -> int:
         """Return the nanoseconds before the record at ``index``."""

@@ -5,6 +5,7 @@ Both keep what was folded, so that a query costs what is new.
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +17,8 @@ from outlay.goodput.follower import GoodputFollower, RunView, view_of
 from outlay.goodput.logs import Entry, EntryInfo, GoodputLogger
 from outlay.goodput.payloads import PayloadTranslator
 from outlay.goodput.timeline import TimelineBuilder
+
+_log = logging.getLogger("outlay")
 
 
 class NoGoodputLogs(OutlayError, ValueError):
@@ -70,7 +73,7 @@ class LoggerSource:
         self._cache = cache
         self._retention = retention
         self._builder = TimelineBuilder()
-        self._translator = PayloadTranslator(self._builder.fold, job_name)
+        self._translator = PayloadTranslator(self._builder.fold.segments, job_name)
         self._last: EntryInfo | None = None
         if cache is not None and not cache.is_cache_empty():
             self._translator.take(cache.get_cached_entries())
@@ -80,12 +83,22 @@ class LoggerSource:
         """Return the job as it stands at ``now_ns``."""
         entries, self._last = self._read(now_ns)
         self._translator.take(entries)
-        if self._cache is not None and entries:
-            self._cache.update_cached_entries(entries, self._last)
+        self._keep(entries)
         timeline = self._builder.build(now_ns)
         if timeline is None:
             raise NoGoodputLogs(self._job_name, "the log")
         return view_of(timeline, self._builder.fold, tuple(self._translator.findings()))
+
+    def _keep(self, entries: list[Entry]) -> None:
+        """Cache entries; of a log that keeps no account, all are read again anyway."""
+        if self._cache is None or self._last is None or not entries:
+            return
+        try:
+            self._cache.update_cached_entries(entries, self._last)
+        except OSError as error:
+            # To cache later ones would leave a hole: the next calculator reads on from here.
+            self._cache = None
+            _log.warning("job %s: caches no more entries: %s", self._job_name, error)
 
     def _read(self, now_ns: int) -> tuple[list[Entry], EntryInfo | None]:
         """Return the entries after the last one seen, and which is the last now."""

@@ -34,11 +34,12 @@ class SlowSteps:
             self.forget_from(0)
             self._least_ns = bound_ns * 3 // 4
         first, self._seen = self._seen, len(count)
-        slow = np.diff(own_before[first:]) >= self._least_ns * count[first:]
+        slow = np.diff(own_before[first:]) // count[first:] >= self._least_ns
         self._places.extend(first + np.flatnonzero(slow))
         places = self._places.values
         own = own_before[places + 1] - own_before[places]
-        found = places[own > bound_ns * count[places]]
+        # Divided, since a bound for all steps of a record may not fit in 64 bits.
+        found = places[(own - 1) // count[places] >= bound_ns]
         self._wasteful = len(places) > 2 * len(found) + _MANY
         return found
 

@@ -211,6 +211,7 @@ def _columns(lines: StepLines) -> StepColumns:
         end=end,
         wait=lines.values("wait_ns"),
         count=lines.values("count", default=1),
+        tokens=lines.values("tokens"),
     )
 
 

@@ -32,7 +32,8 @@ Bools = NDArray[np.bool_]
 _GROUP = 4  # Digits that are read and looked up together.
 _MOST_DIGITS = 19
 _CRC_OFFSET = len(b',"crc":"')
-_TOO_LARGE = 922  # The first three of 19 digits, from which on 64 bits may not hold them.
+_TOO_LARGE = 461  # The first three of 19 digits, from which on the codec may refuse them.
+_OF_ANY_SIZE = ("samples", "comm_bytes", "energy_mj", "flops")  # They are only summed.
 _BODY = re.compile(rb'\{"v":1,"seq":[0-9]{1,19},"kind":"step"(?:,"[a-z_]+":[0-9]{1,19})+')
 _NUMBER = re.compile(rb',"([a-z_]+)":([0-9]+)')
 _POWERS = 10 ** (_GROUP * np.arange(5, dtype=np.int64))
@@ -43,6 +44,7 @@ _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dty
 class _Number:
     """A number of a line: its digits, and which groups they are; the last digits come first."""
 
+    name: str
     start: int
     end: int
     groups: range
@@ -59,13 +61,17 @@ class _Number:
 
     @property
     def least(self) -> int:
-        """The least that the first group may be: no zero stands in front of other digits."""
-        return 10 ** (self.leading - 1) if self.digits > 1 else 0
+        """The least that the first group may be: no zero stands in front of other digits.
+
+        A record stands for one step at least.
+        """
+        return 10 ** (self.leading - 1) if self.digits > 1 or self.name == "count" else 0
 
     @property
     def beyond(self) -> int:
-        """What the first group must be less than, so that 64 bits hold the number."""
-        return _TOO_LARGE if self.digits == _MOST_DIGITS else 10**_GROUP
+        """What the first group must be less than, so that the codec takes the number."""
+        bounded = self.digits == _MOST_DIGITS and self.name not in _OF_ANY_SIZE
+        return _TOO_LARGE if bounded else 10**_GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +120,8 @@ class StepShape:
             first = len(self._ends)
             self._ends.extend(range(match.end(2), match.start(2), -_GROUP))
             groups = range(first, len(self._ends))
-            self.numbers[match[1].decode()] = _Number(match.start(2), match.end(2), groups)
+            name = match[1].decode()
+            self.numbers[name] = _Number(name, match.start(2), match.end(2), groups)
         numbers = self.numbers.values()
         self._places = [end - _GROUP for end in self._ends]
         self._first_groups = [number.groups[-1] for number in numbers]
@@ -169,7 +176,7 @@ class StepShape:
         return (words * np.uint32(100) + (words >> np.uint32(16))) & np.uint32(0xFFFF), only_digits
 
     def _are_plain(self, groups: Words) -> Bools:
-        """Say where no number has a needless zero in front, and all fit into 64 bits."""
+        """Say where no number has a needless zero in front, and none is too large."""
         first = groups[self._first_groups]
         return np.asarray(((first >= self._least) & (first < self._beyond)).all(axis=0))
 

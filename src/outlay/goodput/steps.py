@@ -42,13 +42,14 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class StepColumns:
-    """Steps by column: numbers, begin and end instants, waits before, how many steps each."""
+    """Steps by column: numbers, begin and end instants, waits before, how many each, tokens."""
 
     number: Ints
     start: Ints
     end: Ints
     wait: Ints
     count: Ints
+    tokens: Ints
 
     @classmethod
     def of(cls, steps: Sequence[Step]) -> StepColumns:
@@ -60,6 +61,7 @@ class StepColumns:
             end=end,
             wait=np.array([step.wait_ns for step in steps], dtype=np.int64),
             count=np.array([step.count for step in steps], dtype=np.int64),
+            tokens=np.array([step.tokens for step in steps], dtype=np.int64),
         )
 
     @classmethod
@@ -76,7 +78,7 @@ class StepColumns:
         """
         if (np.diff(self.end) > 0).all():
             return self
-        order = np.lexsort((self.count, self.wait, self.start, self.number, self.end))
+        order = np.lexsort((self.tokens, self.count, self.wait, self.start, self.number, self.end))
         return self.at(order)
 
     def first_ones(self, length: int) -> StepColumns:
@@ -101,4 +103,4 @@ class StepColumns:
 
     def all(self) -> tuple[Ints, ...]:
         """Return every column, as they are given to the constructor."""
-        return self.number, self.start, self.end, self.wait, self.count
+        return self.number, self.start, self.end, self.wait, self.count, self.tokens

@@ -9,7 +9,7 @@ from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window, rolling
 from outlay.goodput.elastic import SliceEfficiency, slice_efficiency
-from outlay.goodput.follower import RunView
+from outlay.goodput.follower import RunView, folds_of
 from outlay.goodput.progress import Progress, progress
 from outlay.goodput.reliability import (
     Disruption,
@@ -23,6 +23,7 @@ from outlay.goodput.throughput import (
     RankRow,
     Throughput,
     Utilisation,
+    gpu_time,
     throughput,
     utilisation,
 )
@@ -64,9 +65,8 @@ class GoodputSummary:
         ettr: Share of wall time not lost to disruptions.
         slices: How well an elastic run used its slices; None when it never counted them.
         beside: Overlapped spans by phase, not part of the partition.
-        throughput: Of the whole run; None when only a part of it was asked for: the log's steps are
-            folded into columns that do not keep each one's tokens.
-        mfu: Model FLOPs utilisation; None unless throughput is known and the model was described.
+        throughput: Of all ranks; a step counts where it ended.
+        mfu: Model FLOPs utilisation; None unless the model was described.
         of_whole_run: Which of these figures are of the whole run, although a part was asked for.
     """
 
@@ -85,7 +85,7 @@ class GoodputSummary:
     progress: Progress
     typical_step_ns: int | None
     stalls: int
-    throughput: Throughput | None
+    throughput: Throughput
     mfu: Utilisation | None
     ranks: list[RankRow]
     of_whole_run: tuple[str, ...]
@@ -113,9 +113,8 @@ def summarise(
     breakdown = view.break_down(chosen, exclusions=exclusions)
     attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
     ranks = view.ranks()
-    whole = window is None and not exclusions
-    rate = throughput(view.usage(), breakdown) if whole else None
-    gpus = timeline.attempts[-1].header.gpus
+    rate = throughput(view.fold, breakdown)
+    gpus = gpu_time(timeline, breakdown.windows)
     return GoodputSummary(
         window=chosen,
         alive=timeline.alive,
@@ -133,9 +132,9 @@ def summarise(
         typical_step_ns=None if timeline.typical is None else timeline.typical.step_ns,
         stalls=sum(len(attempt.stalled) for attempt in attempts),
         throughput=rate,
-        mfu=None if rate is None or model is None else utilisation(rate, model, gpus),
+        mfu=None if model is None else utilisation(rate.tokens, model, gpus),
         ranks=ranks if len(ranks) > 1 else [],
-        of_whole_run=() if whole else _OF_WHOLE_RUN,
+        of_whole_run=() if window is None and not exclusions else _OF_WHOLE_RUN,
         assumptions=breakdown.assumptions,
         findings=view.findings,
     )
@@ -176,8 +175,7 @@ def roll(
 
 def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:
     """Return how an elastic run used its slices in some windows; None when it never counted."""
-    folds = (view.fold.segments[attempt.segment] for attempt in view.timeline.attempts)
-    changes = (change for fold in folds for change in fold.slices)
+    changes = (change for fold in folds_of(view) for change in fold.slices)
     return slice_efficiency(view.timeline, changes, windows)
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
 from outlay.errors import InvalidValue
-from outlay.goodput.breakdown import Breakdown
-from outlay.goodput.fold import RunFold, SegmentFold
+from outlay.goodput import phases as ph
+from outlay.goodput.breakdown import Breakdown, Window, within
+from outlay.goodput.columns import Ints
+from outlay.goodput.fold import SegmentFold
+from outlay.goodput.run_fold import RunFold
 from outlay.goodput.steps import Usage
+from outlay.goodput.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True)
 class Throughput:
-    """Tokens per second over wall time and over productive time; None where there was none."""
+    """Tokens per second over wall time and while steps ran; None where there was no such time.
+
+    Steps that were undone since count: their tokens, and in the latter their time.
+    """
 
     tokens: int
     per_wall_second: float | None
@@ -44,8 +52,16 @@ class ModelFlops:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GpuTime:
+    """GPUs times nanoseconds: of wall time, and of the steps in it."""
+
+    wall_ns: int
+    executing_ns: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Utilisation:
-    """Model FLOPs utilisation, 0 to 1: over wall time, and while training was productive."""
+    """Model FLOPs utilisation, 0 to 1: over wall time, and while steps ran."""
 
     of_wall: float | None
     of_productive: float | None
@@ -68,37 +84,66 @@ class RankRow:
 
 def total_usage(fold: RunFold) -> Usage:
     """Return what all ranks used together; repeated work counts each time."""
-    return sum((segment.usage for segment in fold.segments.values()), start=Usage())
+    return sum((segment.usage for segment in fold.shown()), start=Usage())
 
 
-def throughput(usage: Usage, breakdown: Breakdown) -> Throughput:
-    """Return the run's speed over the whole of its breakdown."""
-    productive_ns = breakdown.phases.get("step", 0)
+def throughput(fold: RunFold, breakdown: Breakdown) -> Throughput:
+    """Return a run's speed in the windows of a breakdown; a step counts where it ended."""
+    tokens = sum(
+        segment.tokens_between(window.start_ns, window.end_ns)
+        for segment in fold.shown()
+        for window in breakdown.windows
+    )
     return Throughput(
-        tokens=usage.tokens,
-        per_wall_second=_per_second(usage.tokens, breakdown.wall_ns),
-        per_productive_second=_per_second(usage.tokens, productive_ns),
+        tokens=tokens,
+        per_wall_second=_per_second(tokens, breakdown.wall_ns),
+        per_productive_second=_per_second(tokens, _executing_ns(breakdown.phases)),
     )
 
 
-def utilisation(rate: Throughput, model: ModelFlops, gpus: int) -> Utilisation:
+def gpu_time(timeline: Timeline, windows: Sequence[Window]) -> GpuTime:
+    """Return the GPU time in some windows; between two attempts the GPUs are those of the first."""
+    wall_ns = executing_ns = 0
+    last_ns = timeline.stretches[-1].end_ns
+    for (start_ns, gpus), (end_ns, _) in pairwise([*_gpus(timeline), (last_ns, 0)]):
+        for part in within(windows, start_ns, end_ns):
+            phases = timeline.between(part.start_ns, part.end_ns)
+            wall_ns += gpus * sum(phases.values())
+            executing_ns += gpus * _executing_ns(phases)
+    return GpuTime(wall_ns=wall_ns, executing_ns=executing_ns)
+
+
+def utilisation(tokens: int, model: ModelFlops, gpus: GpuTime) -> Utilisation:
     """Return how much of what the GPUs could do the model needed (MFU, arXiv:2204.02311)."""
-    return Utilisation(
-        of_wall=_share_of_peak(rate.per_wall_second, model, gpus),
-        of_productive=_share_of_peak(rate.per_productive_second, model, gpus),
-    )
+
+    def of_peak(gpu_ns: int) -> float | None:
+        per_second = _per_second(tokens, gpu_ns)
+        return None if per_second is None else per_second * model.per_token / model.peak
+
+    return Utilisation(of_wall=of_peak(gpus.wall_ns), of_productive=of_peak(gpus.executing_ns))
 
 
-def _share_of_peak(tokens_per_second: float | None, model: ModelFlops, gpus: int) -> float | None:
-    if tokens_per_second is None or not gpus:
-        return None
-    return tokens_per_second * model.per_token / (model.peak * gpus)
+def _gpus(timeline: Timeline) -> Iterator[tuple[int, int]]:
+    """Yield from when on the run had how many GPUs."""
+    for attempt in timeline.attempts:
+        yield attempt.start_ns, attempt.header.gpus
+        for change in attempt.prices:
+            if change.t_ns < attempt.last_sign_ns:
+                yield change.t_ns, change.gpus
+
+
+def _executing_ns(phases: ph.Phases) -> int:
+    """Return how long steps ran; those undone since took their time, and their tokens count."""
+    return phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
 
 
 def stragglers(folds: Iterable[SegmentFold]) -> list[RankRow]:
     """Return the ranks of one attempt, the slowest first; ranks without steps are left out."""
     stepping = [fold for fold in folds if len(fold.end)]
-    medians = {id(fold): _median(fold.end.values - fold.start.values) for fold in stepping}
+    medians = {
+        id(fold): _median((fold.end.values - fold.start.values) // fold.count.values)
+        for fold in stepping
+    }
     fastest = min(medians.values(), default=0)
     rows = [
         RankRow(
@@ -106,7 +151,7 @@ def stragglers(folds: Iterable[SegmentFold]) -> list[RankRow]:
             host=fold.life.segment.host,
             steps=fold.usage.steps,
             median_step_ns=medians[id(fold)],
-            median_wait_ns=_median(fold.wait.values),
+            median_wait_ns=_median(fold.wait.values // fold.count.values),
             slowdown=medians[id(fold)] / fastest if fastest else 1.0,
         )
         for fold in stepping
@@ -114,7 +159,7 @@ def stragglers(folds: Iterable[SegmentFold]) -> list[RankRow]:
     return sorted(rows, key=lambda row: (-row.median_step_ns, row.rank))
 
 
-def _median(values: np.ndarray[tuple[int, ...], np.dtype[np.int64]]) -> int:
+def _median(values: Ints) -> int:
     return int(np.median(values))
 
 

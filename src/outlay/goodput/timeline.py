@@ -16,7 +16,8 @@ import numpy as np
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt_timeline import AttemptTimeline
 from outlay.goodput.columns import Ints
-from outlay.goodput.fold import RunFold, SegmentFold
+from outlay.goodput.fold import SegmentFold
+from outlay.goodput.run_fold import RunFold
 from outlay.goodput.typical import SortedTimes, Typical
 from outlay.ledger import Attempt, SegmentId, derive_attempts
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
@@ -87,6 +88,14 @@ class Timeline:
         """Return the nanoseconds of each phase during ``[start_ns, end_ns)``; none are zero."""
         return ph.difference(self.before(end_ns), self.before(start_ns))
 
+    def last_step(self, before_ns: int | None = None) -> int | None:
+        """Return the last step that was done (before an instant) and not undone since, if any."""
+        for stretch in reversed(self.stretches):
+            attempt = stretch.timeline
+            if attempt is not None and (last := attempt.last_step_before(before_ns)) is not None:
+                return last
+        return None
+
     def idle_between(self, start_ns: int, end_ns: int) -> int:
         """Return how long the run rested after completed attempts during ``[start_ns, end_ns)``."""
         overlaps = (
@@ -132,7 +141,7 @@ class TimelineBuilder:
         alive = alive and last.end is None and now_ns >= last.last_sign_ns
         if alive:
             attempts = alive_until(attempts, now_ns)
-        folds = [self._fold_of(attempt) for attempt in attempts]
+        folds = [self.fold.of(attempt) for attempt in attempts]
         times = self._times_of(attempts, folds)
         typical = times.typical()
         timelines = _attempt_timelines(attempts, folds, typical)
@@ -146,10 +155,6 @@ class TimelineBuilder:
             typical=typical,
             times=times.beside(_first_times(folds)),
         )
-
-    def _fold_of(self, attempt: Attempt) -> SegmentFold:
-        fold = self.fold.segments[attempt.segment]
-        return fold.clipped(attempt.last_sign_ns) if attempt.overlaps else fold
 
     def _times_of(self, attempts: Sequence[Attempt], folds: Sequence[SegmentFold]) -> SortedTimes:
         """Return the own times of all steps but the attempts' first ones."""

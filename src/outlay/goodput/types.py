@@ -91,19 +91,19 @@ class IntervalWorkloadMetricDetails(TypedDict):
 
 
 BADPUT_OF_PHASE = {
-    "accelerator_init": BadputType.TPU_INITIALIZATION,
-    "training_prep": BadputType.TRAINING_PREP,
+    ph.ACCELERATOR_INIT: BadputType.TPU_INITIALIZATION,
+    ph.TRAINING_PREP: BadputType.TRAINING_PREP,
     ph.PROGRAM_STARTUP: BadputType.PROGRAM_STARTUP,
     ph.DATA_LOADING: BadputType.DATA_LOADING_SYNC,
-    "checkpoint_save": BadputType.UNPRODUCTIVE_CHECKPOINT_SAVE_TIME,
-    "checkpoint_restore": BadputType.UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME,
+    ph.CHECKPOINT_SAVE: BadputType.UNPRODUCTIVE_CHECKPOINT_SAVE_TIME,
+    ph.CHECKPOINT_RESTORE: BadputType.UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME,
     ph.WASTED_PROGRESS: BadputType.WASTED_PROGRESS_FROM_DISRUPTION,
     ph.RECOVERY: BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION,
     ph.STALL: BadputType.OTHER,
     ph.OTHER: BadputType.OTHER,
-    "elastic_slice_down": BadputType.ELASTIC_SLICE_DOWN,
-    "elastic_scale_up": BadputType.ELASTIC_SCALE_UP,
-    "elastic_reinitialization": BadputType.ELASTIC_REINITIALIZATION,
+    ph.ELASTIC_SLICE_DOWN: BadputType.ELASTIC_SLICE_DOWN,
+    ph.ELASTIC_SCALE_UP: BadputType.ELASTIC_SCALE_UP,
+    ph.ELASTIC_REINITIALIZATION: BadputType.ELASTIC_REINITIALIZATION,
 }
 """The badput that a phase is; every phase that is not here is a custom event."""
 

@@ -123,7 +123,8 @@ def _decode_otherwise(line: bytes, error: msgspec.ValidationError) -> Record:
         case {"kind": str() as kind, "seq": int() as seq, "t_ns": int() as t_ns, **rest} if (
             kind not in _KNOWN_KINDS
         ):
-            return Unknown(seq=seq, t_ns=t_ns, kind=kind, fields=rest)
+            unknown = {"seq": seq, "t_ns": t_ns, "kind": kind, "fields": rest}
+            return msgspec.convert(unknown, Unknown)
     raise error
 
 

@@ -7,11 +7,15 @@ How a record becomes a line is the subject of ``outlay.ledger.codec``.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted"]
+
+_MOST = 2**62 - 1
+Bounded = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+"""What readers keep in columns of 64 bits, and add in pairs; a line with more is a finding."""
 
 UNWRITTEN = -1
 """The sequence number of a record that is not in a segment yet."""
@@ -28,8 +32,8 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
     """What every record carries: when it happened, and its place in the segment."""
 
-    seq: int = UNWRITTEN
-    t_ns: int
+    seq: Bounded = UNWRITTEN
+    t_ns: Bounded
 
 
 class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
@@ -90,15 +94,15 @@ class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
     before that.
     """
 
-    step: int
-    dur_ns: int
-    wait_ns: int = 0
-    tokens: int = 0
+    step: Bounded
+    dur_ns: Bounded
+    wait_ns: Bounded = 0
+    tokens: Bounded = 0
     samples: int = 0
     comm_bytes: int = 0
     energy_mj: int = 0
     flops: int = 0
-    count: int = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=_MOST)] = 1
 
 
 class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
@@ -120,7 +124,7 @@ class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
 class CheckpointCommitted(_Base, frozen=True, kw_only=True, tag="checkpoint_committed"):
     """Everything up to and including ``step`` is safe on storage."""
 
-    step: int
+    step: Bounded
 
 
 class PriceChanged(_Base, frozen=True, kw_only=True, tag="price_changed"):
@@ -179,8 +183,8 @@ class Gap(_Base, frozen=True, kw_only=True, tag="gap"):
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
     """A record of a kind that this version does not know; kept as it was found."""
 
-    seq: int
-    t_ns: int
+    seq: Bounded
+    t_ns: Bounded
     kind: str
     fields: dict[str, Any]
 

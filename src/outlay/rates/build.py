@@ -16,7 +16,9 @@ from outlay.errors import Finding
 from outlay.ledger import Price
 from outlay.ledger.attempts import Attempt
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+from outlay.units.quantity import duration_text
 
+_A_MOMENT_NS = 1_000_000_000  # So long a program may take to look its price up.
 _ELASTIC = re.compile(r"torchelastic-(?P<run>.*)-(?P<restarts>\d+)")
 
 
@@ -54,21 +56,30 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
     if not currencies:
         return RunRates(None)
     currency = currencies[0]
-    stopped = [a.header.stopped_price.currency for a in attempts if a.header.stopped_price]
-    foreign = sorted({*currencies, *stopped} - {currency})
-    findings = [
-        Finding(
-            source="prices",
-            message=f"a price in {other} is not counted: the run pays in {currency}",
-        )
-        for other in foreign
-    ]
-    if unpriced := sum(not of_attempt for of_attempt in changes):
-        message = f"{unpriced} of {len(attempts)} attempts have no price and are not charged"
-        findings.append(Finding(source="prices", message=message, severity="warning"))
     kept = [[c for c in of_attempt if c.price.currency == currency] for of_attempt in changes]
     pieces, assumptions = _pieces(attempts, kept, until_ns)
-    return RunRates(RateFunction(tuple(pieces), currency, tuple(assumptions)), tuple(findings))
+    function = RateFunction(tuple(pieces), currency, tuple(assumptions))
+    return RunRates(function, tuple(_findings(attempts, changes, currency)))
+
+
+def _findings(
+    attempts: Sequence[Attempt], changes: Sequence[Sequence[_InForce]], currency: str
+) -> Iterator[Finding]:
+    """Yield which prices are not counted, and which time has none."""
+    named = {change.price.currency for of_attempt in changes for change in of_attempt}
+    named |= {a.header.stopped_price.currency for a in attempts if a.header.stopped_price}
+    for other in sorted(named - {currency}):
+        message = f"a price in {other} is not counted: the run pays in {currency}"
+        yield Finding(source="prices", message=message)
+    if unpriced := sum(not of_attempt for of_attempt in changes):
+        message = f"{unpriced} of {len(attempts)} attempts have no price and are not charged"
+        yield Finding(source="prices", message=message, severity="warning")
+    for attempt, of_attempt in zip(attempts, changes, strict=True):
+        late_ns = of_attempt[0].t_ns - attempt.start_ns if of_attempt else 0
+        if late_ns > _A_MOMENT_NS:
+            began = duration_text(late_ns)
+            message = f"an attempt had no price in its first {began}, which are not charged"
+            yield Finding(source="prices", message=message, severity="warning")
 
 
 def _changes(attempt: Attempt) -> Iterator[_InForce]:

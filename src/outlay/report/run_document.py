@@ -63,7 +63,7 @@ def _run(account: RunAccount) -> Iterator[Block]:
     if cost.accuracy is not None:
         yield Figure("best accuracy", cost.accuracy, f"{cost.accuracy:.4g}")
     rate = summary.throughput
-    if rate is not None and rate.tokens:
+    if rate.tokens:
         text = f"{rate.per_wall_second:,.0f} tokens/s of wall time"
         yield Figure("throughput", rate.per_wall_second, text)
 
