@@ -8,7 +8,7 @@ from collections.abc import Callable
 from outlay.clock import SYSTEM
 
 
-def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 30.0) -> None:
+def wait_until(condition: Callable[[], bool], *, what: str, seconds: float = 60.0) -> None:
     """Look again and again until something holds; fail when it does not in time."""
     deadline_ns = SYSTEM.monotonic_ns() + round(seconds * 1e9)
     while not condition():
