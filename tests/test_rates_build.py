@@ -187,6 +187,11 @@ def test_the_gap_costs_what_the_attempt_cost_last() -> None:
     assert pieces(built)[2] == (2, 5, 15.0, Basis.MEASURED)
 
 
+def test_a_stopped_price_is_paid_for_as_many_gpus_as_there_were_last() -> None:
+    first = attempt(0, 1, stopped_price=dollars(0.25)).price(5, gpus=3).heartbeat(after=H)
+    assert pieces(function(first, attempt(5, 1)))[2] == (2, 5, 0.75, Basis.STATED)
+
+
 def test_an_assumption_says_what_was_assumed_and_for_how_long() -> None:
     built = function(attempt(0, 1), attempt(5, 1))
     (assumption,) = built.assumptions
