@@ -11,9 +11,6 @@ all of one run: a busy machine interrupts long ones.
 from __future__ import annotations
 
 import os
-import platform
-import socket
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -31,6 +28,7 @@ from outlay.budget.torch_group import TorchGroup
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import Usage
 from outlay.clock import SYSTEM
+from outlay.sweep.engines.ports import Ports
 
 CALLS = 200
 REPEATS = 1_000
@@ -98,8 +96,8 @@ def step_us(directory: Path, budget: Budget | None) -> float:
 
 
 def show_steps() -> None:
-    os.environ["OUTLAY_PROGRESS"] = "0"
     with tempfile.TemporaryDirectory() as directory:
+        os.environ |= {"OUTLAY_PROGRESS": "0", "OUTLAY_HOME": directory}
         without = step_us(Path(directory) / "without", None)
         budgeted = step_us(Path(directory) / "with", iso_tokens(10**12, max_cost_usd=10**6))
     print(
@@ -146,18 +144,14 @@ def _share(ask: Callable[[Usage], object], accord: Accord, tracker: BudgetTracke
 
 
 def show_agreements() -> None:
-    with socket.socket() as listener, tempfile.TemporaryDirectory() as directory:
-        listener.bind(("127.0.0.1", 0))
-        port = int(listener.getsockname()[1])
-        listener.close()
+    with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "result"
-        mp.spawn(train, (port, str(result)), nprocs=2)
+        mp.spawn(train, (Ports().reserve(), str(result)), nprocs=2)
         print(result.read_text())
 
 
 if __name__ == "__main__":
-    machine = f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores"
-    print(f"Python {sys.version.split()[0]}, torch {torch.__version__}, {machine}")
+    print(f"{timing.machine()}, torch {torch.__version__}")
     show_updates()
     show_steps()
     show_agreements()

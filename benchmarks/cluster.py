@@ -21,7 +21,8 @@ from outlay.clock import SYSTEM
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 
-from slurm_cluster import Cluster, until
+from slurm_cluster import Cluster
+from waiting import until
 
 REPEATS = 5
 RUNS = 20

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import platform
 import resource
 import subprocess
 import sys
@@ -30,7 +29,6 @@ from outlay.clock import SYSTEM, utc_datetime
 SIZES = (10_000, 100_000, 1_000_000)
 DISRUPTIONS = (0, 10, 100)
 NEW_STEPS = 10
-REPEATS = {10_000: 3, 100_000: 3, 1_000_000: 2}
 ASKED = {"cold_s": ("s", 15), "after_s": ("s", 500), "peak_mb": ("MB", 8)}  # At a million steps.
 WAYS = ("reference", "classes", "native")
 IMPORTS = {
@@ -164,12 +162,9 @@ def measure(way: str, place: Path, steps: int, disruptions: int) -> dict[str, fl
     ask, add_steps = prepare(way, place, steps, disruptions)
     cold_s, goodput = timed(ask)
     after_s = []
-    for _ in range(2 if way == "reference" else 10):
-        if way != "native" or not after_s:  # Adding to a file costs a process; once is enough.
-            add_steps()
+    for _ in range({"reference": 2, "classes": 10, "native": 1}[way]):
+        add_steps()  # To a file it costs a process; once is enough.
         after_s.append(timed(ask)[0])
-        if way == "native":
-            break
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {"cold_s": cold_s, "after_s": min(after_s), "peak_mb": peak_mb, "goodput": goodput}
 
@@ -216,8 +211,9 @@ def show_imports() -> None:
 
 
 def show(steps: int, disruptions: int) -> None:
-    repeats = REPEATS[steps]
-    reference = best("reference", steps, disruptions, 1 if steps == SIZES[-1] else repeats)
+    is_long = steps >= SIZES[-1]
+    repeats = 2 if is_long else 3
+    reference = best("reference", steps, disruptions, 1 if is_long else repeats)
     print(f"\n{steps} steps, {disruptions} disruptions (reference: {reference['goodput']:.3f} %)")
     print(
         f"{'':10}{'cold s':>10}{'x':>7}{'after 10 s':>12}{'x':>8}{'peak MB':>9}{'1/':>6}  goodput"
@@ -238,7 +234,7 @@ def show(steps: int, disruptions: int) -> None:
         for name, (unit, least) in ASKED.items():
             peer = timing.Figure("ml-goodput-measurement", reference[name])
             what = f"goodput, {way}, {steps:,} steps, {disruptions} disruptions, {name}"
-            timing.row(what, mine[name], peer, unit=unit, least=least if steps >= 10**6 else None)
+            timing.row(what, mine[name], peer, unit=unit, least=least if is_long else None)
 
 
 def main() -> None:
@@ -251,7 +247,7 @@ def main() -> None:
             append_to_run_log(Path(place))
         case chosen:
             sizes = [int(size) for size in chosen] or SIZES
-            print(f"{platform.machine()}, Python {platform.python_version()}")
+            print(timing.machine())
             show_imports()
             for steps in sizes:
                 for disruptions in DISRUPTIONS:

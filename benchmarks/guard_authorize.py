@@ -7,7 +7,6 @@ Each figure is the best of several medians, taken in turn in one run on one file
 from __future__ import annotations
 
 import os
-import platform
 import statistics
 import tempfile
 import time
@@ -63,7 +62,7 @@ def main() -> None:
         calls += [partial(guard.authorize, "lab02-a", 0.01) for guard in guards]
         rounds = [medians_us(calls) for _ in range(REPEATS)]
     bare, *ours = (min(column) for column in zip(*rounds, strict=True))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}")
+    print(timing.machine())
     print(f"one write + fsync                {bare:8.0f} us")
     for n, best in zip(LENGTHS, ours, strict=True):
         print(f"authorize, {n:6d} lines before  {best:8.0f} us   {best / bare:.2f} x one fsync")

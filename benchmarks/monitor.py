@@ -32,6 +32,7 @@ LONG_S = 3650 * 86_400  # The run lies in the past; the window reaches back to i
 USUAL_INTERVAL_S = 30
 INTERVAL_S = 2.0  # Much shorter, so that half a minute has many questions.
 CPU_LIMIT = 0.1
+PATIENCE_NS = 300 * 10**9
 NO_CLOUD = GCPOptions(enable_gcp_goodput_metrics=False, enable_gcp_step_deviation_metrics=False)
 
 
@@ -110,7 +111,9 @@ def watch(run_dir: Path, logger: InThread | None = None) -> Watched:
             cloud_logger=logger,
         )
         monitor.start_goodput_uploader()
+        until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
         while not Path(f"{name}/out.jsonl").exists():
+            assert SYSTEM.monotonic_ns() < until_ns, monitor.tally
             SYSTEM.sleep(0.1)
         begun, cpu = time.perf_counter(), time.process_time()
         SYSTEM.sleep(WATCHED_S)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import csv
 import io
-import platform
 import random
 import tempfile
 import time
@@ -41,12 +40,7 @@ REPEATS = 7
 
 def best_ms(work: Callable[[], object], repeats: int = REPEATS) -> float:
     """Return the fastest of several repeats, in milliseconds."""
-    times = []
-    for _ in range(repeats):
-        begun = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - begun)
-    return min(times) * 1000
+    return timing.best_s(work, rounds=repeats) * 1000
 
 
 def write_catalogs(directory: Path, offers: int) -> list[Path]:
@@ -198,7 +192,7 @@ def main() -> None:
     parser.add_argument("--offers", type=int, default=100_000)
     parser.add_argument("--observations", type=int, default=1_000_000)
     asked = parser.parse_args()
-    print(f"Python {platform.python_version()}, {platform.machine()}, gpuhunt in the same process")
+    print(f"{timing.machine()}, gpuhunt in the same process")
     with tempfile.TemporaryDirectory() as directory:
         compare_queries(Path(directory), asked.offers)
         measure_book(Path(directory), asked.observations)

@@ -134,7 +134,12 @@ def flatness() -> float:
 
 
 def main() -> None:
-    os.environ["OUTLAY_HOME"] = tempfile.mkdtemp()
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["OUTLAY_HOME"] = home
+        report()
+
+
+def report() -> None:
     with works() as measured:
         timings = timing.compare(measured, calls=CALLS, rounds=ROUNDS)
     timing.show("Recording a step", timings, unit="µs a step", scale=1e6)

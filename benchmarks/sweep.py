@@ -14,8 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import timing
@@ -40,16 +40,6 @@ STEPS = 500
 START_NS = 1_700_000_000_000_000_000
 
 
-def best_of(repeats: int, work: Callable[[], object]) -> float:
-    """Return the shortest time in seconds that some work took."""
-    times = []
-    for _ in range(repeats):
-        began_ns = SYSTEM.monotonic_ns()
-        work()
-        times.append((SYSTEM.monotonic_ns() - began_ns) / 1e9)
-    return min(times)
-
-
 def planning(directory: Path) -> None:
     axis = ", ".join(map(str, range(100)))
     budget = "budget: {mode: iso_time, limit: 2}"
@@ -61,7 +51,7 @@ def planning(directory: Path) -> None:
         path.write_text(text)
         assert len(plan_file(path).runs) == PLANNED
         begun = time.process_time()
-        seconds = best_of(6, lambda path=path: plan_file(path))
+        seconds = timing.best_s(partial(plan_file, path), rounds=6)
         busy = (time.process_time() - begun) / 6
         print(f"plan {PLANNED} runs {what}: {seconds:.2f} s, {busy:.2f} s of CPU (limit 2 s)")
         peer = timing.Figure("the promised 2 s", 2.0)
@@ -91,7 +81,7 @@ def launching(directory: Path) -> None:
         result = start(plan_file(path), root, HowToRun(jobs=AT_ONCE))
         assert result.counts == {"completed": LAUNCHED}
 
-    pairs = [(best_of(1, bare), best_of(1, ours)) for _ in range(4)]
+    pairs = [(timing.best_s(bare, rounds=1), timing.best_s(ours, rounds=1)) for _ in range(4)]
     by_hand, outlay_s = (min(times) for times in zip(*pairs, strict=True))
     print(
         f"launch {LAUNCHED} jobs, {AT_ONCE} at once: Popen {by_hand:.2f} s, "
@@ -121,7 +111,7 @@ def updating(directory: Path) -> None:
                 manifest.states.setdefault(event.run, RunState()).apply(event)
                 manifest.refresh()
 
-        seconds = best_of(3, update)
+        seconds = timing.best_s(update, rounds=3)
         journal.close()
         print(f"one update of a manifest of {runs} runs: {seconds / 2_000 * 1e6:.0f} us")
 
@@ -159,14 +149,14 @@ def summarising(directory: Path) -> None:
         for run in runs:
             keeper.keep(root / run)
         keeper.close()
-        return best_of(1, ours)
+        return timing.best_s(ours, rounds=1)
 
     def without() -> float:
         """Time a summary that has to read every log."""
         forget()
-        return best_of(1, ours)
+        return timing.best_s(ours, rounds=1)
 
-    csv_s = best_of(3, by_hand)
+    csv_s = timing.best_s(by_hand, rounds=3)
     kept_s = first()
     logs_s = min(without() for _ in range(3))
     print(

@@ -36,6 +36,11 @@ def compare(works: Mapping[str, Callable[[], object]], *, calls: int, rounds: in
     return [Timing(name, seconds) for name, seconds in best.items()]
 
 
+def best_s(work: Callable[[], object], *, rounds: int) -> float:
+    """Return the shortest of several times that some work took, in seconds."""
+    return compare({"": work}, calls=1, rounds=rounds)[0].seconds
+
+
 def machine() -> str:
     """Return what the figures were measured on."""
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())

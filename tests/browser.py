@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from system_parts import missing
 
 PHONE = 500  # The narrowest window that headless Chromium opens.
 DESKTOP = 1200
@@ -46,6 +45,5 @@ def look_at(page: str, directory: Path, *, width: int = PHONE) -> Seen:
 def _chromium() -> str:
     found = shutil.which("chromium")
     if found is None:
-        assert os.environ.get("CI") != "true", "chromium must be installed in CI"
-        pytest.skip("chromium is not installed")
+        missing("chromium is not installed; see tools/system-packages")
     return found

@@ -1,4 +1,4 @@
-"""Running the real command line in a real process."""
+"""Running the command line: as users do, in a process of its own, or quicker in this one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from typer.testing import CliRunner
+
+from outlay.cli.app import app
+from outlay.errors import OutlayError
 
 
 @dataclass(frozen=True)
@@ -37,3 +42,14 @@ def outlay(*arguments: str | Path, columns: int = 80, **environment: str) -> Out
         timeout=120,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+def in_process(*words: object, **environment: str) -> Outcome:
+    """Call a command in this process; errors for the user end it as in ``main``."""
+    result = CliRunner().invoke(app, list(map(str, words)), env=environment)
+    if isinstance(result.exception, OutlayError):
+        error = result.exception
+        return Outcome(error.exit_code, result.stdout, f"{result.stderr}error: {error}")
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        raise result.exception
+    return Outcome(result.exit_code, result.stdout, result.stderr)

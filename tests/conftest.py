@@ -20,11 +20,22 @@ settings.load_profile("outlay")
 @pytest.fixture(autouse=True)
 def private_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give every test an outlay home of its own and none of the caller's settings."""
+    return move_home(tmp_path_factory, monkeypatch)
 
+
+@pytest.fixture(autouse=True, scope="session")
+def shared_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Give fixtures of whole modules a home that is not the caller's: they come before tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        move_home(tmp_path_factory, patch)
+        yield
+
+
+def move_home(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Path:
     for name in [name for name in os.environ if name.startswith("OUTLAY_")]:
-        monkeypatch.delenv(name)
+        patch.delenv(name)
     home = tmp_path_factory.mktemp("home")
-    monkeypatch.setenv("OUTLAY_HOME", str(home))
+    patch.setenv("OUTLAY_HOME", str(home))
     return home
 
 

@@ -44,7 +44,7 @@ class Mood:
 
     def meet(self, context: Any) -> None:
         if self.hangs:
-            self.let_go.wait(60)
+            self.let_go.wait()
         if self.refuses_with is not None and self.refusals != 0:
             self.refusals -= 1
             context.abort(self.refuses_with, "not today")

@@ -16,8 +16,10 @@ from outlay.ledger import (
     KnownRecord,
     Metric,
     Note,
+    Payload,
     Price,
     PriceChanged,
+    SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
@@ -43,6 +45,8 @@ metric_values = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_fr
 _FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
     AttemptStarted: {
         **dict.fromkeys(("run_id", "model", "name", "host", "boot_id", "user", "launch"), texts),
+        **dict.fromkeys(("slurm_job", "slurm_account", "slurm_partition", "instance_id"), texts),
+        **dict.fromkeys(("git_commit", "gpu"), texts),
         **dict.fromkeys(("rank", "world_size", "pid", "gpus"), counts),
         **dict.fromkeys(("versions", "tags"), labels),
         **dict.fromkeys(("price", "stopped_price"), st.none() | prices),
@@ -64,11 +68,18 @@ _FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
     Metric: {"name": texts, "value": metric_values, "step": st.none() | counts},
     CheckpointCommitted: {"step": st.integers(min_value=-1, max_value=2**53)},
     PriceChanged: {"price": prices, "gpus": counts},
+    SlicesChanged: dict.fromkeys(("active", "total", "available"), counts),
     BudgetEvent: {"event": texts, "data": data},
     Heartbeat: dict.fromkeys(("gpu_busy_ns", "energy_mj"), counts),
     Note: {"text": texts, "data": data},
+    Payload: {"data": data},
     Gap: {"lost": counts, "since_ns": instants, "reason": texts},
 }
+
+
+def fields_of(kind: type[KnownRecord]) -> set[str]:
+    """Return the names of the fields that are drawn for a kind."""
+    return {"seq", "t_ns", *_FIELDS[kind]}
 
 
 def records_of(kind: type[KnownRecord]) -> st.SearchStrategy[KnownRecord]:

@@ -13,9 +13,9 @@ def install(site: Path, group: str, name: str, code: str, monkeypatch: pytest.Mo
 
     Its module announces ``code``'s ``entry`` in the group, for this process and its children.
     """
-    (site / "stranger-1.0.dist-info").mkdir(parents=True)
-    (site / "stranger.py").write_text(code)
     about = site / "stranger-1.0.dist-info"
+    about.mkdir(parents=True)
+    (site / "stranger.py").write_text(code)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: stranger\nVersion: 1.0\n")
     (about / "entry_points.txt").write_text(f"[{group}]\n{name} = stranger:entry\n")
     monkeypatch.syspath_prepend(str(site))

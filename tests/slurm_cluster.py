@@ -15,17 +15,13 @@ import shutil
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pytest
-
-from outlay.clock import SYSTEM
 from outlay.sweep.engines.ports import Ports
+from system_parts import missing
+from waiting import until
 
-NS = 10**9
-PATIENCE_NS = 120 * NS
 NODES = ("n1", "n2", "n3", "n4")
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "squeue", "scancel", "scontrol")
 SYSTEM_PATHS = "/usr/sbin:/usr/local/sbin:/sbin"
@@ -81,10 +77,7 @@ def missing_programs() -> list[str]:
 def require_programs() -> None:
     """Skip on a machine without Slurm; fail where everything ought to be installed."""
     if lacking := missing_programs():
-        reason = f"Slurm is not installed here ({', '.join(lacking)}); see tools/system-packages"
-        if os.environ.get("CI") == "true":
-            pytest.fail(reason)
-        pytest.skip(reason)
+        missing(f"Slurm is not installed here ({', '.join(lacking)}); see tools/system-packages")
 
 
 def _die_with_parent() -> None:
@@ -98,6 +91,7 @@ class Cluster:
     directory: Path
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: Ports = field(default_factory=Ports)
+    reserved: list[int] = field(default_factory=list)
     mark: str = field(default_factory=lambda: secrets.token_hex(8))
 
     @property
@@ -128,13 +122,14 @@ class Cluster:
 
     def _conf_text(self) -> str:
         host = socket.gethostname().partition(".")[0]
+        controller, *of_nodes = self.reserved = [self.ports.reserve() for _ in ("", *NODES)]
         nodes = [
-            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={self.ports.reserve()} "
+            f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
             "CPUs=2 RealMemory=4000 State=UNKNOWN"
-            for node in NODES
+            for node, port in zip(NODES, of_nodes, strict=True)
         ]
         return _CONF.format(
-            host=host, port=self.ports.reserve(), user=getpass.getuser(), dir=self.directory,
+            host=host, port=controller, user=getpass.getuser(), dir=self.directory,
             nodes="\n".join(nodes),
         )  # fmt: skip
 
@@ -200,7 +195,7 @@ class Cluster:
             if name in self.daemons:
                 self.kill(name)
         until(self._kill_everything, lambda: f"left behind: {self.running()}")
-        for port in list(self.ports._held):
+        for port in self.reserved:
             self.ports.release(port)
 
     def _kill_everything(self) -> bool:
@@ -265,11 +260,3 @@ def _is_step(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return b"slurmstepd" in Path(f"/proc/{pid}/cmdline").read_bytes()
     return False
-
-
-def until(condition: Callable[[], object], explain: Callable[[], str]) -> None:
-    """Wait for something to become true, patiently."""
-    until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
-    while not condition():
-        assert SYSTEM.monotonic_ns() < until_ns, explain()
-        SYSTEM.sleep(0.05)

@@ -9,7 +9,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import outlay
 from outlay.budget.history import read_history
@@ -69,7 +71,6 @@ def test_a_launcher_budgets_a_run_through_the_environment(
 
 
 def test_tokens_are_counted_by_shape_where_nobody_says_how(tmp_path: Path) -> None:
-    np = pytest.importorskip("numpy")
     views = [{"view1": np.zeros((2, 3)), "view2": np.zeros((2, 3))}] * 10
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(8)) as run:
         assert len(list(run.steps(views))) == 2
@@ -217,8 +218,7 @@ def test_a_total_that_nothing_measured_is_named(
 def test_collectives_are_counted_under_any_budget_where_ranks_train_together(
     tmp_path: Path,
 ) -> None:
-    torch = pytest.importorskip("torch")
-    store = torch.distributed.HashStore()
+    store = torch.distributed.HashStore()  # type: ignore[attr-defined]
     torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
     try:
         with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3)) as run:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from outlay.budget.fold import join_attempts
 from outlay.budget.history import read_history
+from outlay.sweep.engines.ports import Ports
 
 PROGRAM = Path(__file__).parent / "programs" / "budget_ranks.py"
 TIMEOUT_S = 150
@@ -89,15 +89,11 @@ def test_a_cap_on_communication_counts_all_ranks_and_stops_after_the_step_that_r
     assert "max_comm_bytes" in ranks[0]["reason"]
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
-
-
 def test_a_killed_rank_does_not_hang_the_others(tmp_path: Path) -> None:
     # Without a launcher, which would end the survivor before it notices by itself.
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "WORLD_SIZE": "2"}
+    ports = Ports()
+    port = ports.reserve()
+    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     processes = [
         subprocess.Popen(
             [sys.executable, str(PROGRAM), "killed", str(tmp_path)],
@@ -108,7 +104,12 @@ def test_a_killed_rank_does_not_hang_the_others(tmp_path: Path) -> None:
         )
         for rank in (0, 1)
     ]
-    outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+    try:
+        outputs = [process.communicate(timeout=TIMEOUT_S) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+        ports.release(port)
     assert processes[1].returncode == -9
     assert processes[0].returncode == 1
     assert "AgreementLost" in outputs[0][1]

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import scripts
 from command_line import outlay
 from outlay import run
 
@@ -30,13 +31,12 @@ def test_the_overview_shows_what_runs_and_what_it_burns(tmp_path: Path) -> None:
 
 
 def test_a_run_that_died_is_what_is_wrong(tmp_path: Path) -> None:
-    import os
-    import signal
-
-    if (child := os.fork()) == 0:
-        run("bert", dir=tmp_path / "dead")
+    program = """
+        import os, signal, sys, outlay
+        run = outlay.run("bert", dir=sys.argv[1])
         os.kill(os.getpid(), signal.SIGKILL)
-    os.waitpid(child, 0)
+    """
+    scripts.finish(program, tmp_path / "dead")
     shown = outlay("--json").json
     assert shown["running"] == []
     assert "did not say goodbye" in shown["findings"][0]["message"]

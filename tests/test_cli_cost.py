@@ -11,17 +11,15 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 import command_line
 from command_line import Outcome
+from command_line import in_process as outlay
 from fake_vendor import as_json, serving
 from ledgers import START_NS, Segment, dollars, ns
 from outlay import iso_tokens, run
-from outlay.cli.app import app
 from outlay.clock import ManualClock
 from outlay.cost.analyzer import CostAnalyzer
-from outlay.errors import OutlayError
 from outlay.ledger import Metric
 from test_cost_analyzer import costing
 from vendor_shapes import vast_answer
@@ -48,14 +46,6 @@ def runs(tmp_path: Path) -> Path:
     a_run(tmp_path / "runs" / "b", team="cv", accuracy=0.95, start=7200)
     assert outlay("collect", tmp_path / "runs").code == 0
     return tmp_path / "runs"
-
-
-def outlay(*arguments: str | Path, **environment: str) -> Outcome:
-    """Call a command; an OutlayError becomes its line and its exit code, as in ``main``."""
-    result = CliRunner().invoke(app, [str(each) for each in arguments], env=environment)
-    if isinstance(result.exception, OutlayError):
-        return Outcome(result.exception.exit_code, result.stdout, f"error: {result.exception}")
-    return Outcome(result.exit_code, result.stdout, result.stderr)
 
 
 def both(*arguments: str | Path) -> tuple[Outcome, Outcome]:

@@ -57,8 +57,7 @@ def test_prices_that_were_never_loaded_are_not_called_none(empty: Path, command:
 
 @pytest.mark.parametrize("command", [*A_RUN, *A_SWEEP, *A_FILE, *A_DIRECTORY], ids=" ".join)
 def test_a_wrong_path_is_named(empty: Path, command: list[str]) -> None:
-    first = command[:2] if len(command) > 1 else command
-    done = outlay(*first, "nowhere", *command[2:])
+    done = outlay(*command[:2], "nowhere", *command[2:])
     in_a_sentence(done, 2)
     assert "nowhere" in done.err
     assert not (empty / "nowhere").exists()

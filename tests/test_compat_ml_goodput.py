@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 from goodput_log import START_S, Job, MemoryLog, at
@@ -452,8 +453,6 @@ def test_a_series_ends_when_it_is_told(cloud: Monitoring) -> None:
 
 
 def test_refused_metrics_are_said(cloud: Monitoring, caplog: pytest.LogCaptureFixture) -> None:
-    import grpc
-
     cloud.mood.refuses_with = grpc.StatusCode.PERMISSION_DENIED
     kind = gcp_metrics.ValueType.DOUBLE
     gcp_metrics.GCPMetrics("p").send_metrics([metric("loss", math.pi, kind)])

@@ -91,6 +91,16 @@ def test_idle_can_stay_a_row_of_its_own() -> None:
     assert paid(found) == {"a": 30.0, IDLE: 20.0}
 
 
+def test_what_is_idle_pays_for_nobody() -> None:
+    found = allocate(
+        [Charge(owner="a", micros=usd(30)), Charge(owner="b", micros=usd(10))],
+        [Pool(name="disk", micros=usd(20), weights={"a": 0})],
+        shared=["b"],
+        spread=Spread.UNIFORM,
+    )
+    assert paid(found) == {"a": 40.0, IDLE: 20.0}
+
+
 @pytest.mark.parametrize("charges", [[], [Charge(owner="a", micros=0)]])
 def test_idle_does_not_vanish_where_nobody_used_anything(charges: list[Charge]) -> None:
     found = allocate(charges, [Pool(name="idle", micros=usd(20))])

@@ -131,8 +131,8 @@ def test_each_component_needs_no_argument_and_takes_a_data_dir_first(
     name: str, tmp_path: Path
 ) -> None:
     component = getattr(outlay, name)
-    assert component() is not None
-    assert component(tmp_path) is not None
+    component()
+    component(tmp_path)
     assert next(iter(inspect.signature(component).parameters)) == "data_dir"
 
 

@@ -113,6 +113,19 @@ def test_free_runs_among_them_are_possible() -> None:
     assert found.point == pytest.approx(7.2)
 
 
+def test_many_planned_runs_cost_as_many_times_what_a_few_do() -> None:
+    few, many = (
+        forecast_runs([9.0, 10.0, 11.0, 10.0], 200),
+        forecast_runs([9.0, 10.0, 11.0, 10.0], 1000),
+    )
+    assert few is not None
+    assert many is not None
+    assert (few.low, few.high) != (None, None)
+    assert (many.point, many.low, many.high) == pytest.approx(
+        (5 * few.point, 5 * (few.low or 0.0), 5 * (few.high or 0.0))
+    )
+
+
 def test_a_negative_number_of_runs_is_refused() -> None:
     with pytest.raises(InvalidValue, match="planned_runs"):
         forecast_runs([1.0], -1)

@@ -74,12 +74,17 @@ def _demo(directory: Path, *more: str) -> list[str]:
 def demo(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     directory = tmp_path_factory.mktemp("demo") / "runs"
     done = subprocess.run(
-        _demo(directory, "--json"),
+        _demo(directory, "--json"), env=os.environ | {"OUTLAY_HOME": str(_own_home(directory))},
         capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     return said
+
+
+def _own_home(directory: Path) -> Path:
+    """Return where the books are of the user who runs the demo."""
+    return directory.parent / "own-home"
 
 
 def _sweep(demo: dict[str, Any]) -> Path:
@@ -171,6 +176,7 @@ def test_a_report_can_be_asked_for_again_with_pictures(demo: dict[str, Any]) -> 
 
 def test_the_users_own_books_are_left_alone(demo: dict[str, Any]) -> None:
     assert (Path(demo["dir"]) / "home").is_dir()
+    assert not _own_home(Path(demo["dir"])).exists()
 
 
 def test_what_is_not_from_the_demo_is_never_overwritten(tmp_path: Path) -> None:

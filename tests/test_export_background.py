@@ -10,7 +10,7 @@ import pytest
 
 from outlay.export.background import Background, Limits
 
-SOON_S = 20.0
+SOON_S = 60.0
 
 
 def test_items_are_worked_on_in_order() -> None:

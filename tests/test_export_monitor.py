@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,13 @@ from outlay.export.sinks import JsonLinesFile
 from outlay.export.uploaders import ProcessUploader
 from outlay.export.uploads import Tally
 from outlay.export.worker import TALLY_BYTES, padded
+from outlay.goodput.logs import LocalRunLog
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading
+from waiting import until
 
 SOON_S = 60.0
+# What stop says of a sink that never answers. Had it waited, there would be an error of the sink.
+GIVEN_UP = ("there was no time left for it", "the uploader ended with -9")
 PROGRAM = Path(__file__).parent / "programs" / "monitored.py"
 NO_CLOUD = GCPOptions(enable_gcp_goodput_metrics=False, enable_gcp_step_deviation_metrics=False)
 CLOUD = GCPOptions("p", "l")
@@ -55,14 +59,6 @@ def train(run_dir: Path, steps: int = 20) -> None:
         for _ in range(steps):
             with run.step():
                 SYSTEM.sleep(0.002)
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Wait until something is true, but not for ever."""
-    deadline_ns = SYSTEM.monotonic_ns() + round(SOON_S * 1e9)
-    while not true():
-        assert SYSTEM.monotonic_ns() < deadline_ns, "it did not come true in time"
-        SYSTEM.sleep(0.02)
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -105,19 +101,14 @@ def test_tensorboard_shows_goodput_badput_and_step_deviation(tmp_path: Path) -> 
     watching.stop_goodput_uploader()
     watching.stop_step_deviation_uploader()
     shown = scalars(tmp_path / "tb" / "goodput")
-    expected = outlay.GoodputCalculator("job", "log", _local(tmp_path / "run")).get_job_goodput()
+    log = LocalRunLog("job", tmp_path / "run")
+    expected = outlay.GoodputCalculator("job", "log", log).get_job_goodput()
     step, percent = shown["goodput/goodput"][-1]
     assert step == 19
     assert percent == pytest.approx(expected.goodput, abs=1e-3)
     assert "badput/program_startup" in shown
     steps = [step for step, _ in scalars(tmp_path / "tb/goodput/step_deviation")["step_deviation"]]
     assert steps == list(range(20))
-
-
-def _local(run_dir: Path) -> Any:
-    from outlay.goodput.logs import LocalRunLog
-
-    return LocalRunLog("job", run_dir)
 
 
 def test_without_the_breakdown_badput_is_not_in_tensorboard(tmp_path: Path) -> None:
@@ -135,9 +126,8 @@ def test_uploads_go_on_while_the_job_runs(tmp_path: Path) -> None:
         watching.start_goodput_uploader()
         with run.step():
             pass
-        until(lambda: watching.tally.uploaded >= 1)
-        until(lambda: watching.tally.uploaded >= 3)
-        until(lambda: len({row["time"] for row in rows(output)}) >= 3)
+        until(lambda: watching.tally.uploaded >= 3, "not uploaded again and again")
+        until(lambda: len({row["time"] for row in rows(output)}) >= 3, "uploaded and not written")
     watching.stop_goodput_uploader(skip_final_flush=True)
     assert watching.tally.lost == 0
 
@@ -192,12 +182,10 @@ def test_a_sink_that_hangs_does_not_hold_up_the_stop(tmp_path: Path, cloud: Moni
         final_flush_timeout_seconds=0.5,
     )
     watching.start_goodput_uploader()
-    until(lambda: bool(rows(output)))
-    begun_ns = SYSTEM.monotonic_ns()
+    until(lambda: rows(output), "nothing was uploaded")
     watching.stop_goodput_uploader()
-    took_s = (SYSTEM.monotonic_ns() - begun_ns) / 1e9
-    assert took_s < 30, "the sink hangs for a minute"
     assert watching.tally.lost >= 1
+    assert watching.tally.trouble in GIVEN_UP
 
 
 def test_a_machine_outside_google_cloud_is_told_so_and_training_goes_on(tmp_path: Path) -> None:
@@ -392,7 +380,7 @@ def test_an_uploader_that_dies_is_counted_and_training_goes_on(
     train(tmp_path / "run")
     watching = monitor(tmp_path / "run", sinks=[JsonLinesFile(str(output))])
     watching.start_goodput_uploader()
-    until(lambda: bool(rows(output)))
+    until(lambda: rows(output), "nothing was uploaded")
     (uploader,) = watching._uploaders.values()
     assert isinstance(uploader, ProcessUploader)
     uploader._process.kill()
@@ -448,7 +436,7 @@ def test_a_killed_training_still_gets_its_last_upload(tmp_path: Path) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "trained\n"
         process.send_signal(signal.SIGKILL)
-    until(lambda: any(row["step"] == 4 for row in rows(output)))
+    until(lambda: any(row["step"] == 4 for row in rows(output)), "the last step was not uploaded")
 
 
 def test_a_training_that_does_not_stop_its_monitor_exits_at_once(tmp_path: Path) -> None:
@@ -456,18 +444,15 @@ def test_a_training_that_does_not_stop_its_monitor_exits_at_once(tmp_path: Path)
     with start(tmp_path / "run", output, "leave") as process:
         _, _ = process.communicate(timeout=SOON_S)
     assert process.returncode == 0
-    until(lambda: any(row["step"] == 4 for row in rows(output)))
+    until(lambda: any(row["step"] == 4 for row in rows(output)), "the last step was not uploaded")
 
 
-def test_a_sink_that_hangs_for_a_minute_does_not_disturb_the_exit(
-    tmp_path: Path, cloud: Monitoring
-) -> None:
+def test_a_sink_that_hangs_does_not_disturb_the_exit(tmp_path: Path, cloud: Monitoring) -> None:
     cloud.mood.hangs = True
-    begun_ns = SYSTEM.monotonic_ns()
     with start(tmp_path / "run", tmp_path / "out.jsonl", "cloud stop") as process:
         text, _ = process.communicate(timeout=SOON_S)
-    assert (SYSTEM.monotonic_ns() - begun_ns) / 1e9 < SOON_S - 5, "the sink hangs for a minute"
     assert process.returncode == 0
-    uploaded, lost, _ = text.splitlines()[1].split(" ", 2)
+    uploaded, lost, trouble = text.splitlines()[1].split(" ", 2)
     assert int(lost) >= 1
     assert int(uploaded) >= 1
+    assert trouble in GIVEN_UP

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
+
 from ledgers import SECOND, START_NS, Segment, numbered
 from outlay.goodput.timeline import Timeline, TimelineBuilder
 from outlay.ledger import Record, SpanBegun, SpanEnded
+from outlay.ledger.attempts import DEAD_AFTER_NS
 
 
 def built(builder: TimelineBuilder, now: float = 100) -> Timeline:
@@ -88,6 +91,15 @@ def test_who_is_known_to_be_alive_is_alive() -> None:
         assert timeline is not None
         assert (timeline.end_ns - timeline.start_ns) // SECOND == seconds
         assert timeline.alive is bool(alive)
+
+
+@pytest.mark.parametrize(("longer_ns", "alive"), [(0, True), (1, False)])
+def test_silence_means_life_for_ten_minutes_and_no_longer(longer_ns: int, alive: bool) -> None:
+    builder = TimelineBuilder()
+    fold(builder, steps(Segment(), 3, 1))
+    timeline = builder.build(START_NS + 3 * SECOND + DEAD_AFTER_NS + longer_ns)
+    assert timeline is not None
+    assert timeline.alive is alive
 
 
 def test_who_said_goodbye_is_not_alive() -> None:

@@ -178,18 +178,36 @@ def test_the_same_key_gives_the_same_hold_and_sets_aside_once(guard: BudgetGuard
     assert guard.held == 3.0
 
 
-def test_a_key_with_other_parameters_is_an_error(guard: BudgetGuard) -> None:
+@pytest.mark.parametrize(
+    ("label", "amount", "lab"), [("a", 2, None), ("b", 3, None), ("a", 3, "02")]
+)
+def test_a_key_with_other_parameters_is_an_error(
+    guard: BudgetGuard, label: str, amount: int, lab: str | None
+) -> None:
     guard.authorize("a", 3, key="launch-7")
     with pytest.raises(KeyReused, match="already stands for a"):
-        guard.authorize("a", 2, key="launch-7")
+        guard.authorize(label, amount, lab=lab, key="launch-7")
     with pytest.raises(KeyReused):
         guard.record_actual("a", 3, key="launch-7")
+    assert guard.held == 3.0
 
 
 def test_a_capture_under_a_key_counts_once(guard: BudgetGuard) -> None:
     guard.record_actual("a", 1, key="invoice-1")
     guard.record_actual("a", 1, key="invoice-1")
     assert guard.total_spent == 1.0
+
+
+@pytest.mark.parametrize(("label", "actual"), [("a", 2), ("b", 1)])
+def test_a_key_of_a_capture_stands_for_no_other_spend(
+    guard: BudgetGuard, label: str, actual: int
+) -> None:
+    guard.record_actual("a", 1, key="invoice-1")
+    with pytest.raises(KeyReused, match="already stands for a"):
+        guard.record_actual(label, actual, key="invoice-1")
+    with pytest.raises(KeyReused):
+        guard.authorize("a", 1, key="invoice-1")
+    assert (guard.total_spent, guard.held) == (1.0, 0.0)
 
 
 def test_a_refusal_under_a_key_is_judged_afresh(guard: BudgetGuard) -> None:
@@ -324,6 +342,17 @@ class TestScopes:
         clock.advance(DAY_NS)
         guard.record_actual("a", 2)
         guard.authorize("b", 2)
+
+    def test_an_extension_counts_on_the_day_of_its_hold(
+        self, log_path: Path, clock: ManualClock
+    ) -> None:
+        guard = BudgetGuard(9, log_path, day_usd=2, clock=clock, environ={})
+        hold = guard.authorize("a", 1)
+        clock.advance(DAY_NS)
+        guard.authorize("b", 2)
+        guard.extend(hold, 1)
+        with pytest.raises(BudgetGuardExceeded, match="day"):
+            guard.extend(hold, 0.01)
 
     def test_a_clock_set_back_does_not_open_yesterdays_money_again(
         self, log_path: Path, clock: ManualClock
@@ -478,6 +507,16 @@ class TestTheDocumentsForm:
         assert guard.verify().findings == ()
         log_path.write_text(log_path.read_text().replace('"actual": 1.5', '"actual": 0.5'))
         assert "hash does not fit" in str(guard.verify().findings[0])
+
+    def test_one_that_comes_again_after_it_was_settled_is_a_hold_of_its_own(
+        self, log_path: Path
+    ) -> None:
+        line = '{"ts": "2026-11-01", "op_label": "a", "%s": 2.0, "currency": "USD"}\n'
+        log_path.write_text("".join(line % key for key in ("estimated", "actual", "estimated")))
+        guard = BudgetGuard(5, log_path, environ={})
+        (hold,) = guard.holds()
+        guard.void(hold, "not needed")
+        assert (guard.total_spent, guard.held) == (2.0, 0.0)
 
     def test_a_simple_reader_finds_the_total_spent_by_adding_up_actual(
         self, guard: BudgetGuard, log_path: Path

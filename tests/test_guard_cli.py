@@ -6,39 +6,22 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 import vendor_stand_in
+from command_line import Outcome, in_process
 from guard_helpers import wait_until
-from outlay.cli.app import app
-from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import Manifest, read_manifest
 
 
-@dataclass(frozen=True)
-class Said:
-    code: int
-    out: str
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
-
-
-def outlay(*words: object) -> Said:
-    """Run a command in this process; an OutlayError becomes its exit code and text."""
-    result = CliRunner().invoke(app, ["guard", *map(str, words)], catch_exceptions=True)
-    if isinstance(result.exception, OutlayError):
-        return Said(result.exception.exit_code, f"{result.output}{result.exception}")
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return Said(result.exit_code, result.output)
+def outlay(*words: object) -> Outcome:
+    """Call a command; what it says on either stream stands in ``out``."""
+    said = in_process("guard", *words)
+    return replace(said, out=said.out + said.err)
 
 
 @pytest.fixture(autouse=True)
@@ -181,7 +164,8 @@ class TestTheBooks:
             "print(BudgetGuard.of_log(sys.argv[1]).authorize('lab02-a', 2).id)"
         )
         log = str(plan / "spend.jsonl")
-        done = subprocess.run([sys.executable, "-c", script, log], capture_output=True, text=True)
+        command = [sys.executable, "-c", script, log]
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
         hold = done.stdout.strip()
         assert f"hold {hold}: 2.00 USD" in outlay("reconcile", "--log", plan).out
         assert outlay("reconcile", hold, "--log", plan).code == 2
@@ -197,7 +181,7 @@ class TestTheBooks:
 class TestFlights:
     CONFIRMED = ("others", "alert", "auto-termination", "instance-type")
 
-    def preflight(self, plan: Path, *more: str, estimate: str = "2.10") -> Said:
+    def preflight(self, plan: Path, *more: str, estimate: str = "2.10") -> Outcome:
         return outlay(
             "preflight", "--label", "lab02-tp", "--estimate", estimate, "--log", plan, *more
         )
@@ -322,15 +306,3 @@ class TestRenting:
 
     def test_down_without_anything_rented_says_so(self, plan: Path) -> None:
         assert outlay("down", "lab02-pod", "--log", plan).code == 2
-
-
-def test_every_command_has_json_and_an_example() -> None:
-    runner = CliRunner()
-    commands = [
-        "authorize", "record", "void", "correct", "status", "verify", "history", "reconcile",
-        "run", "rent", "reap", "down", "init", "preflight", "postflight",
-    ]  # fmt: skip
-    for name in commands:
-        text = runner.invoke(app, ["guard", name, "--help"]).output
-        assert "--json" in text, name
-        assert f"Example: outlay guard {name}" in text, name

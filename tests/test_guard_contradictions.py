@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import START, Scanned, link_entries
+from outlay.guard.chain import START, Scanned, link_entries, scan
 from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Extended, Held, Sealed, Voided
 from outlay.guard.errors import SpendLogAltered
 from outlay.guard.filelog import FileSpendLog
@@ -38,9 +39,6 @@ def capture(hold: str, amount: str = "1") -> Captured:
 
 def extend(hold: str) -> Extended:
     return Extended(v=SCHEMA, ts=TS, op_label="a", currency="USD", estimated=Decimal(1), hold=hold)
-
-
-SEAL = Sealed(v=SCHEMA, ts=TS, op_label="", currency="USD", torn_from=3, torn_bytes=4)
 
 
 @pytest.mark.parametrize(
@@ -80,8 +78,43 @@ def test_a_contradiction_is_refused_before_it_is_written(tmp_path: Path) -> None
 
 def test_a_seal_without_anything_torn_moves_no_money(tmp_path: Path) -> None:
     log = FileSpendLog(tmp_path / "spend.jsonl")
-    log.transact(lambda _: Posting((SEAL,), None))
+    log.transact(lambda _: Posting((seal_of(3, 4),), None))
     assert log.books().held() == 0
+
+
+WRITTEN = link_entries(Scanned(lines=(), link=START, torn=b"", findings=()), [held("h")], ts=TS)
+TORN = b'{"kind":"hold","ts":"20\n'
+
+
+def chained_behind_torn(entry: AnyEntry) -> bytes:
+    """Return a log with a torn line, and behind it an entry whose hash covers it."""
+    before = scan("log", WRITTEN, START, None)
+    hasher = before.link.hasher.copy()
+    hasher.update(TORN)
+    after = replace(before, link=replace(before.link, hasher=hasher))
+    return WRITTEN + TORN + link_entries(after, [entry], ts=TS)
+
+
+def seal_of(torn_from: int, torn_bytes: int) -> Sealed:
+    return Sealed(
+        v=SCHEMA, ts=TS, op_label="", currency="USD", torn_from=torn_from, torn_bytes=torn_bytes
+    )
+
+
+def test_a_seal_that_names_the_torn_bytes_is_good() -> None:
+    entry = seal_of(len(WRITTEN), len(TORN))
+    found = scan("log", chained_behind_torn(entry), START, None)
+    assert [line for _, line in found.lines] == [held("h"), entry]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [seal_of(len(WRITTEN), len(TORN) - 1), seal_of(len(WRITTEN) + 1, len(TORN)), held("i")],
+    ids=["other bytes", "another place", "no seal"],
+)
+def test_a_torn_line_that_no_seal_names_is_refused_with_its_number(entry: AnyEntry) -> None:
+    with pytest.raises(SpendLogAltered, match="line 2: it is broken and was never sealed"):
+        scan("log", chained_behind_torn(entry), START, None)
 
 
 @pytest.mark.parametrize("field", ["estimated", "actual"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from functools import cache
 
 import pytest
 
@@ -24,6 +25,7 @@ def rows_of_who_dies() -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:]]
 
 
+@cache
 def names_of_tests() -> set[str]:
     trees = [ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py")]
     found = (node for tree in trees for node in ast.walk(tree))

@@ -24,7 +24,7 @@ from outlay.guard.gate import GuardGate, Guarding
 from outlay.guard.leasing import HOLD_VARIABLE
 from outlay.ledger import segment_paths
 from outlay.runs.guarding import JointGuard
-from outlay.units import Duration, Money, Rate
+from outlay.units import Duration, Rate
 
 SECOND = 10**9
 DOLLAR_A_SECOND = Rate.parse("3600 USD/h")
@@ -290,9 +290,9 @@ class ThreadGroup:
 
     def gather(self, payload: bytes) -> list[bytes]:
         self._box[self.rank] = payload
-        self._barrier.wait(30)
+        self._barrier.wait(60)
         answer = list(self._box)
-        self._barrier.wait(30)
+        self._barrier.wait(60)
         return answer
 
 
@@ -313,16 +313,16 @@ def test_all_ranks_stop_at_the_same_step_with_rank_zeros_reason(
             if reason is not None:
                 stopped[rank] = (step, reason)
                 return
-            pace.wait(30)
+            pace.wait(60)
 
     ranks = [threading.Thread(target=train, args=(rank,)) for rank in range(size)]
     for thread in ranks:
         thread.start()
     for thread in ranks:
-        thread.join(60)
+        thread.join()
     assert stopped[0] == stopped[1] == stopped[2]
     assert stopped[0][0] <= 303  # 100 seconds of three steps, and a second until the next word
-    assert Money.parse("100 USD") <= Money.parse(clock.monotonic_ns() / 1e9)
+    assert clock.monotonic_ns() >= 100 * SECOND
 
 
 def test_durations_of_a_guarding_are_read_as_people_write_them(guard: BudgetGuard) -> None:

@@ -1,4 +1,4 @@
-"""From attempts to a rate: prices in force, and what is owed between attempts."""
+"""From attempts to a rate: the prices in force, and who had the machine between attempts."""
 
 from __future__ import annotations
 
@@ -46,6 +46,9 @@ def attempt(start_h: float, hours: float, end: EndStatus | None = None, **about:
     return story if end is None else story.end(end)
 
 
+# Prices in force
+
+
 def test_without_a_price_there_is_no_rate() -> None:
     assert rates(Segment().step(1)).function is None
 
@@ -81,69 +84,17 @@ def test_a_program_may_look_its_price_up_first() -> None:
     assert rates(Segment().price(3, after=0.5).heartbeat(after=H)).findings == ()
 
 
-def test_a_slurm_requeue_is_not_billed() -> None:
-    first = attempt(0, 1, slurm_job="17", launch="slurm-17-0")
-    second = attempt(5, 1, slurm_job="17", launch="slurm-17-1")
-    assert pieces(function(first, second))[1] == (1, 5, 0.0, Basis.UNBILLED)
-
-
-def test_a_restart_inside_a_slurm_job_is_billed() -> None:
-    job: dict[str, Any] = {"slurm_job": "17", "launch": "slurm-17-0", "boot_id": "a"}
-    assert pieces(function(attempt(0, 1, **job), attempt(5, 1, **job)))[1][2:] == (
-        2.0,
-        Basis.MEASURED,
-    )
-
-
-def test_a_stated_reclaim_is_not_billed() -> None:
-    first, second = attempt(0, 1, "preempted", boot_id="a"), attempt(5, 1, boot_id="a")
-    assert pieces(function(first, second))[1] == (1, 5, 0.0, Basis.UNBILLED)
-
-
-def test_the_same_machine_still_up_is_billed() -> None:
-    built = function(attempt(0, 1, boot_id="a"), attempt(5, 1, boot_id="a"))
-    assert pieces(built)[1] == (1, 5, 2.0, Basis.MEASURED)
-    assert built.assumptions == ()
-
-
-def test_another_machine_is_assumed_billed_and_said_so() -> None:
-    built = function(attempt(0, 1, boot_id="a"), attempt(5, 1, boot_id="b"))
-    assert pieces(built)[1] == (1, 5, 2.0, Basis.ASSUMED)
-    (assumption,) = built.assumptions
-    assert (assumption.start_ns, assumption.end_ns) == (START_NS + HOUR, START_NS + 5 * HOUR)
-    assert "assumed" in assumption.text
-
-
-def test_machines_without_a_boot_id_are_not_the_same() -> None:
-    assert pieces(function(attempt(0, 1), attempt(5, 1)))[1][3] is Basis.ASSUMED
-
-
-def test_a_stopped_price_settles_it() -> None:
-    built = function(attempt(0, 1, stopped_price=dollars(0.25)), attempt(5, 1))
-    assert pieces(built)[1] == (1, 5, 0.5, Basis.STATED)
-    assert built.assumptions == ()
-
-
-def test_a_stopped_price_of_nothing_is_a_price() -> None:
-    built = function(attempt(0, 1, stopped_price=Price(0)), attempt(5, 1))
-    assert pieces(built)[1] == (1, 5, 0.0, Basis.STATED)
-
-
-def test_after_a_completed_attempt_nothing_is_owed() -> None:
-    built = function(attempt(0, 1, "completed", boot_id="a"), attempt(5, 1, boot_id="a"))
-    assert pieces(built) == [(0, 1, 2.0, Basis.MEASURED), (5, 6, 2.0, Basis.MEASURED)]
-
-
-@pytest.mark.parametrize("end", ["failed", "interrupted", "terminated"])
-def test_after_any_other_end_the_machine_is_kept(end: EndStatus) -> None:
-    built = function(attempt(0, 1, end, boot_id="a"), attempt(5, 1, boot_id="a"))
-    assert pieces(built)[1] == (1, 5, 2.0, Basis.MEASURED)
-
-
-def test_the_gap_costs_what_the_attempt_cost_last() -> None:
-    first = attempt(0, 1, boot_id="a").price(5, gpus=3).heartbeat(after=H)
-    built = function(first, attempt(5, 1, boot_id="a"))
-    assert pieces(built)[2] == (2, 5, 15.0, Basis.MEASURED)
+def test_of_two_prices_at_the_same_instant_the_later_line_counts() -> None:
+    changes = [
+        PriceChanged(t_ns=START_NS, price=dollars(per_hour), gpus=1, seq=seq)
+        for seq, per_hour in ((1, 3), (2, 4))
+    ]
+    for order in (changes, changes[::-1]):
+        life = Segment().heartbeat(H).life()
+        life.fold(order)
+        built = run_rates(derive_attempts([life]), START_NS).function
+        assert built is not None
+        assert built.rate_at(START_NS) == 4_000_000
 
 
 def test_an_unpriced_attempt_costs_nothing_beside_a_priced_one() -> None:
@@ -155,20 +106,117 @@ def test_an_unpriced_attempt_costs_nothing_beside_a_priced_one() -> None:
     ]
 
 
-def test_a_price_in_another_currency_is_a_finding_and_not_counted() -> None:
+def test_the_run_pays_in_the_first_currency_and_says_what_it_left_out() -> None:
     euros = PriceChanged(t_ns=START_NS + HOUR, price=Price(9_000_000, "EUR"), gpus=1)
-    built = rates(attempt(0, 1).add(euros).heartbeat(after=H))
+    built = rates(attempt(0, 1, stopped_price=Price(1, "GBP")).add(euros).heartbeat(after=H))
     assert built.function is not None
     assert pieces(built.function) == [(0, 2, 2.0, Basis.MEASURED)]
     assert [finding.message for finding in built.findings] == [
-        "a price in EUR is not counted: the run pays in USD"
+        "a price in EUR is not counted: the run pays in USD",
+        "a price in GBP is not counted: the run pays in USD",
     ]
+
+
+def test_outside_its_pieces_the_rate_is_nothing() -> None:
+    built = function(attempt(1, 1))
+    assert [built.rate_at(START_NS + ns(h * H)) for h in (0, 1, 1.5, 2)] == [0, 2e6, 2e6, 0]
+
+
+# Between attempts
+
+JOB: dict[str, Any] = {"slurm_job": "17"}
+ON_A: dict[str, Any] = {"boot_id": "a"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "per_hour", "basis"),
+    [
+        ({}, {}, 2, Basis.ASSUMED),
+        (ON_A, ON_A, 2, Basis.MEASURED),
+        (ON_A, {"boot_id": "b"}, 2, Basis.ASSUMED),
+        (ON_A | {"gpus": 8}, ON_A, 8, Basis.MEASURED),
+        ({"stopped_price": dollars(0.25)}, {}, 0.5, Basis.STATED),
+        ({"stopped_price": dollars(0)}, {}, 0, Basis.STATED),
+        ({"stopped_price": dollars(0.25)} | ON_A, ON_A, 2, Basis.MEASURED),
+        ({"stopped_price": Price(7, "EUR")}, {}, 2, Basis.ASSUMED),
+        (JOB | {"launch": "slurm-17-0"}, JOB | {"launch": "slurm-17-1"}, 0, Basis.UNBILLED),
+        (JOB | {"launch": "slurm-17-0"}, JOB | {"launch": "slurm-17-0"}, 2, Basis.ASSUMED),
+        (JOB | ON_A | {"launch": "slurm-17-0"}, JOB | ON_A | {"launch": "slurm-17-0"}, 2,
+         Basis.MEASURED),
+        (JOB | ON_A | {"launch": "slurm-17-0"}, JOB | ON_A | {"launch": "slurm-17-1"}, 0,
+         Basis.UNBILLED),
+        (JOB | {"launch": "slurm-17-0"}, {"launch": "slurm-17-1"}, 2, Basis.ASSUMED),
+    ],
+)  # fmt: skip
+def test_who_had_the_machine_between_two_attempts_decides(
+    before: dict[str, Any], after: dict[str, Any], per_hour: float, basis: Basis
+) -> None:
+    built = function(attempt(0, 1, **before), attempt(5, 1, **after))
+    assert pieces(built)[1] == (1, 5, per_hour, basis)
+
+
+@pytest.mark.parametrize(
+    ("launches", "basis"),
+    [
+        (("torchelastic-j-0", "torchelastic-j-1"), Basis.MEASURED),
+        (("torchelastic-j-2", "torchelastic-j-0"), Basis.UNBILLED),
+        (("torchelastic-j-0", "torchelastic-k-1"), Basis.UNBILLED),
+        (("torchelastic-j-0", "slurm-17-1"), Basis.UNBILLED),
+        (("torchelastic-j-", "torchelastic-j-1"), Basis.UNBILLED),
+    ],
+)
+def test_torchrun_restarting_its_workers_inside_a_job_keeps_the_machine(
+    launches: tuple[str, str], basis: Basis
+) -> None:
+    before, after = (JOB | ON_A | {"launch": launch} for launch in launches)
+    assert pieces(function(attempt(0, 1, **before), attempt(5, 1, **after)))[1][3] is basis
+
+
+@pytest.mark.parametrize(
+    ("end", "gap"),
+    [
+        ("completed", []),
+        ("preempted", [(1, 5, 0.0, Basis.UNBILLED)]),
+        ("failed", [(1, 5, 2.0, Basis.MEASURED)]),
+        ("interrupted", [(1, 5, 2.0, Basis.MEASURED)]),
+        ("terminated", [(1, 5, 2.0, Basis.MEASURED)]),
+    ],
+)
+def test_how_an_attempt_ended_decides_whether_its_machine_is_kept(
+    end: EndStatus, gap: list[tuple[float, float, float, Basis]]
+) -> None:
+    built = function(attempt(0, 1, end, **ON_A), attempt(5, 1, **ON_A))
+    assert pieces(built) == [(0, 1, 2.0, Basis.MEASURED), *gap, (5, 6, 2.0, Basis.MEASURED)]
+
+
+def test_the_gap_costs_what_the_attempt_cost_last() -> None:
+    first = attempt(0, 1, **ON_A).price(5, gpus=3).heartbeat(after=H)
+    built = function(first, attempt(5, 1, **ON_A))
+    assert pieces(built)[2] == (2, 5, 15.0, Basis.MEASURED)
+
+
+def test_a_stopped_price_is_paid_for_as_many_gpus_as_there_were_last() -> None:
+    first = attempt(0, 1, stopped_price=dollars(0.25)).price(5, gpus=3).heartbeat(after=H)
+    assert pieces(function(first, attempt(5, 1)))[2] == (2, 5, 0.75, Basis.STATED)
+
+
+def test_an_assumption_says_what_was_assumed_and_for_how_long() -> None:
+    built = function(attempt(0, 1), attempt(5, 1))
+    (assumption,) = built.assumptions
+    assert (assumption.start_ns, assumption.end_ns) == (START_NS + HOUR, START_NS + 5 * HOUR)
+    assert "assumed" in assumption.text
+
+
+@pytest.mark.parametrize("known", [ON_A, {"stopped_price": dollars(0.25)}])
+def test_what_is_known_is_no_assumption(known: dict[str, Any]) -> None:
+    assert function(attempt(0, 1, **known), attempt(5, 1, **known)).assumptions == ()
 
 
 def test_beyond_the_last_sign_the_price_is_carried_on_as_an_assumption() -> None:
     assert pieces(function(attempt(0, 1), until=3 * H))[1] == (1, 3, 2.0, Basis.ASSUMED)
 
 
-def test_outside_its_pieces_the_rate_is_nothing() -> None:
-    built = function(attempt(1, 1))
-    assert [built.rate_at(START_NS + ns(h * H)) for h in (0, 1, 1.5, 2)] == [0, 2e6, 2e6, 0]
+def test_nothing_is_charged_after_a_run_that_completed() -> None:
+    assert pieces(function(attempt(0, 1, "completed"), until=9 * H)) == [
+        (0, 1, 2.0, Basis.MEASURED)
+    ]

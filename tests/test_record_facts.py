@@ -143,27 +143,26 @@ def test_a_deleted_working_directory_does_not_stop_a_run(tmp_path: Path) -> None
     assert (done.returncode, done.stderr) == (0, "")
 
 
+LOADED = """
+    import sys
+    {allowed}
+    before = set(sys.modules)
+    {imported}
+    names = {{name.partition(".")[0] for name in set(sys.modules) - before}}
+    print(sorted(names - set(sys.stdlib_module_names)))
+"""
+
+
 def test_recording_loads_the_standard_library_and_msgspec_only() -> None:
-    program = """
-        import sys
-        import msgspec
-        before = set(sys.modules)
-        import outlay.record, outlay.ledger
-        names = {name.partition(".")[0] for name in set(sys.modules) - before}
-        print(sorted(names - set(sys.stdlib_module_names)))
-    """
-    assert scripts.finish(program).stdout == "['outlay']\n"
+    imports = LOADED.format(
+        allowed="import msgspec", imported="import outlay.record, outlay.ledger"
+    )
+    assert scripts.finish(imports).stdout == "['outlay']\n"
 
 
 def test_importing_outlay_loads_nothing_but_itself() -> None:
-    program = """
-        import sys
-        before = set(sys.modules)
-        import outlay
-        names = {name.partition(".")[0] for name in set(sys.modules) - before}
-        print(sorted(names - set(sys.stdlib_module_names)))
-    """
-    assert scripts.finish(program).stdout == "['outlay']\n"
+    imports = LOADED.format(allowed="", imported="import outlay")
+    assert scripts.finish(imports).stdout == "['outlay']\n"
 
 
 def test_a_whole_run_loads_no_heavy_library(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 from matplotlib import image
@@ -74,8 +75,6 @@ def test_an_svg_is_well_formed_and_a_pdf_is_whole(chart: Chart, drawn: dict[str,
 def test_the_same_figures_give_the_same_bytes_and_a_users_settings_change_nothing(
     tmp_path: Path, drawn: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import matplotlib as mpl
-
     monkeypatch.setitem(mpl.rcParams, "font.size", 30)
     for path in write_pictures(CHARTS, tmp_path, FORMATS):
         assert path.read_bytes() == drawn[path.name].read_bytes(), path.name

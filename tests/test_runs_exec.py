@@ -107,7 +107,7 @@ FAKE_NVML = (
     "def nvmlDeviceGetPowerUsage(h): return 1000\n"
     "def nvmlDeviceGetTotalEnergyConsumption(h):\n"
     "    global energy\n"
-    "    energy += 1000\n"
+    "    energy = min(energy + 1000, 3000)\n"  # However often a busy machine lets it be asked.
     "    return energy\n"
 )
 
@@ -134,4 +134,4 @@ def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
     beats = [r for r in read_run(tmp_path / "r").records if isinstance(r, Heartbeat)]
     assert sum(beat.energy_mj for beat in beats) == 1000
     busy = json.loads(shown.out)["run"]["gpu_busy_ns"]
-    assert 0.4e9 < busy < 0.9e9
+    assert 0.4e9 < busy <= shown.json["run"]["wall_ns"] / 2

@@ -17,6 +17,7 @@ from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.record.facts import boot_id
 from outlay.runs.figures import RunFigures, RunFollower
 from outlay.units import Money
+from system_parts import missing
 
 H = 3600
 
@@ -79,7 +80,7 @@ def test_another_process_sees_that_a_run_is_running(tmp_path: Path) -> None:
 
 def test_a_run_killed_on_this_host_is_dead_at_once(tmp_path: Path) -> None:
     if not boot_id():
-        pytest.skip("this system names no boot")
+        missing("this system names no boot")
     program = """
         import os, signal, sys, outlay
         with outlay.run("m", dir=sys.argv[1]):

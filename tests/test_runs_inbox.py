@@ -11,6 +11,20 @@ import outlay
 from outlay.runs.inbox import leave_notice, notices
 
 
+@pytest.fixture(scope="module")
+def home_of_a_fixture() -> Path:
+    """Where a run that a fixture of a wide scope starts would leave its notice."""
+    return Path(os.environ["OUTLAY_HOME"])
+
+
+def test_no_run_of_these_tests_is_noticed_in_the_callers_home(
+    home_of_a_fixture: Path, private_home: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    ours = tmp_path_factory.getbasetemp()
+    assert home_of_a_fixture.is_relative_to(ours)
+    assert private_home.is_relative_to(ours)
+
+
 def test_a_run_leaves_a_notice_of_its_directory(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path / "run"):
         pass

@@ -91,7 +91,8 @@ def test_an_older_store_walks_forward_to_the_schema_of_today(version: int, tmp_p
     old = connect(store_url(tmp_path))
     migrations.migrate(old, to=version)
     migrations.migrate(old)
-    fresh = connect(store_url(tmp_path / ".."))
+    (tmp_path / "fresh").mkdir()
+    fresh = connect(store_url(tmp_path / "fresh"))
     schema.metadata.create_all(fresh)
     assert columns_of(old) == columns_of(fresh)
 

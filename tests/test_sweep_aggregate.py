@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -241,6 +242,12 @@ def test_seeds_become_a_mean_with_its_interval() -> None:
     assert one.mean == pytest.approx(0.9)
     assert one.half_width == pytest.approx(4.303 * 0.1 / 3**0.5)
     assert half_width([0.5]) is None
+
+
+@pytest.mark.parametrize(("runs", "factor"), [(2, 12.706), (13, 2.179), (14, 1.96), (100, 1.96)])
+def test_an_interval_narrows_as_students_t_does(runs: int, factor: float) -> None:
+    values = [0.0, 1.0] * (runs // 2) + [0.5] * (runs % 2)
+    assert half_width(values) == pytest.approx(factor * stdev(values) / runs**0.5)
 
 
 def test_fairness_shows_how_much_of_a_limit_was_used() -> None:

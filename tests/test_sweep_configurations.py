@@ -42,14 +42,14 @@ def manifest_of(plan: Plan) -> Manifest:
         return read_manifest(Path(root))
 
 
-def subjects_of(manifest: Manifest) -> list[Subject]:
-    """Return the runs as if each had ended well, the later the better."""
+def subjects_of(manifest: Manifest, metric: str = "acc") -> list[Subject]:
+    """Return the runs as if each had ended well, each with more of the metric than the last."""
     return [
         Subject(
             static=static, state=RunState(status="completed"), totals={},
             facts=RunFacts(
                 source="ledger", steps=1, step_ns=1, cost_micros=1_000_000, currency="USD",
-                wall_ns=60 * 10**9, metrics={"acc": [Seen(number / 10, 10**9, 1)]},
+                wall_ns=60 * 10**9, metrics={metric: [Seen(number / 10, 10**9, 1)]},
             ),
         )
         for number, static in enumerate(manifest.runs.values(), start=1)
@@ -154,6 +154,41 @@ def test_every_report_keeps_configurations_apart() -> None:
     assert html.count("</svg> lr=1 (FUSED=1)</li>") == 1
     assert html.count("</svg> lr=1</li>") == 1
     assert "<td>lr=1 (FUSED=1)</td>" in html
+
+
+@pytest.mark.parametrize(
+    ("metric", "best_first"), [("acc", ["lr=2", "lr=1"]), ("val_loss", ["lr=1", "lr=2"])]
+)
+def test_the_best_is_the_most_or_the_least_as_the_metric_has_it(
+    metric: str, best_first: list[str]
+) -> None:
+    plan = plan_of(
+        {"name": "a", "params": {"lr": [1, 2]}}, budget=TARGET | {"target_metric": metric}
+    )
+    subjects = subjects_of(manifest_of(plan), metric)
+    rows = rows_of(subjects)
+    assert [one.label for one in ranked(subjects, rows)] == best_first
+    assert verdict(subjects, rows).startswith(f"Best: {best_first[0]} with {metric}")
+
+
+@pytest.mark.parametrize(
+    ("second", "doubt"),
+    [
+        ((0.4, 0.6), "their intervals overlap, so the order may be luck"),
+        ((-5.0, -4.9), "their intervals do not overlap"),
+        ((0.5,), "with one run each nobody knows whether that is luck"),
+    ],
+)
+def test_the_verdict_says_how_sure_it_is(second: tuple[float, ...], doubt: str) -> None:
+    subjects = subjects_of(manifest_of(plan_of({"name": "a", "params": {"lr": 1}})))
+    values = {"lr=1": (0.90, 0.91), "lr=2": second}
+    rows = [
+        {"run_id": f"{label} {n}", "status": "completed", "configuration": label,
+         "accuracy_value": value}
+        for label, of_label in values.items()
+        for n, value in enumerate(of_label)
+    ]  # fmt: skip
+    assert f"({doubt})" in verdict(subjects, rows)
 
 
 # -- the law ---------------------------------------------------------------------------------

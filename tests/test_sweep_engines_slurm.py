@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import outlay
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.sweep.engines.base import Ended, Task
@@ -458,8 +459,6 @@ def test_an_unknown_engine_is_refused_with_the_names_of_those_there_are(
 
 
 def test_an_impossible_notice_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import outlay
-
     monkeypatch.setenv("OUTLAY_NOTICE", "SIGNOTHING")
     with pytest.raises(InvalidValue, match="OUTLAY_NOTICE"):
         outlay.run("m", dir=tmp_path / "run")

@@ -56,8 +56,6 @@ def test_the_iso_cost_example_spends_the_same_on_every_run(tmp_path: Path) -> No
 
 
 def test_the_iso_time_example_runs_under_torchrun(tmp_path: Path) -> None:
-    pytest.importorskip("torch")
-    pytest.importorskip("hydra")
     grid = shortened(
         "example_iso_time.yaml", tmp_path, ("limit: 0.1", "limit: 0.02"),
         ("evaluate_every=20", "evaluate_every=5"),

@@ -171,7 +171,7 @@ def test_an_entry_that_was_inserted_does_not_confuse_a_resume(tmp_path: Path) ->
     assert "002_group01_02 is no longer in the grid" in result.findings[0].message
 
 
-def test_a_second_harness_is_refused_and_a_sweep_is_not_begun_twice(tmp_path: Path) -> None:
+def test_a_sweep_is_not_begun_twice(tmp_path: Path) -> None:
     grid = write_grid(tmp_path, "exit 0")
     assert outlay("sweep", "run", grid, "--yes").code == 0
     again = outlay("sweep", "run", grid, "--yes")

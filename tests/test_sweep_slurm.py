@@ -28,7 +28,8 @@ from outlay.sweep.files import plan_file
 from outlay.sweep.journal import read_events
 from outlay.sweep.manifest import read_manifest
 from outlay.sweep.sweeps import HowToRun, Result, resume, start
-from slurm_cluster import Cluster, until
+from slurm_cluster import Cluster
+from waiting import until
 
 pytestmark = pytest.mark.cluster
 PROGRAMS = Path(__file__).parent / "programs"
@@ -410,7 +411,7 @@ def test_no_more_jobs_are_submitted_at_once_than_the_grid_allows(tmp_path: Path)
         engine.wait(0.05)
         return engine.all_submitted()
 
-    until(handed_over, lambda: "the third never reached Slurm")
+    until(handed_over, "the third never reached Slurm")
     assert sum(len(batch.tickets) for batch in read_batches(tmp_path)) == 3
 
 

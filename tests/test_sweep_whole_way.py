@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from outlay.clock import SYSTEM
 from outlay.sweep.files import plan_file
 from outlay.sweep.grid import read_grid
 from outlay.sweep.journal import read_events
 from outlay.sweep.launch import Place, command_of, environment_of
 from outlay.sweep.plan import Plan, make_plan
 from outlay.sweep.sweeps import HowToRun, start
+from waiting import until
 
 STUB = """\
 import csv, json, os, pathlib, sys
@@ -238,10 +238,7 @@ def test_the_manifest_says_that_a_run_ended_while_the_next_goes_on(tmp_path: Pat
     command = [sys.executable, "-m", "outlay", "sweep", "run", "--yes", f"{tmp_path}/grid.json"]
     harness = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        until_ns = SYSTEM.monotonic_ns() + 60 * 10**9
-        while _statuses(root) != ["completed", "running"]:
-            assert SYSTEM.monotonic_ns() < until_ns, _statuses(root)
-            SYSTEM.sleep(0.05)
+        until(lambda: _statuses(root) == ["completed", "running"], lambda: str(_statuses(root)))
         (root / "go").touch()
         assert harness.wait(60) == 0
     finally:

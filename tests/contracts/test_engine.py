@@ -22,6 +22,7 @@ from outlay.sweep.engines.process import ProcessEngine
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.engines.torchrun import TorchrunEngine
 from outlay.sweep.errors import EngineBroken
+from waiting import until
 
 PATIENCE_NS = 120 * 10**9
 RANKS = Path(__file__).parent.parent / "programs" / "sweep_ranks.py"
@@ -83,13 +84,6 @@ def ended(engine: Engine, ticket: str) -> Ended:
             return outcome
         engine.wait(0.5)
     raise AssertionError("the task did not end")
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    until_ns = SYSTEM.monotonic_ns() + PATIENCE_NS
-    while not condition():
-        assert SYSTEM.monotonic_ns() < until_ns, what
-        SYSTEM.sleep(0.02)
 
 
 def until_up(engine: Engine, one: Task) -> None:
@@ -198,12 +192,11 @@ def test_a_task_of_which_nothing_is_known_is_lost(engine: Engine, tmp_path: Path
 
 def test_no_task_outlives_a_harness_that_is_killed(tmp_path: Path) -> None:
     program = f"""
-import os, sys
+import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
 from test_engine import shell
 from outlay.sweep.engines.process import ProcessEngine
-from outlay.sweep.engines.registry import engine_named
 root = Path({str(tmp_path)!r})
 engine = ProcessEngine(root)
 one = shell(engine, root, "setsid sleep 600 & echo up; wait")
@@ -298,9 +291,18 @@ def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
     until(lambda: not carrying(one.ticket), "a worker is left")
 
 
-def test_two_nodes_meet_over_c10d_on_loopback(torchrun: TorchrunEngine, tmp_path: Path) -> None:
+@pytest.fixture
+def port() -> Iterator[int]:
     ports = Ports()
-    endpoint = f"127.0.0.1:{ports.reserve()}"
+    port = ports.reserve()
+    yield port
+    ports.release(port)
+
+
+def test_two_nodes_meet_over_c10d_on_loopback(
+    torchrun: TorchrunEngine, port: int, tmp_path: Path
+) -> None:
+    endpoint = f"127.0.0.1:{port}"
     flags = ("--nnodes=2", "--rdzv_backend=c10d", f"--rdzv_endpoint={endpoint}", "--rdzv_id=7")
     nodes = [
         task(
@@ -322,7 +324,10 @@ def test_two_nodes_meet_over_c10d_on_loopback(torchrun: TorchrunEngine, tmp_path
 
 def test_reserved_ports_differ_within_and_between_processes() -> None:
     ours, theirs = Ports(), Ports()
-    reserved = [ours.reserve() for _ in range(20)] + [theirs.reserve() for _ in range(20)]
+    reserved = [each.reserve() for each in (ours, theirs) for _ in range(20)]
+    for port in reserved:
+        ours.release(port)
+        theirs.release(port)
     assert len(set(reserved)) == 40
 
 

@@ -8,8 +8,17 @@ import pytest
 
 import outlay
 from ledgers import Segment, numbered, to_lines
-from outlay.ledger import SegmentId, Step, encode_line, ledger_dir, read_run
+from outlay.ledger import (
+    LedgerReader,
+    Note,
+    SegmentId,
+    Step,
+    encode_line,
+    ledger_dir,
+    read_run,
+)
 from outlay.ledger.codec import decode_block
+from outlay.ledger.reader import BLOCK_BYTES
 
 STORY = Segment().step(1, tokens=5).step(2, tokens=6).checkpoint().step(3, wait=0.5).end()
 LINES = to_lines(STORY.records)
@@ -101,6 +110,34 @@ def test_zeros_at_the_end_lose_nothing_before_them(tmp_path: Path) -> None:
     path = STORY.write(tmp_path)
     path.write_bytes(path.read_bytes() + bytes(4096))
     assert read_run(tmp_path).records == numbered(STORY.records)
+
+
+def long_line(run_dir: Path) -> Segment:
+    """Write a log whose second line is longer than what is read at once."""
+    story = Segment()
+    story.add(Note(t_ns=story.now_ns, text="x" * (2 * BLOCK_BYTES))).step(1).end().write(run_dir)
+    return story
+
+
+def test_a_line_longer_than_a_block_is_read_whole(tmp_path: Path) -> None:
+    story, log = long_line(tmp_path), read_run(tmp_path)
+    assert log.records == numbered(story.records)
+    assert log.findings == []
+
+
+def test_a_long_line_that_is_torn_is_one_finding_and_read_once_it_is_whole(tmp_path: Path) -> None:
+    story = long_line(tmp_path)
+    path = ledger_dir(tmp_path) / story.id.file_name
+    whole = path.read_bytes()
+    path.write_bytes(whole[: 2 * BLOCK_BYTES])
+    reader = LedgerReader(tmp_path)
+    torn = [record for chunk in reader.poll() for record in chunk.records]
+    assert [finding.line for finding in reader.findings()] == [2]
+    with path.open("ab") as stream:
+        stream.write(whole[2 * BLOCK_BYTES :])
+    rest = [record for chunk in reader.poll() for record in chunk.records]
+    assert [*torn, *rest] == numbered(story.records)
+    assert reader.findings() == []
 
 
 def test_a_line_of_another_version_is_refused_wherever_it_stands() -> None:

@@ -29,6 +29,7 @@ from outlay.ledger import (
     read_run,
 )
 from outlay.ledger import writer as writer_module
+from system_parts import missing
 
 Mount = Callable[[str], Path]
 
@@ -44,8 +45,7 @@ def mount(tmp_path: Path) -> Iterator[Mount]:
         command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
-            reason = f"cannot mount a tmpfs, which needs root: {done.stderr.strip()}"
-            (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(reason)
+            missing(f"cannot mount a tmpfs, which needs root: {done.stderr.strip()}")
         mounted.append(place)
         return place
 

@@ -18,6 +18,7 @@ from outlay.clock import ManualClock
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
 from outlay.guard.filelog import FileSpendLog, head_path
+from system_parts import missing
 
 # Kills itself just before, in the middle of, or just after the n-th system call that matters.
 KILLED_MIDWAY = textwrap.dedent(
@@ -160,8 +161,7 @@ def run_without_privileges(script: str) -> subprocess.CompletedProcess[str]:
     """Run a script without root's right to write to read-only files."""
     without = ["setpriv", "--bounding-set=-all", "--inh-caps=-all"] if os.geteuid() == 0 else []
     if without and shutil.which("setpriv") is None:
-        assert os.environ.get("CI") != "true", "CI needs setpriv (util-linux)"
-        pytest.skip("root writes to read-only files, and there is no setpriv to give that up")
+        missing("root writes to read-only files, and there is no setpriv to give that up")
     command = [*without, sys.executable, "-c", script]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
@@ -263,9 +263,12 @@ def test_a_fork_does_not_share_the_lock(tmp_path: Path) -> None:
     for _ in range(4):
         pid = os.fork()
         if pid == 0:
-            for _ in range(50):
-                guard.authorize("child", 0.1)
-            os._exit(0)
+            try:
+                for _ in range(50):
+                    guard.authorize("child", 0.1)
+                os._exit(0)
+            finally:  # A child that failed must not go on with the tests.
+                os._exit(1)
         children.append(pid)
     for pid in children:
         assert os.waitpid(pid, 0)[1] == 0

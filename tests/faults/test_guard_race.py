@@ -33,7 +33,9 @@ print(won)
 
 def test_exactly_the_authorisations_that_fit_win(tmp_path: Path) -> None:
     path = tmp_path / "spend.jsonl"
-    tries = [AUTHORISATIONS // PROCESSES + (n < AUTHORISATIONS % PROCESSES) for n in range(64)]
+    tries = [
+        AUTHORISATIONS // PROCESSES + (n < AUTHORISATIONS % PROCESSES) for n in range(PROCESSES)
+    ]
     racers = [
         subprocess.Popen(
             [sys.executable, "-c", RACER, str(path), str(count)],

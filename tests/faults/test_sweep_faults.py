@@ -8,12 +8,13 @@ import random
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from command_line import outlay
 from outlay.clock import SYSTEM
 from outlay.sweep.engines.leftovers import carrying
 from outlay.sweep.engines.ports import Ports
@@ -22,10 +23,10 @@ from outlay.sweep.journal import Event, read_events
 from outlay.sweep.lock import holder_of
 from outlay.sweep.manifest import NAME, read_manifest
 from outlay.sweep.sweeps import HowToRun, start
+from waiting import until
 
 RANKS = Path(__file__).parent.parent / "programs" / "sweep_ranks.py"
 RUNS = 30
-NS = 10**9
 
 
 def write_grid(tmp_path: Path) -> Path:
@@ -51,13 +52,6 @@ def command(grid: Path, root: Path) -> list[str]:
     return [sys.executable, "-m", "outlay", "sweep", *what, "--jobs", "3"]
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    until_ns = SYSTEM.monotonic_ns() + 60 * NS
-    while not condition():
-        assert SYSTEM.monotonic_ns() < until_ns, what
-        SYSTEM.sleep(0.02)
-
-
 def kill_after(process: subprocess.Popen[bytes], root: Path, events: int) -> None:
     """Kill the harness once it has written so many more events, or let it end."""
     target = len(read_events(root)) + events
@@ -75,8 +69,8 @@ def test_a_harness_killed_at_random_points_loses_and_repeats_nothing(tmp_path: P
         kill_after(process, root, chance.randint(1, 12))
         tickets = [e.ticket for e in read_events(root) if e.ticket]
         session = tickets[-1].split("/")[0] + "/" if tickets else "none/"
-        wait_until(partial(_nothing_carries, session), "a run outlived its harness")
-        wait_until(lambda: holder_of(root) is None, "the lock outlived its harness")
+        until(partial(_nothing_carries, session), "a run outlived its harness")
+        until(lambda: holder_of(root) is None, "the lock outlived its harness")
     done = subprocess.run(command(grid, root), stdout=subprocess.DEVNULL, check=False)
     assert done.returncode == 0
     manifest = read_manifest(root)
@@ -113,7 +107,7 @@ def _books_are_closed(root: Path) -> None:
 def test_the_manifest_is_true_after_the_harness_was_killed(tmp_path: Path) -> None:
     grid, root = write_grid(tmp_path), tmp_path / "sweep"
     process = subprocess.Popen(command(grid, root), stdout=subprocess.DEVNULL)
-    wait_until(lambda: len(read_events(root)) >= 12, "nothing happened")
+    until(lambda: len(read_events(root)) >= 12, "nothing happened")
     process.kill()
     process.wait()
 
@@ -122,7 +116,27 @@ def test_the_manifest_is_true_after_the_harness_was_killed(tmp_path: Path) -> No
         known = read_manifest(root)
         return all(run["status"] == known.state(run["id"]).status for run in written)
 
-    wait_until(agrees, "the manifest stayed behind the journal")
+    until(agrees, "the manifest stayed behind the journal")
+
+
+def test_a_second_harness_is_refused_while_the_first_one_runs(tmp_path: Path) -> None:
+    path, root = write_grid(tmp_path), tmp_path / "sweep"
+    wait = "cd $MFCL_SWEEP_RUN_DIR/..; touch up; until [ -e go ]; do sleep 0.05; done"
+    grid = json.loads(path.read_text())
+    grid |= {"entrypoint": ["sh", "-c", wait], "grid": [{"params": {"x": [1, 2]}}]}
+    path.write_text(json.dumps(grid))
+    first = subprocess.Popen(command(path, root), stdout=subprocess.DEVNULL)
+    try:
+        until((root / "up").exists, "the first run did not start")
+        refused = outlay("sweep", "resume", root)
+        (root / "go").touch()
+        assert first.wait(60) == 0
+    finally:
+        first.kill()
+        first.wait()
+    assert refused.code == 1
+    assert str(first.pid) in refused.err
+    assert [event.status for event in read_events(root)].count("running") == 2
 
 
 def test_a_run_that_is_killed_is_an_error_and_the_rest_goes_on(tmp_path: Path) -> None:
@@ -171,7 +185,6 @@ def thief(monkeypatch: pytest.MonkeyPatch) -> Iterator[Thief]:
 
 
 def test_a_port_taken_before_torchrun_gets_it_costs_no_retry(tmp_path: Path, thief: Thief) -> None:
-    pytest.importorskip("torch")
     grid = {
         "entrypoint": [str(RANKS)], "arguments": "none", "output_dir": str(tmp_path / "sweep"),
         "grid": [{"nnodes": 1, "params": {"world_size": 2}}],

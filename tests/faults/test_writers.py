@@ -18,6 +18,7 @@ from outlay.ledger import (
     Heartbeat,
     Metric,
     Note,
+    Record,
     SpanBegun,
     SpanEnded,
     Step,
@@ -25,6 +26,7 @@ from outlay.ledger import (
     read_run,
 )
 from outlay.record.lock import is_held
+from waiting import until
 
 HOLDER = """
     import sys
@@ -229,13 +231,11 @@ def test_attempts_that_overlap_are_cut_where_the_later_one_begins() -> None:
 
 
 def test_a_heartbeat_beats_in_the_background(tmp_path: Path) -> None:
+    def beats() -> list[Record]:
+        return [r for r in read_run(tmp_path).records if isinstance(r, Heartbeat)]
+
     with outlay.run("m", dir=tmp_path, heartbeat="1ms"):
-        deadline = threading.Event()
-        for _ in range(1000):
-            if any(isinstance(record, Heartbeat) for record in read_run(tmp_path).records):
-                break
-            deadline.wait(0.005)
-    assert any(isinstance(record, Heartbeat) for record in read_run(tmp_path).records)
+        until(beats, "no heartbeat was recorded")
 
 
 def test_a_heartbeat_does_not_decide_what_became_of_a_failed_step(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class FakeNetwork:
     posted: dict[int, bytes] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.barrier = threading.Barrier(self.size, timeout=20)
+        self.barrier = threading.Barrier(self.size, timeout=60)
 
     def exchange(self, rank: int, payload: bytes) -> list[bytes]:
         try:
