@@ -174,9 +174,8 @@ class CostOptimizer:
             current,
             others,
             # A day has 24 hours: a slower GPU must still get a month's work done in a month.
-            tiers.Job(work=work, deadline_hours=24.0 * _DAYS),
+            tiers.Job(work=work, deadline_hours=24.0 * _DAYS, per="a month"),
             least_saving=_LEAST_MONTHLY_SAVING,
-            per="a month",
         )
         return self._keep(found, subject)
 
