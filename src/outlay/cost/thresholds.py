@@ -13,7 +13,6 @@ PERCENTS: Final[dict[int, AlertType]] = {
     90: "warning_90",
     100: "exceeded",
 }
-Standing = AlertType | None
 
 
 def reached(spent: Money, limit: Money) -> list[int]:
@@ -30,7 +29,7 @@ def percent_used(spent: Money, limit: Money) -> float:
     return spent.micros * 100 / limit.micros
 
 
-def standing(spent: Money, limit: Money) -> Standing:
+def standing(spent: Money, limit: Money) -> AlertType | None:
     """Return the highest threshold reached, as it is documented; None below half."""
     crossed = reached(spent, limit)
     return PERCENTS[crossed[-1]] if crossed else None
