@@ -11,6 +11,7 @@ import numpy as np
 from outlay.clock import utc_text
 from outlay.errors import MissingExtra
 from outlay.prices.series import PricePoint
+from outlay.units.money import MICROS
 
 _HEIGHT = 10
 
@@ -36,7 +37,7 @@ def text_chart(line: Sequence[tuple[int, int]], *, width: int, height: int = _HE
     times = [at_ns for at_ns, _ in line]
     span = max(1, times[-1] - times[0])
     prices = [
-        line[bisect_right(times, times[0] + span * column // (columns - 1 or 1)) - 1][1]
+        line[bisect_right(times, times[0] + span * column // (columns - 1)) - 1][1]
         for column in range(columns)
     ]
     low, high = min(prices), max(prices)
@@ -44,7 +45,8 @@ def text_chart(line: Sequence[tuple[int, int]], *, width: int, height: int = _HE
     for column, price in enumerate(prices):
         level = (price - low) * (height - 1) // (high - low) if high > low else 0
         grid[height - 1 - level][column] = "▪"
-    labels = [f"{high / 1e6:>10.4f}", *[" " * 10] * (height - 2), f"{low / 1e6:>10.4f}"]
+    top, bottom = (f"{micros / MICROS:>10.4f}" for micros in (high, low))
+    labels = [top, *[" " * 10] * (height - 2), bottom]
     rows = [f"{label} │{''.join(cells)}" for label, cells in zip(labels, grid, strict=True)]
     first, last = utc_text(times[0])[:10], utc_text(times[-1])[:10]
     axis = f"{'':>11}└{'─' * columns}\n{'':>12}{first}{last:>{columns - 10}}"
