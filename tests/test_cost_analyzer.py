@@ -13,7 +13,8 @@ import outlay
 from outlay.clock import ManualClock
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.book import CostBook, CostRow
-from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
+from outlay.cost.thresholds import BudgetAlert
+from outlay.cost.training import TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue
 from outlay.store import open_store
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,7 +84,7 @@ def draw_curves(
 def _closer(family: Family, y: Floats) -> Family:
     """Return a family with the grid made finer, step by step, next to the best fit."""
     for part in _PARTS if family.form.bounds else ():
-        (best,), _, _ = _fit_one(family, y[:, None])
+        (best,) = _fit_one(family, y[:, None]).shapes
         family = family.and_near(int(best), part)
     return family
 
@@ -106,16 +107,24 @@ class _Fits:
 def _fit(table: Sequence[Family], values: Floats, noise_floor: float) -> _Fits:
     """Fit every family to every column of values."""
     found = [_fit_one(family, values) for family in table]
-    errors = np.stack([errors for _, _, errors in found])
+    errors = np.stack([best.errors for best in found])
     return _Fits(
-        np.stack([shapes for shapes, _, _ in found]),
-        tuple(coordinates for _, coordinates, _ in found),
+        np.stack([best.shapes for best in found]),
+        tuple(best.coordinates for best in found),
         # Rounding may leave less than nothing of an exact fit.
         np.maximum(errors, 0.0) + len(values) * noise_floor**2,
     )
 
 
-def _fit_one(family: Family, values: Floats) -> tuple[NDArray[np.intp], Floats, Floats]:
+class _Best(NamedTuple):
+    """The best shape of one family for each column of values, its coordinates, and what is left."""
+
+    shapes: NDArray[np.intp]
+    coordinates: Floats
+    errors: Floats
+
+
+def _fit_one(family: Family, values: Floats) -> _Best:
     coordinates = _coordinates(family, values)
     squares = (values**2).sum(axis=0)
     errors = squares - (coordinates**2).sum(axis=1)
@@ -124,7 +133,7 @@ def _fit_one(family: Family, values: Floats) -> tuple[NDArray[np.intp], Floats, 
         errors = np.where(trend > 0, squares, errors)
     best = errors.argmin(axis=0)
     each = np.arange(values.shape[1])
-    return best, coordinates[best, :, each], errors[best, each]
+    return _Best(best, coordinates[best, :, each], errors[best, each])
 
 
 def _coordinates(family: Family, values: Floats) -> Floats:

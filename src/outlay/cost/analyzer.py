@@ -20,8 +20,8 @@ from outlay.cost.compare import (
     return_on_investment,
 )
 from outlay.cost.forecast import Estimate, forecast_runs
-from outlay.cost.thresholds import PERCENTS, percent_used, reached
-from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
+from outlay.cost.thresholds import PERCENTS, BudgetAlert, percent_used, reached
+from outlay.cost.training import TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue
 from outlay.prices.gpu_price import as_utc
 from outlay.store import open_store
@@ -231,7 +231,8 @@ def _budget_figures(
 def _estimate_figures(estimate: Estimate | None) -> dict[str, Any]:
     if estimate is None:
         note = "no run of this model is known; pass avg_cost_per_run"
-        return {"estimated_total": None, "low": None, "high": None, "history": 0, "note": note}
+        unknown = dict.fromkeys(("estimated_total", "low", "high", "confidence"))
+        return unknown | {"history": 0, "note": note}
     return {
         "estimated_total": estimate.point,
         "low": estimate.low,

@@ -1,4 +1,4 @@
-"""The documented values of cost analysis: TrainingMetrics, TrainingCostReport, BudgetAlert.
+"""The documented values of cost analysis: TrainingMetrics and TrainingCostReport.
 
 Their amounts are floats in currency units, as documented; inside, money is exact and each float is
 rounded from it once.
@@ -10,19 +10,17 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.cost.reading import LEARNING_RATE, RunReading, read_whole_run
 from outlay.cost.run_cost import RunCost, cost_of, per
-from outlay.errors import InvalidValue, choices
+from outlay.errors import InvalidValue
 from outlay.prices.gpu_price import as_utc, utc_now
 from outlay.rates import NS_PER_HOUR, round_units
 from outlay.units import Money, Rate
 from outlay.units.numbers import exact_decimal
 from outlay.units.quantity import MILLIJOULES_PER_WH
-
-AlertType = Literal["warning_50", "warning_75", "warning_90", "exceeded"]
 
 
 @dataclass
@@ -209,32 +207,6 @@ def efficiency(total: Money, accuracy: float | None) -> float:
     if not total:
         return 1.0  # The limit: something for nothing.
     return min(1.0, accuracy / float(total.amount) / 10)
-
-
-@dataclass
-class BudgetAlert:
-    """A model's budget of which a threshold was reached."""
-
-    model_name: str
-    alert_type: AlertType
-    current_cost: float
-    budget_limit: float
-    percent_used: float
-    timestamp: datetime = field(default_factory=utc_now)
-    message: str = ""
-    currency: str = field(default="USD", kw_only=True)
-
-    def __post_init__(self) -> None:
-        if self.alert_type not in get_args(AlertType):
-            raise InvalidValue("alert_type", self.alert_type, choices(get_args(AlertType)))
-        if not self.message:
-            used = f"{self._shown(self.current_cost)} of {self._shown(self.budget_limit)}"
-            reached = "is used up" if self.alert_type == "exceeded" else "is being used up"
-            percent = "" if self.budget_limit == 0 else f" ({self.percent_used:.1f} %)"
-            self.message = f"The budget of {self.model_name} {reached}: {used}{percent}"
-
-    def _shown(self, amount: float) -> str:
-        return f"${amount:.2f}" if self.currency == "USD" else f"{amount:.2f} {self.currency}"
 
 
 def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMetrics:

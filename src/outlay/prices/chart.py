@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,9 @@ from outlay.clock import utc_text
 from outlay.errors import MissingExtra
 from outlay.prices.series import PricePoint
 from outlay.units.money import MICROS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _HEIGHT = 10
 
@@ -53,8 +57,11 @@ def text_chart(line: Sequence[tuple[int, int]], *, width: int, height: int = _HE
     return "\n".join([*rows, axis])
 
 
-def save_png(points: Sequence[PricePoint], path: Path, *, title: str) -> None:
-    """Write a picture with one step line per series.
+def new_figure(feature: str) -> Figure:
+    """Return an empty picture.
+
+    Args:
+        feature: What needs it, for the error.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -62,9 +69,18 @@ def save_png(points: Sequence[PricePoint], path: Path, *, title: str) -> None:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        raise MissingExtra("drawing a price history", "report") from None
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
+        raise MissingExtra(feature, "report") from None
+    return Figure(figsize=(9, 4.5), layout="constrained")
+
+
+def save_png(points: Sequence[PricePoint], path: Path, *, title: str) -> None:
+    """Write a picture with one step line per series.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    figure = new_figure("drawing a price history")
+    axes: Any = figure.subplots()
     for series in sorted({point.series for point in points}):
         mine = [point for point in points if point.series == series]
         axes.step(
