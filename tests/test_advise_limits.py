@@ -48,6 +48,12 @@ from outlay.ledger import Metric
         lambda: Checkpointing(
             interval=0, save=1, restart=1, mttf=1, mttf_low=1, mttf_high=1, cost=1
         ),
+        lambda: Checkpointing(
+            interval=1, save=1, restart=1, mttf=1, mttf_low=1, mttf_high=1, cost=math.nan
+        ),
+        lambda: CostOptimizer().recommend_dataset_size(
+            100, {10: 0.9, 100: 0.91}, math.nan, hours_per_epoch=1, num_epochs=1
+        ),
         lambda: confidence_of(0.5, "guessed"),  # type: ignore[arg-type]
         lambda: effective_data(1e9, 0.5),
         lambda: fit_scaling_law([SmallRun(1, 1, 1)] * 5),

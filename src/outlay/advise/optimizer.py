@@ -135,9 +135,12 @@ class CostOptimizer:
         subject: str = "",
     ) -> Found:
         """Return a smaller dataset that keeps nearly all of the accuracy."""
-        hours = hours_per_epoch * num_epochs
+        epoch = stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour)
         found = dataset.recommend_dataset_size(
-            dataset_size, validation_accuracy_curve, hours * gpu_price_per_hour, hours
+            dataset_size,
+            validation_accuracy_curve,
+            full_cost=epoch.cost * num_epochs,
+            full_hours=epoch.hours * num_epochs,
         )
         return self._given(found, subject)
 

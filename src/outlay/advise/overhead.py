@@ -40,8 +40,10 @@ class Checkpointing:
     currency: str = "USD"
 
     def __post_init__(self) -> None:
-        if not self.interval > 0:
-            raise InvalidValue("interval", self.interval, "a time above zero")
+        if not 0 < self.interval < math.inf:
+            raise InvalidValue("interval", self.interval, "a finite time above zero")
+        if not 0 <= self.cost < math.inf:
+            raise InvalidValue("cost", self.cost, "a finite amount, zero or more")
 
 
 def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendation | None:

@@ -31,7 +31,7 @@ def block_sizes(count: int) -> NDArray[np.intp]:
 def in_blocks(values: Floats) -> Floats:
     """Return the values of a series as one sum a block, of the noise of a single value."""
     sizes = block_sizes(len(values))
-    return _means(values, sizes) * np.sqrt(sizes)
+    return _means(values[:, None], sizes)[:, 0] * np.sqrt(sizes)
 
 
 def nodes_of(count: int) -> NDArray[np.intp]:
@@ -53,15 +53,13 @@ def curve_in_blocks(curve: Floats, count: int) -> Floats:
         count: How long the series is.
     """
     sizes = block_sizes(count)
-    means = _means(np.moveaxis(curve, -2, 0), np.minimum(sizes, _NODES))
-    roots = np.sqrt(sizes).reshape(-1, *[1] * (curve.ndim - 1))
-    return np.moveaxis(means * roots, 0, -2)
+    return _means(curve, np.minimum(sizes, _NODES)) * np.sqrt(sizes)[:, None]
 
 
 def _means(values: Floats, sizes: NDArray[np.intp]) -> Floats:
-    """Return the means of neighbouring rows, so many each."""
-    sums: Floats = np.add.reduceat(values, np.cumsum(sizes) - sizes, axis=0)
-    return sums / sizes.reshape(-1, *[1] * (values.ndim - 1))
+    """Return the means of neighbours along the axis before the last, so many each."""
+    sums: Floats = np.add.reduceat(values, np.cumsum(sizes) - sizes, axis=-2)
+    return sums / sizes[:, None]
 
 
 def some_between(first: int, last: int) -> list[int]:
