@@ -10,20 +10,20 @@ import pytest
 
 from ledgers import START_NS, Segment, dollars
 from offer_builder import offer
-from outlay.advise.checkpoints import Reliability, daly, exact, expected_ratio
+from outlay.advise.batch_size import BatchSituation
+from outlay.advise.checkpoints import Reliability, exact, expected_ratio
 from outlay.advise.curves import probability_of_beating
 from outlay.advise.dataset import recommend_dataset_size
 from outlay.advise.memory import estimated_memory
 from outlay.advise.noise_scale import fit_throughput, noise_scale
 from outlay.advise.optimizer import CostOptimizer
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
-from outlay.advise.power_law import fit_power_law
 from outlay.advise.recommendation import confidence_of
 from outlay.advise.run_advice import Circumstances
 from outlay.advise.scaling import effective_data
 from outlay.advise.scaling_fit import SmallRun, fit_scaling_law
 from outlay.advise.stopping import EpochPrice
-from outlay.advise.tiers import Job, Option, recommend_compute_tier
+from outlay.advise.tiers import Job, Option, finish_on, recommend_compute_tier
 from outlay.clock import ManualClock
 from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
 from outlay.cost.live import rest_of
@@ -36,13 +36,23 @@ from outlay.ledger import Metric
     "refused",
     [
         lambda: expected_ratio(Reliability(save=1, mttf=1), 0),
-        lambda: fit_power_law([1.0, 2.0], [1.0, 2.0]),
         lambda: recommend_dataset_size(0, {}, 1.0, 1.0),
+        lambda: recommend_dataset_size(10, {5: -0.2, 10: -0.1}, 1.0, 1.0),
+        lambda: recommend_dataset_size(10, {5: math.nan, 10: 0.9}, 1.0, 1.0),
+        lambda: BatchSituation(
+            batch=8, gpu_gb=8, parameters=8, throughput=8, price_per_hour=8, hours=8, critical=-1
+        ),
         lambda: estimated_memory(0),
         lambda: noise_scale((8, 1.0), (8, 1.0)),
         lambda: fit_throughput({8: 100.0}),
         lambda: Checkpointing(
             interval=0, save=1, restart=1, mttf=1, mttf_low=1, mttf_high=1, cost=1
+        ),
+        lambda: Checkpointing(
+            interval=1, save=1, restart=1, mttf=1, mttf_low=1, mttf_high=1, cost=math.nan
+        ),
+        lambda: CostOptimizer().recommend_dataset_size(
+            100, {10: 0.9, 100: 0.91}, math.nan, hours_per_epoch=1, num_epochs=1
         ),
         lambda: confidence_of(0.5, "guessed"),  # type: ignore[arg-type]
         lambda: effective_data(1e9, 0.5),
@@ -60,12 +70,16 @@ def test_what_cannot_be_counted_with_is_refused(refused: Callable[[], object]) -
 
 
 def test_saves_that_take_longer_than_failures_stay_away_have_an_interval() -> None:
-    assert daly(Reliability(save=5, mttf=2)) == 2
     assert exact(Reliability(save=1e6, mttf=1)) == 1
 
 
 def test_nothing_ahead_beats_nothing() -> None:
     assert probability_of_beating([0.1, 0.2, 0.3, 0.4], 0) == 0.0
+
+
+def test_a_part_of_the_dataset_that_cannot_be_is_named() -> None:
+    with pytest.raises(InvalidValue, match=r"validation_accuracy_curve: got \{0: 0.5\}"):
+        recommend_dataset_size(1000, {0: 0.5, 1000: 0.9}, 100.0, 1.0)
 
 
 def test_one_size_says_nothing_about_others() -> None:
@@ -86,6 +100,23 @@ def test_an_interval_that_never_ends_could_save_everything() -> None:
     assert found.estimated_savings == 100
 
 
+def test_a_restart_longer_than_failures_stay_away_changes_no_interval() -> None:
+    """A day in the queue after a minute of training."""
+    measured = Checkpointing(
+        interval=600, save=1, restart=86_400, mttf=60, mttf_low=30, mttf_high=120, cost=100
+    )
+    found = recommend_checkpoint_interval(measured)
+    assert found is not None
+    assert "every 10.3s of training" in found.title
+
+
+def test_where_no_interval_is_ever_got_through_none_saves_anything() -> None:
+    measured = Checkpointing(
+        interval=50, save=1e5, restart=1, mttf=10, mttf_low=5, mttf_high=20, cost=100
+    )
+    assert recommend_checkpoint_interval(measured) is None
+
+
 def test_badput_of_a_cent_is_not_worth_a_word() -> None:
     assert recommend_badput({"step": 1.0, "data_loading": 0.01}, {}) is None
 
@@ -97,6 +128,13 @@ def test_a_move_to_spot_says_what_it_risks() -> None:
     assert found is not None
     assert found.risks == ["it takes 0.6 h longer", "it may be taken back at any time"]
     assert "every 12 h" in found.assumptions[1]
+
+
+def test_a_machine_taken_back_too_often_is_refused() -> None:
+    now = Option(name="now", price_per_hour=3, speed=1)
+    spot = Option(name="spot", price_per_hour=0, speed=1, mttf_hours=1e-4)
+    assert "too often" in finish_on(spot, Job(work=10)).refused
+    assert recommend_compute_tier(now, [spot], Job(work=10), least_saving=1) is None
 
 
 def test_one_stretch_has_no_interval() -> None:

@@ -24,8 +24,9 @@ from outlay.advise.run_advice import Circumstances
 from outlay.advise.tiers import Finish, Job, Option, finish_on, options_of, ranked
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.ledger import Metric
+from outlay.ledger import Metric, Price
 from outlay.prices.offer import Tier
+from outlay.units import Money
 
 CLOCK = ManualClock(START_NS + 1000 * HOUR)
 IMPROVING = [0.5 + 0.4 * (1 - 0.5**epoch) for epoch in range(1, 21)]
@@ -103,6 +104,14 @@ class TestBatchSize:
     def test_a_batch_beyond_the_noise_scale_wastes_samples(self) -> None:
         speeds = {b: 400 * b / (b + 64) for b in (16, 32, 64, 128)}
         assert self.recommend(throughputs=speeds, noise_scale=10.0) is None
+
+    def test_a_gradient_without_noise_needs_no_larger_batch(self) -> None:
+        assert self.recommend(throughputs={32: 100.0, 64: 190.0}, noise_scale=0.0) is None
+
+    def test_the_current_throughput_is_a_measurement_too(self) -> None:
+        found = self.recommend(throughputs={64: 190.0})
+        assert found is not None
+        assert found.evidence[0] == "throughput at 2 batch sizes up to 64"
 
     def test_a_free_gpu_saves_nothing(self) -> None:
         assert self.recommend(gpu_price_per_hour=0.0) is None
@@ -262,6 +271,7 @@ class TestComputeTier:
             offer("8", gpu="H100", gpu_count=8, tier=Tier.SPOT),
             offer("2", gpu="H100", gpu_count=1),
             offer("9", gpu="B200", gpu_count=8),
+            offer("4", gpu="H100", gpu_count=8, tier=Tier.RESERVED),
         ]
         found = options_of(offers, {"H100": 1.0}, gpus=8, spot_mttf_hours=6)
         assert [(o.price_per_hour, o.mttf_hours) for o in found] == [(16.0, None), (8.0, 6)]
@@ -380,8 +390,10 @@ class TestAdviceOnARun:
         self.training(second, epochs=10, first_step=600).end().write(run_dir)
         return run_dir
 
+    price = dollars(3)
+
     def header(self) -> dict[str, Any]:
-        return {"price": dollars(3), "gpu": "H100", "run_id": "r1", "model": "m"}
+        return {"price": self.price, "gpu": "H100", "run_id": "r1", "model": "m"}
 
     def training(self, run: Segment, *, epochs: int, first_step: int = 0) -> Segment:
         for epoch in range(epochs):
@@ -406,6 +418,17 @@ class TestAdviceOnARun:
         assert [e.estimated_savings for e in found] == sorted(
             (e.estimated_savings for e in found), reverse=True
         )
+
+    def test_speaks_of_the_money_that_the_run_was_paid_in(self, tmp_path: Path) -> None:
+        self.price = Price(micros_per_hour=3_000_000, currency="EUR")
+        rentable = offer(Money.parse("1.50 EUR"), gpu="H100")
+        found = optimizer().advise_run(self.run(tmp_path), Circumstances(offers=[rentable]))
+        assert {each.category for each in found} == {"badput", "checkpoint", "compute", "epochs"}
+        for each in found:
+            said = " ".join([each.title, each.description, *each.evidence])
+            assert each.currency == "EUR"
+            assert "EUR" in said
+            assert "$" not in said
 
     def test_is_said_once_however_often_it_is_asked(self, tmp_path: Path) -> None:
         first, second = (optimizer().advise_run(self.run(tmp_path)) for _ in range(2))

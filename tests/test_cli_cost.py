@@ -116,6 +116,11 @@ def test_compare_shows_what_nothing_beats(tmp_path: Path) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_compare_names_the_currency_of_each_run() -> None:
+    CostAnalyzer().analyze_training_run(costing(20, currency="EUR"))
+    assert "20.00 EUR" in outlay("cost", "compare").out
+
+
 @pytest.mark.usefixtures("runs")
 def test_forecast_of_planned_runs_has_an_interval(tmp_path: Path) -> None:
     shown, plain = both("cost", "forecast", "bert-base", "5")
@@ -145,6 +150,16 @@ def test_forecast_of_a_run_without_a_price_is_not_drawn(tmp_path: Path) -> None:
     free = _unpriced(tmp_path / "run")
     found = outlay("cost", "forecast", "--run", free, "--steps", "20", "--png", picture)
     assert (found.code, "a run with a price" in found.err) == (2, True)
+    assert not picture.exists()
+
+
+@pytest.mark.parametrize(
+    "command", [("summary",), ("compare",), ("forecast", "nobody", "3")], ids=lambda c: c[0]
+)
+def test_a_picture_of_nothing_is_refused(tmp_path: Path, command: tuple[str, ...]) -> None:
+    picture = tmp_path / "nothing.png"
+    found = outlay("cost", *command, "--png", picture)
+    assert (found.code, "to draw, and none is known" in found.err) == (2, True)
     assert not picture.exists()
 
 

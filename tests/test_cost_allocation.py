@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import io
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.cost.allocation import IDLE, Allocation, Charge, Pool, Spread, allocate
-from outlay.cost.book import CostBook
+from outlay.cost.book import CostBook, CostRow
 from outlay.cost.charges import Charges, charges_within, month_window, owner_by
 from outlay.cost.collect import refresh_reports
 from outlay.cost.focus import COLUMNS, MANDATORY, focus_rows, to_csv
@@ -63,6 +64,15 @@ class TestTheWorkedExampleOfOpenCost:
         assert round(rows["ns2"].idle / 1e6, 3) == 20.104
         assert round(rows["ns2"].total / 1e6, 3) == 74.771
         assert found.total == Money.parse(112)
+
+    def test_what_the_others_pay_of_its_idle_is_told_by_pool(self) -> None:
+        found = allocate(self.charges, self.pools, shared=["ns1"])
+        by_pool = [sum(row.pools.get(pool.name, 0) for row in found.rows) for pool in self.pools]
+        assert by_pool == [pool.micros for pool in self.pools]
+
+    def test_shared_owners_may_come_from_any_iterable(self) -> None:
+        once = allocate(self.charges, self.pools, shared=iter(["ns1", "ns2"]))
+        assert once == allocate(self.charges, self.pools, shared=["ns1", "ns2"])
 
 
 def test_idle_is_spread_in_proportion_to_what_each_used() -> None:
@@ -129,7 +139,7 @@ def test_a_month_is_a_window(text: str, days: int) -> None:
     assert month_window(text).length_ns == days * 24 * HOUR
 
 
-@pytest.mark.parametrize("text", ["2026-13", "2026-00", "2026", "october", "2026-1"])
+@pytest.mark.parametrize("text", ["2026-13", "2026-00", "2026", "october", "2026-1", "9999-12"])
 def test_what_is_no_month_is_refused(text: str) -> None:
     with pytest.raises(InvalidValue, match="2026-10"):
         month_window(text)
@@ -175,6 +185,21 @@ def test_a_run_whose_log_is_gone_is_split_by_time_and_says_so(tmp_path: Path) ->
     )
     assert found.charges[0].cost == Money.parse(4.5)
     assert "split by time" in str(found.findings[0])
+
+
+def test_parts_of_a_run_whose_log_is_gone_sum_to_what_it_cost() -> None:
+    run = run_row(dir="/gone", started_ns=START_NS, last_seen_ns=START_NS + 7 * HOUR)
+    report = CostRow(
+        run_id="r", model="m", source="ledger", cost_micros=1_000_001, currency="USD",
+        gpu_us=10, wall_us=10, at_ns=1, updated_ns=1,
+    )  # fmt: skip
+    borders = [0, START_NS + HOUR, START_NS + 4 * HOUR, LATER_NS]
+    parts = [
+        charges_within([run], [report], Window(start, end), LATER_NS).charges[0]
+        for start, end in pairwise(borders)
+    ]
+    assert sum(part.cost.micros for part in parts) == 1_000_001
+    assert sum(part.gpu_us for part in parts) == 10
 
 
 def test_a_run_outside_the_period_is_not_charged(tmp_path: Path) -> None:

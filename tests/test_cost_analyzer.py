@@ -13,7 +13,8 @@ import outlay
 from outlay.clock import ManualClock
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.book import CostBook, CostRow
-from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
+from outlay.cost.thresholds import BudgetAlert
+from outlay.cost.training import TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue
 from outlay.store import open_store
 
@@ -130,6 +131,7 @@ def test_a_run_without_accuracy_tokens_or_samples_behaves() -> None:
         {"num_epochs": -1},
         {"test_accuracy": math.nan},
         {"total_cost": -5.0},
+        {"run_id": ""},
     ],
     ids=str,
 )
@@ -215,6 +217,12 @@ class TestBudgets:
         alert = BudgetAlert("m", "warning_75", 80.0, 100.0, 80.0)
         assert alert.message == "The budget of m is being used up: $80.00 of $100.00 (80.0 %)"
 
+    def test_alerts_name_the_currency_of_the_budget(self) -> None:
+        analyzer().set_budget("m", "100 EUR")
+        alert = analyzer().check_budget("m", 100)
+        assert alert is not None
+        assert alert.message == "The budget of m is used up: 100.00 EUR of 100.00 EUR (100.0 %)"
+
     def test_an_alert_of_no_known_type_is_refused(self) -> None:
         with pytest.raises(ValueError, match="warning_50"):
             BudgetAlert("m", "panic", 1.0, 1.0, 1.0)  # type: ignore[arg-type]
@@ -299,6 +307,12 @@ def test_the_pareto_front_leaves_out_what_another_run_beats() -> None:
     )
     front = [point["name"] for point in analyzer().get_pareto_front("bert-base")]
     assert front == ["cheap", "equal", "good"]
+
+
+def test_a_run_beats_none_that_was_paid_in_another_currency() -> None:
+    analyze(costing(10, "dollars"), costing(20, "euros", currency="EUR"))
+    front = [(point["name"], point["currency"]) for point in analyzer().get_pareto_front()]
+    assert front == [("dollars", "USD"), ("euros", "EUR")]
 
 
 def test_reports_survive_a_restart() -> None:

@@ -63,6 +63,31 @@ def test_a_report_without_metrics_is_imported_by_its_total(tmp_path: Path) -> No
     assert other.get_cost_comparison()["m"]["total_cost"] == 4.5
 
 
+@pytest.mark.parametrize("row", [5, "x", [], {"metrics": 3}, {"metrics": {"run_id": {}}}])
+def test_a_report_that_is_none_does_not_stop_the_others(tmp_path: Path, row: object) -> None:
+    report = {"model_name": "m", "gpu_hours": 3.0, "total_cost": 4.5, "timestamp": "2026-01-01"}
+    (tmp_path / "cost_history.json").write_text(json.dumps({"bad": row, "good": report}))
+    done = import_costs(CostAnalyzer(tmp_path / "store"), tmp_path)
+    assert (done.reports, [finding.source for finding in done.findings]) == (1, ["bad"])
+
+
+@pytest.mark.parametrize("wrong", [{"run_id": None}, {"model_name": {}}, {"currency": 5}])
+def test_a_report_without_a_name_is_a_finding(tmp_path: Path, wrong: dict[str, object]) -> None:
+    metrics = costing(10).to_dict() | wrong
+    (tmp_path / "cost_history.json").write_text(json.dumps({"bad": {"metrics": metrics}}))
+    done = import_costs(CostAnalyzer(tmp_path / "store"), tmp_path)
+    assert (done.reports, [finding.source for finding in done.findings]) == (0, ["bad"])
+
+
+def test_a_budget_in_another_currency_is_not_written_as_dollars(tmp_path: Path) -> None:
+    analyzer = CostAnalyzer(tmp_path / "store")
+    analyzer.set_budget("here", "1000 EUR")
+    analyzer.set_budget("there", 5)
+    done = export_costs(analyzer, tmp_path)
+    assert json.loads((tmp_path / "budgets.json").read_text()) == {"there": 5.0}
+    assert ["1000.00 EUR" in finding.message for finding in done.findings] == [True]
+
+
 def test_a_directory_without_files_imports_nothing(tmp_path: Path) -> None:
     done = import_costs(CostAnalyzer(tmp_path), tmp_path)
     assert (done.reports, done.budgets) == (0, 0)

@@ -132,7 +132,7 @@ def test_a_negative_number_of_runs_is_refused() -> None:
 
 
 class TestOfAModel:
-    def forecast(self, *costs: float, budget: float | None = None, **options: Any) -> Any:
+    def forecast(self, *costs: float, budget: float | str | None = None, **options: Any) -> Any:
         analyzer = CostAnalyzer(clock=ManualClock())
         for index, cost in enumerate(costs):
             analyzer.analyze_training_run(costing(cost, f"r{index}"))
@@ -156,6 +156,19 @@ class TestOfAModel:
         found = self.forecast(avg_cost_per_run=7.5)
         assert (found["estimated_total"], found["low"]) == (37.5, None)
         assert "stated" in found["note"]
+
+    def test_may_use_a_budget_to_the_last_cent(self) -> None:
+        found = self.forecast(0.1, budget=0.3, planned_runs=1, avg_cost_per_run=0.2)
+        assert (found["budget_status"], found["overage"]) == ("WARNING", 0.0)
+
+    def test_never_holds_dollars_against_a_budget_in_euros(self) -> None:
+        found = self.forecast(10, 10, budget="15 EUR")
+        assert (found["budget"], found["budget_status"]) == (None, "UNKNOWN")
+        assert "the budget is in EUR, the runs are in USD" in found["note"]
+
+    def test_is_in_the_currency_of_the_budget_before_any_run(self) -> None:
+        found = self.forecast(budget="100 EUR", avg_cost_per_run=7.5)
+        assert (found["currency"], found["budget_status"]) == ("EUR", "OK")
 
     def test_knows_nothing_without_history(self) -> None:
         found = self.forecast(budget=100)
@@ -210,6 +223,15 @@ def test_stretches_sum_to_the_run(tmp_path: Path) -> None:
     paces = run_paces(view)
     assert sum(pace.steps for pace in paces) == 100
     assert math.isclose(sum(pace.cost for pace in paces), 110, rel_tol=1e-9)
+
+
+def test_records_that_stand_for_many_steps_count_as_many(tmp_path: Path) -> None:
+    run = Segment(about={"price": dollars(3600)})
+    for _ in range(10):
+        run.step(10.0, count=10)
+    run.write(tmp_path)
+    paces = run_paces(read_whole_run(tmp_path, run.now_ns).view)
+    assert sum(pace.steps for pace in paces) == 100
 
 
 def test_a_run_without_steps_has_no_forecast(tmp_path: Path) -> None:

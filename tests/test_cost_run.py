@@ -8,12 +8,12 @@ import pytest
 
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.clock import ManualClock
-from outlay.cost.reading import read_whole_run
+from outlay.cost.reading import LOSS, read_whole_run
 from outlay.cost.run_cost import RunCost, cost_of
 from outlay.cost.training import TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue, NotARun
 from outlay.goodput.breakdown import Window
-from outlay.ledger import Metric
+from outlay.ledger import Metric, Price, PriceChanged
 from outlay.units import Money
 
 LATER_NS = START_NS + 1000 * HOUR
@@ -154,3 +154,29 @@ class TestMetricsFromARun:
     def test_keep_the_recorded_price_whatever_is_stated(self, tmp_path: Path) -> None:
         found = self.metrics(tmp_path, priced(3.0).step(3600).end(), price="2 USD/h")
         assert TrainingCostReport.of(found).total_cost == 3.0
+
+
+def test_ranks_that_report_the_same_curve_are_heard_once(tmp_path: Path) -> None:
+    for rank in (1, 0):
+        run = priced(rank=rank)
+        for value in (0.7, 0.5, 0.6):
+            metric(run.step(1.0), "loss", value + rank)
+        run.end().write(tmp_path)
+    told = read_whole_run(tmp_path, LATER_NS).told
+    assert [point.value for point in told.series(LOSS)] == [0.7, 0.5, 0.6]
+    assert told.best_loss() == 0.5
+
+
+def test_a_curve_that_one_rank_alone_reports_is_heard(tmp_path: Path) -> None:
+    priced().step(1.0).end().write(tmp_path)
+    metric(priced(rank=1).step(1.0), "accuracy", 0.9).end().write(tmp_path)
+    assert read_whole_run(tmp_path, LATER_NS).told.best_accuracy() == 0.9
+
+
+def test_metrics_are_in_the_currency_that_the_run_pays_in(tmp_path: Path) -> None:
+    """A price in a second currency is a finding, and charged in the first."""
+    run = priced(3.6).step(10)
+    euros = Price(micros_per_hour=1_000_000, currency="EUR")
+    run.add(PriceChanged(t_ns=run.now_ns, price=euros, gpus=1)).step(10).end().write(tmp_path)
+    found = TrainingMetrics.from_run(tmp_path)
+    assert found.currency == "USD"

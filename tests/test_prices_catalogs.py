@@ -86,6 +86,8 @@ def test_skypilots_memory_is_not_believed(tmp_path: Path) -> None:
     [
         ("x,us,free,1,1,1,H100,80,False,,nvidia,", "price"),
         ("x,us,1,1,1,many,H100,80,False,,nvidia,", "gpu_count"),
+        ("x,us,1,1,1,-8,H100,80,False,,nvidia,", "zero or more"),
+        ("x,us,1,1,1,nan,H100,80,False,,nvidia,", "gpu_count"),
         ("x,us,1,1,1,0.5,H100,80,False,,nvidia,", "part of a GPU"),
         ("x,us,1,1", "no 'gpu_count' column"),
         ("x,us,nan,1,1,1,H100,80,False,,nvidia,", "price"),

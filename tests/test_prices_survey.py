@@ -93,6 +93,7 @@ def test_lambda_is_compared_on_demand_with_its_usual_machines() -> None:
     )
     assert {one.gpu for one in result.rows[0].offers} == {"A6000", "A100-40GB"}
     assert result.rule is Rule.NO_SPOT
+    assert justification(result).endswith("so this is the cheapest on demand.")
 
 
 def test_nothing_that_fits_leaves_the_placeholder() -> None:

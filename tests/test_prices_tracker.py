@@ -92,7 +92,7 @@ def test_a_price_that_is_none_is_refused_before_anything_is_written(price: Any) 
 
 
 def test_a_tier_that_is_none_is_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"tier.*on-demand, spot, reserved"):
+    with pytest.raises(InvalidValue, match=r"tier.*on-demand, reserved, spot"):
         tracker().track_price(seen(1.0, tier="cheap"))
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     )
     from outlay.budget.tracker import BudgetTracker
     from outlay.cost.analyzer import CostAnalyzer
-    from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
+    from outlay.cost.thresholds import BudgetAlert
+    from outlay.cost.training import TrainingCostReport, TrainingMetrics
     from outlay.errors import Finding, OutlayError
     from outlay.export.cloud_logging import CloudLogger
     from outlay.export.gcp import GCPOptions
@@ -55,7 +56,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "BadputType": "outlay.goodput.types",
     "Budget": "outlay.budget.terms",
-    "BudgetAlert": "outlay.cost.training",
+    "BudgetAlert": "outlay.cost.thresholds",
     "BudgetChanged": "outlay.budget.snapshots",
     "BudgetGuard": "outlay.guard.budget_guard",
     "BudgetGuardExceeded": "outlay.guard.errors",

@@ -33,6 +33,9 @@ def test_whoever_pays_together_they_pay_the_bill(
     bill = sum(charge.micros for charge in charges) + sum(pool.micros for pool in pools)
     assert found.total == Money(bill)
     assert all(row.direct >= 0 and row.shared >= 0 and row.idle >= 0 for row in found.rows)
+    for name in ("idle", "disk"):
+        pooled = sum(pool.micros for pool in pools if pool.name == name)
+        assert sum(row.pools.get(name, 0) for row in found.rows) == pooled
 
 
 @given(CHARGES, POOLS, st.sampled_from(Spread))

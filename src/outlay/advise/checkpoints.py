@@ -1,8 +1,8 @@
 """How often to save a checkpoint, when failures come at random.
 
-Young 1974 and Daly 2006 approximate the interval that wastes least; the exact one for exponential
-failures is tau = M (1 + W0(-exp(-d/M - 1))), with the time to save d, the mean time to failure M
-and the Lambert function W0. All times share any one unit.
+The interval that wastes least, which Young 1974 and Daly 2006 approximate, is for exponential
+failures exactly tau = M (1 + W0(-exp(-d/M - 1))), with the time to save d, the mean time to failure
+M and the Lambert function W0. All times share any one unit.
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import math
 from dataclasses import dataclass
 
 from outlay.errors import InvalidValue
+
+# So many mean times to failure are never gone through without one; and beyond e^709 floats end.
+_NEVER = 700.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,24 +31,11 @@ class Reliability:
     restart: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value, least in (("save", self.save, 0), ("restart", self.restart, 0)):
-            if not least <= value < math.inf:
+        for name, value in (("save", self.save), ("restart", self.restart)):
+            if not 0 <= value < math.inf:
                 raise InvalidValue(name, value, "a finite time, zero or more")
         if not 0 < self.mttf < math.inf:
             raise InvalidValue("mttf", self.mttf, "a finite time above zero")
-
-
-def young(of: Reliability) -> float:
-    """Return Young's first-order interval."""
-    return math.sqrt(2 * of.save * of.mttf)
-
-
-def daly(of: Reliability) -> float:
-    """Return Daly's higher-order interval."""
-    if of.save >= 2 * of.mttf:
-        return of.mttf
-    ratio = of.save / (2 * of.mttf)
-    return young(of) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - of.save
 
 
 def exact(of: Reliability) -> float:
@@ -58,8 +48,8 @@ def expected_ratio(of: Reliability, interval: float) -> float:
     if not interval > 0:
         raise InvalidValue("interval", interval, "a time above zero")
     exponent = (interval + of.save) / of.mttf
-    if exponent > 700:
-        return math.inf  # It never gets through an interval.
+    if max(exponent, of.restart / of.mttf) > _NEVER:
+        return math.inf
     return of.mttf * math.exp(of.restart / of.mttf) * math.expm1(exponent) / interval
 
 

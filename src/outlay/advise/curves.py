@@ -3,18 +3,21 @@
 Each draw is a curve that the measurements could have come from: a family is chosen by its Akaike
 weight, the residuals of its fit are resampled in moving blocks, every family is fitted to what that
 gives, and one of them, again by its weight, says how the curve goes on. So the draws differ by
-noise and by what is believed about the shape. Values: higher is better.
+noise and by what is believed about the shape. Long series are fitted in blocks (``thinning``).
+Values: higher is better.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.advise.families import Family, Floats, families_at
+from outlay.advise.families import Family, families_at
+from outlay.advise.thinning import Floats, block_sizes, in_blocks, nodes_of, some_between
 from outlay.errors import InvalidValue
 
 LEAST_POINTS = 4
@@ -51,24 +54,28 @@ def draw_curves(
     Args:
         values: Measurements, higher is better.
         asked: Where the curve is wanted, on the same axis.
-        at: Where the values were measured; 1, 2, 3, ... by default.
+        at: Where the values were measured, above 0; 1, 2, 3, ... by default.
         noise_floor: The least standard deviation that measurements are taken to have.
         draws: How many.
 
     Raises:
         InvalidValue: There are fewer than four finite values.
     """
-    y = np.array(values, dtype=np.float64)
-    t = np.arange(1.0, len(y) + 1) if at is None else np.array(at, dtype=np.float64)
-    if len(y) < LEAST_POINTS or not np.isfinite(y).all() or len(t) != len(y) or (t <= 0).any():
-        raise InvalidValue("curve", list(values), f"at least {LEAST_POINTS} finite values")
-    table = families_at(tuple(t.tolist()), tuple(map(float, asked)))
-    # A family with as many parameters as there are values would go through all of them.
-    table = tuple(family for family in table if family.form.parameters < len(y))
+    measured = np.array(values, dtype=np.float64)
+    t = np.arange(1.0, len(measured) + 1) if at is None else np.array(at, dtype=np.float64)
+    if len(measured) < LEAST_POINTS or not np.isfinite(measured).all():
+        wrong = f"{len(measured)} values, {int((~np.isfinite(measured)).sum())} of them not finite"
+        raise InvalidValue("curve", wrong, f"at least {LEAST_POINTS} finite values")
+    assert len(t) == len(measured)
+    assert (t > 0).all()
+    nodes = t[nodes_of(len(t))]
+    table = families_at(tuple(nodes.tolist()), tuple(map(float, asked)), len(t))
     generator = np.random.default_rng(_SEED)
-    centre = float(y.mean())
-    table = tuple(_closer(family, y - centre) for family in table)
-    again = _resample(table, y - centre, noise_floor, draws, generator)
+    centre = float(measured.mean())
+    y = in_blocks(measured - centre)
+    # A family with as many parameters as there are values would go through all of them.
+    table = tuple(_closer(family, y) for family in table if family.form.parameters < len(y))
+    again = _resample(table, y, noise_floor, draws, generator)
     fits = _fit(table, again.values, noise_floor)
     chosen = _choose(fits, table, generator)
     return CurveDraws(_curves(table, fits, chosen, len(asked)) + centre, again.noise)
@@ -77,7 +84,7 @@ def draw_curves(
 def _closer(family: Family, y: Floats) -> Family:
     """Return a family with the grid made finer, step by step, next to the best fit."""
     for part in _PARTS if family.form.bounds else ():
-        (best,), _, _ = _fit_one(family, y[:, None])
+        (best,) = _fit_one(family, y[:, None]).shapes
         family = family.and_near(int(best), part)
     return family
 
@@ -100,16 +107,24 @@ class _Fits:
 def _fit(table: Sequence[Family], values: Floats, noise_floor: float) -> _Fits:
     """Fit every family to every column of values."""
     found = [_fit_one(family, values) for family in table]
-    errors = np.stack([errors for _, _, errors in found])
+    errors = np.stack([best.errors for best in found])
     return _Fits(
-        np.stack([shapes for shapes, _, _ in found]),
-        tuple(coordinates for _, coordinates, _ in found),
+        np.stack([best.shapes for best in found]),
+        tuple(best.coordinates for best in found),
         # Rounding may leave less than nothing of an exact fit.
         np.maximum(errors, 0.0) + len(values) * noise_floor**2,
     )
 
 
-def _fit_one(family: Family, values: Floats) -> tuple[NDArray[np.intp], Floats, Floats]:
+class _Best(NamedTuple):
+    """The best shape of one family for each column of values, its coordinates, and what is left."""
+
+    shapes: NDArray[np.intp]
+    coordinates: Floats
+    errors: Floats
+
+
+def _fit_one(family: Family, values: Floats) -> _Best:
     coordinates = _coordinates(family, values)
     squares = (values**2).sum(axis=0)
     errors = squares - (coordinates**2).sum(axis=1)
@@ -118,7 +133,7 @@ def _fit_one(family: Family, values: Floats) -> tuple[NDArray[np.intp], Floats, 
         errors = np.where(trend > 0, squares, errors)
     best = errors.argmin(axis=0)
     each = np.arange(values.shape[1])
-    return best, coordinates[best, :, each], errors[best, each]
+    return _Best(best, coordinates[best, :, each], errors[best, each])
 
 
 def _coordinates(family: Family, values: Floats) -> Floats:
@@ -217,7 +232,8 @@ def probability_of_beating(
     """Return how likely the best is still beaten by ``margin`` in the next ``more`` measurements.
 
     What counts is the measurement where the curve will be highest: that one of many more may be
-    lifted above the best by luck alone is no reason to go on.
+    lifted above the best by luck alone is no reason to go on. Nor is it one to stop that one of
+    many was: a long series is judged by the means of its blocks, past and to come.
 
     Args:
         values: Measurements so far, higher is better.
@@ -227,7 +243,9 @@ def probability_of_beating(
     """
     if more < 1:
         return 0.0
-    ahead = range(len(values) + 1, len(values) + more + 1)
-    found = draw_curves(values, list(ahead), noise_floor=max(margin / 4, _NOISE_FLOOR), draws=draws)
-    noise = found.noise * np.random.default_rng(_SEED + 1).standard_normal(draws)
-    return float((found.curve.max(axis=1) + noise > max(values) + margin).mean())
+    ahead = some_between(len(values) + 1, len(values) + more)
+    found = draw_curves(values, ahead, noise_floor=max(margin / 4, _NOISE_FLOOR), draws=draws)
+    roots = np.sqrt(block_sizes(len(values)))
+    best = float((in_blocks(np.array(values)) / roots).max())
+    noise = found.noise / roots[-1] * np.random.default_rng(_SEED + 1).standard_normal(draws)
+    return float((found.curve.max(axis=1) + noise > best + margin).mean())

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from outlay.advise.curves import LEAST_POINTS, draw_curves
-from outlay.advise.recommendation import OptimizationRecommendation, confidence_of
+from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
 from outlay.errors import InvalidValue
 
 _KEEP = 0.95
@@ -27,8 +27,12 @@ def recommend_dataset_size(
         full_cost: What a training on all of it costs.
         full_hours: How long that takes.
     """
-    if size < 1 or any(n < 1 for n in accuracies):
+    if size < 1:
         raise InvalidValue("dataset_size", size, "a number of samples, 1 or more")
+    for n, accuracy in accuracies.items():
+        if n < 1 or not 0 <= accuracy < float("inf"):
+            expected = "samples, 1 or more, and the accuracy on them, zero or more"
+            raise InvalidValue("validation_accuracy_curve", {n: accuracy}, expected)
     if len(accuracies) < 2:
         return None
     sizes = sorted(accuracies)
@@ -39,20 +43,20 @@ def recommend_dataset_size(
     if enough >= _MOST_OF_IT * size or saved < _LEAST_SAVING:
         return None
     fitted = len(sizes) >= LEAST_POINTS
-    lower = min((n for n in sizes if n > enough), default=size)
+    larger = min((n for n in sizes if n > enough), default=size)
     return OptimizationRecommendation(
         category="dataset",
         title=f"Train on {enough:,} of {size:,} samples",
         description=(
             f"{enough:,} samples reach {_KEEP:.0%} of the best accuracy with {sure:.0%} "
-            f"probability. A training on them costs ${saved:.2f} less."
+            f"probability. A training on them costs {amount_text(saved, 'USD')} less."
         ),
         estimated_savings=saved,
         estimated_time_saved=(1 - enough / size) * full_hours,
         confidence=confidence_of(sure, "measured" if fitted else "assumed"),
         action=f"Use a sample of {enough:,} for experiments, all of it for the last run",
         risks=["rare cases are lost first", f"up to {1 - _KEEP:.0%} of the accuracy is given up"],
-        savings_low=(1 - lower / size) * full_cost,
+        savings_low=(1 - larger / size) * full_cost,
         savings_high=saved,
         grade="measured" if fitted else "assumed",
         evidence=[f"accuracy at {len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,}"],

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float64]
+from outlay.advise.thinning import Floats, curve_in_blocks, nodes_of
+
 Instants = tuple[float, ...]
 
 _FLAT = 1e-4  # A column that is this close to the others tells nothing about its amplitude.
@@ -71,20 +71,23 @@ def _trend(t: Floats, shapes: Floats) -> Floats:
     return np.broadcast_to(t, (len(shapes), len(t)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
     """Shapes of one family: how to fit them, and what they say elsewhere.
 
     Attributes:
-        axis: The instants that were measured, then those asked about.
+        axis: The nodes of the instants that were measured, then the instants asked about.
+        measured: How many instants were measured.
         shapes: Logarithms of the shape parameters, one row a shape.
-        basis: Orthonormal columns at the measured instants: one (instants, k) matrix a shape.
+        basis: Orthonormal columns at the blocks of measured instants: one (blocks, k) matrix a
+            shape.
         ahead: From coordinates in the basis to the curve at the instants asked about.
         trend: From coordinates to the trend, where only a falling one is believed; else None.
     """
 
     form: Form
     axis: Floats
+    measured: int
     shapes: Floats
     basis: Floats
     ahead: Floats
@@ -95,24 +98,29 @@ class Family:
         steps = [np.log(high / low) / (count - 1) for low, high, count in self.form.bounds]
         offsets = list(itertools.product((-part, 0.0, part), repeat=len(steps)))
         near = self.shapes[shape] + np.array(offsets) * np.array(steps)
-        more = _prepared(self.form, self.axis, self.basis.shape[1], near)
-        return Family(
-            self.form,
-            self.axis,
-            np.concatenate([self.shapes, more.shapes]),
-            np.concatenate([self.basis, more.basis]),
-            np.concatenate([self.ahead, more.ahead]),
-            None
+        more = _prepared(self.form, self.axis, self.measured, near)
+        return replace(
+            self,
+            shapes=np.concatenate([self.shapes, more.shapes]),
+            basis=np.concatenate([self.basis, more.basis]),
+            ahead=np.concatenate([self.ahead, more.ahead]),
+            trend=None
             if self.trend is None or more.trend is None
             else np.concatenate([self.trend, more.trend]),
         )
 
 
 @lru_cache(maxsize=8)
-def families_at(measured: Instants, asked: Instants) -> tuple[Family, ...]:
-    """Return all families, for values measured at some instants and asked about at others."""
-    axis = np.array([*measured, *asked], dtype=np.float64)
-    return tuple(_on_grid(form, axis, len(measured)) for form in _forms(max(measured)))
+def families_at(nodes: Instants, asked: Instants, measured: int) -> tuple[Family, ...]:
+    """Return all families, for values measured at some instants and asked about at others.
+
+    Args:
+        nodes: The measured instants that stand for all of them (``thinning.nodes_of``).
+        asked: Where the curve is wanted.
+        measured: How many instants were measured.
+    """
+    axis = np.array([*nodes, *asked], dtype=np.float64)
+    return tuple(_on_grid(form, axis, measured) for form in _forms(max(nodes)))
 
 
 def _on_grid(form: Form, axis: Floats, measured: int) -> Family:
@@ -124,16 +132,18 @@ def _on_grid(form: Form, axis: Floats, measured: int) -> Family:
 def _prepared(form: Form, axis: Floats, measured: int, shapes: Floats) -> Family:
     beside = form.columns(axis, *np.exp(shapes.T[:, :, None]))
     columns = np.stack([np.ones_like(beside[0]), *beside], axis=2)
+    known = len(nodes_of(measured))
     # Of one size, so that what is flat shows; a column of zeros stays one, and is left out below.
-    columns = columns / np.maximum(np.abs(columns[:, :measured]).max(axis=1, keepdims=True), 1e-300)
-    basis, triangle = np.linalg.qr(columns[:, :measured])
+    columns = columns / np.maximum(np.abs(columns[:, :known]).max(axis=1, keepdims=True), 1e-300)
+    basis, triangle = np.linalg.qr(curve_in_blocks(columns[:, :known], measured))
     tells = np.abs(np.diagonal(triangle, axis1=1, axis2=2)).min(axis=1) > _FLAT
     inverse = np.linalg.inv(triangle[tells])
     return Family(
-        form,
-        axis,
-        shapes[tells],
-        basis[tells],
-        columns[tells, measured:] @ inverse,
-        inverse[:, -1, :] if form.only_falling else None,
+        form=form,
+        axis=axis,
+        measured=measured,
+        shapes=shapes[tells],
+        basis=basis[tells],
+        ahead=columns[tells, known:] @ inverse,
+        trend=inverse[:, -1, :] if form.only_falling else None,
     )

@@ -15,9 +15,8 @@ from outlay.errors import InvalidValue
 GB = 2**30
 STATE_BYTES_PER_PARAMETER = 16
 _RESERVE_GB = 2.0  # The framework, its kernels, and what fragmentation loses.
-_HIDDEN_PER_LAYER = (
-    64  # The width of common transformers grows with their depth: 12 x 768, 96 x 12288.
-)
+# The width of common transformers grows with their depth: 12 x 768, 96 x 12288.
+_HIDDEN_PER_LAYER = 64
 _HEAD = 64
 _TOKENS_PER_SAMPLE = 512
 
@@ -33,7 +32,7 @@ class MemoryModel:
     def largest_batch(self, gpu_gb: float) -> int:
         """Return the largest batch that fits into a GPU; 0 where not even the model does."""
         free = (gpu_gb - _RESERVE_GB) * GB - self.fixed_bytes
-        return max(0, int(free // self.bytes_per_sample)) if free > 0 else 0
+        return int(free // self.bytes_per_sample) if free > 0 else 0
 
 
 def estimated_memory(parameters: int, *, tokens: int = _TOKENS_PER_SAMPLE) -> MemoryModel:

@@ -36,14 +36,9 @@ def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> float:
     return noise / signal
 
 
-def steps_factor(batch: float, critical: float) -> float:
-    """Return steps needed over the least possible: 1 + Bc/B."""
-    return 1 + critical / batch
-
-
-def examples_factor(batch: float, critical: float) -> float:
-    """Return examples needed over the least possible: 1 + B/Bc."""
-    return 1 + batch / critical
+def examples_factor(batch: float, critical: float | None) -> float:
+    """Return examples needed over the least possible: 1 + B/Bc; 1 where Bc is beyond any batch."""
+    return 1.0 if critical is None else 1 + batch / critical
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,5 +89,4 @@ def hours_to_finish(
         least_examples: E_min: what the training needs with very small batches.
         critical: The critical batch size; None means far beyond any batch looked at.
     """
-    examples = least_examples * (1 if critical is None else examples_factor(batch, critical))
-    return examples / speed.at(batch) / 3600
+    return least_examples * examples_factor(batch, critical) / speed.at(batch) / 3600

@@ -17,7 +17,8 @@ from outlay.advise.run_batch import unmeasured
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.cost.reading import read_whole_run
 from outlay.errors import InvalidValue
-from outlay.prices.gpu_price import NS_PER_HOUR, as_utc
+from outlay.prices.gpu_price import as_utc
+from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.store.engine import upsert, writing
 from outlay.store.schema import recommendations
@@ -81,7 +82,7 @@ class CostOptimizer:
             critical=noise_scale,
             memory=memory,
         )
-        return self._keep(batch_size.recommend_batch_size(now), subject)
+        return self._given(batch_size.recommend_batch_size(now), subject)
 
     def recommend_early_stopping(
         self,
@@ -107,7 +108,7 @@ class CostOptimizer:
             total_epochs=total_epochs,
             probability=probability,
         )
-        return self._keep(found, subject)
+        return self._given(found, subject)
 
     def recommend_epoch_count(
         self,
@@ -121,7 +122,7 @@ class CostOptimizer:
         """Return how many epochs the next training needs; None for a training that gets worse."""
         epoch = stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour)
         values = stopping.higher_is_better(validation_scores, score_type)
-        return self._keep(stopping.recommend_epoch_count(values, epoch), subject)
+        return self._given(stopping.recommend_epoch_count(values, epoch), subject)
 
     def recommend_dataset_size(
         self,
@@ -134,11 +135,14 @@ class CostOptimizer:
         subject: str = "",
     ) -> Found:
         """Return a smaller dataset that keeps nearly all of the accuracy."""
-        hours = hours_per_epoch * num_epochs
+        epoch = stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour)
         found = dataset.recommend_dataset_size(
-            dataset_size, validation_accuracy_curve, hours * gpu_price_per_hour, hours
+            dataset_size,
+            validation_accuracy_curve,
+            full_cost=epoch.cost * num_epochs,
+            full_hours=epoch.hours * num_epochs,
         )
-        return self._keep(found, subject)
+        return self._given(found, subject)
 
     def recommend_compute_tier(
         self,
@@ -174,15 +178,14 @@ class CostOptimizer:
             current,
             others,
             # A day has 24 hours: a slower GPU must still get a month's work done in a month.
-            tiers.Job(work=work, deadline_hours=24.0 * _DAYS),
+            tiers.Job(work=work, deadline_hours=24.0 * _DAYS, per="a month"),
             least_saving=_LEAST_MONTHLY_SAVING,
-            per="a month",
         )
-        return self._keep(found, subject)
+        return self._given(found, subject)
 
     def recommend_checkpoint_interval(self, measured: Checkpointing, *, subject: str = "") -> Found:
         """Return a better interval between checkpoints (Young 1974, Daly 2006, exact)."""
-        return self._keep(recommend_checkpoint_interval(measured), subject)
+        return self._given(recommend_checkpoint_interval(measured), subject)
 
     def advise_run(
         self, run_dir: Path | str, around: Circumstances | None = None
@@ -228,7 +231,8 @@ class CostOptimizer:
         """Return what recent advice saves in all; what saves the same money counts once."""
         return total_savings(self.get_all_recommendations())
 
-    def _keep(self, found: Found, subject: str) -> Found:
+    def _given(self, found: Found, subject: str) -> Found:
+        """Keep a piece of advice, stamped and about a subject, and return it."""
         if found is None:
             return None
         stamped = self._stamped(replace(found, subject=subject))

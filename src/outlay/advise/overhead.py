@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from outlay.advise.checkpoints import Reliability, exact, expected_ratio
-from outlay.advise.recommendation import OptimizationRecommendation, confidence_of
+from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.units.quantity import duration_text
@@ -26,6 +27,7 @@ class Checkpointing:
         mttf: Mean time to failure; None where it was never disrupted.
         mttf_low: The least that is consistent with what was seen; ``mttf_high`` the most.
         cost: What the run cost, and what one like it will.
+        currency: Of the cost.
     """
 
     interval: float
@@ -35,10 +37,13 @@ class Checkpointing:
     mttf_low: float
     mttf_high: float | None
     cost: float
+    currency: str = "USD"
 
     def __post_init__(self) -> None:
-        if not self.interval > 0:
-            raise InvalidValue("interval", self.interval, "a time above zero")
+        if not 0 < self.interval < math.inf:
+            raise InvalidValue("interval", self.interval, "a finite time above zero")
+        if not 0 <= self.cost < math.inf:
+            raise InvalidValue("cost", self.cost, "a finite amount, zero or more")
 
 
 def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendation | None:
@@ -50,7 +55,8 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     if of.save <= 0 or of.cost <= 0:
         return None
     at = of.mttf_low if of.mttf is None else of.mttf
-    best = exact(Reliability(save=of.save, mttf=at, restart=of.restart))
+    reliability = Reliability(save=of.save, mttf=at, restart=of.restart)
+    best = exact(reliability)
     if best <= 0 or (of.mttf is None and best < of.interval):
         return None
     mttfs = (of.mttf_low, at, of.mttf_high or 10 * at)
@@ -59,7 +65,6 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     saved = share * of.cost
     if share < _LEAST_SHARE or saved < _LEAST_SAVING:
         return None
-    reliability = Reliability(save=of.save, mttf=at, restart=of.restart)
     before, after = (1 / expected_ratio(reliability, tau) for tau in (of.interval, best))
     measured = of.mttf is not None
     now_text, best_text = (duration_text(round(s * 1e9)) for s in (of.interval, best))
@@ -68,7 +73,8 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
         title=f"Save a checkpoint every {best_text} of training instead of every {now_text}",
         description=(
             f"Predicted goodput rises from {before:.1%} to {after:.1%}: in a run like this one "
-            f"${saved:.2f} (${shares[0] * of.cost:.2f} to ${shares[-1] * of.cost:.2f})."
+            f"{amount_text(saved, of.currency)} "
+            f"({shares[0] * of.cost:,.2f} to {shares[-1] * of.cost:,.2f})."
         ),
         estimated_savings=saved,
         confidence=confidence_of(
@@ -87,15 +93,17 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
         ],
         assumptions=["failures come at random, independently of each other"],
         needed=[] if measured else ["a disruption or two, to know how often they come"],
+        currency=of.currency,
     )
 
 
 def _saved_share(of: Checkpointing, best: float, mttf: float) -> float:
     """Return the share of the run's cost that another interval would have saved."""
-    reliability = Reliability(save=of.save, mttf=mttf, restart=of.restart)
+    # A restart takes equally long whatever the interval, so that it is no part of the ratio.
+    reliability = Reliability(save=of.save, mttf=mttf)
     now, then = expected_ratio(reliability, of.interval), expected_ratio(reliability, best)
-    if now == float("inf"):
-        return 1.0
+    if then == math.inf:
+        return 0.0  # Neither would ever get through an interval.
     return 1 - then / now
 
 
@@ -122,16 +130,18 @@ REMEDIES: Mapping[str, Remedy] = {
     ph.STALL: Remedy(0.0, 0.3, 0.8, "look for the slow rank, disk or network in the stalled steps"),
     ph.OTHER: Remedy(0.0, 0.1, 0.5, "put spans around what runs between steps, to see what it is"),
 }
+_CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")
 
 
 def recommend_badput(
-    costs: Mapping[str, float], hours: Mapping[str, float]
+    costs: Mapping[str, float], hours: Mapping[str, float], *, currency: str = "USD"
 ) -> OptimizationRecommendation | None:
     """Return what to do about the phase with the most recoverable money.
 
     Args:
         costs: What each phase cost, in currency units.
         hours: How long each took.
+        currency: Of the costs.
     """
     remedies = {phase: REMEDIES.get(phase, _CUSTOM) for phase in costs if phase != ph.STEP}
     recoverable = {phase: costs[phase] * remedy.usual for phase, remedy in remedies.items()}
@@ -147,8 +157,9 @@ def recommend_badput(
         category="badput",
         title=f"Win back {worst}: {share:.1%} of the cost",
         description=(
-            f"{worst} cost ${costs[worst]:.2f}. To {remedy.action} usually wins back "
-            f"{remedy.usual:.0%} of that: ${saved:.2f} in a run like this one."
+            f"{worst} cost {amount_text(costs[worst], currency)}. To {remedy.action} usually wins "
+            f"back {remedy.usual:.0%} of that: {amount_text(saved, currency)} in a run like this "
+            "one."
         ),
         estimated_savings=saved,
         estimated_time_saved=hours.get(worst, 0.0) * remedy.usual,
@@ -158,11 +169,10 @@ def recommend_badput(
         savings_high=remedy.high * costs[worst],
         grade="estimated",
         evidence=[
-            f"{p}: ${c:.2f}" for p, c in sorted(costs.items(), key=lambda item: -item[1])[:5]
+            f"{phase}: {amount_text(cost, currency)}"
+            for phase, cost in sorted(costs.items(), key=lambda item: -item[1])[:5]
         ],
         assumptions=["how much the remedy wins back is what is usual, not what was measured here"],
         needed=["the same phase after the change: outlay goodput diff"],
+        currency=currency,
     )
-
-
-_CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")

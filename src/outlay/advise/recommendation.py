@@ -32,6 +32,7 @@ class OptimizationRecommendation:
         assumptions: What was not.
         needed: Which measurement would sharpen it.
         subject: The run or model that it is about; "" for a bare question.
+        currency: Of every amount in it.
     """
 
     category: str
@@ -81,6 +82,11 @@ def confidence_of(probability: float, grade: Grade) -> float:
     if grade not in TRUST:
         raise InvalidValue("grade", grade, choices(TRUST))
     return round(probability * TRUST[grade], 3)
+
+
+def amount_text(amount: float, currency: str) -> str:
+    """Return an amount as recommendations show it: ``12.50 USD``."""
+    return f"{amount:,.2f} {currency}"
 
 
 def merged(found: Iterable[OptimizationRecommendation]) -> list[OptimizationRecommendation]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from outlay.advise.recommendation import OptimizationRecommendation, confidence_of
+from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
 from outlay.advise.scaling import REPETITION_CONSTANT, effective_data
 from outlay.errors import InvalidValue
 
@@ -26,7 +26,7 @@ def passes_worth(least: float, *, constant: float = REPETITION_CONSTANT) -> int:
 
 
 def recommend_fewer_passes(
-    epochs: float, cost: float, hours: float
+    epochs: float, cost: float, hours: float, *, currency: str = "USD"
 ) -> OptimizationRecommendation | None:
     """Return how many passes over the same data are enough; None where all of them are worth it.
 
@@ -34,6 +34,7 @@ def recommend_fewer_passes(
         epochs: Passes over the data that the training made.
         cost: What the whole training cost.
         hours: How long it took.
+        currency: Of the cost.
     """
     enough = passes_worth(_WORTH)
     if not enough < epochs < math.inf:
@@ -50,7 +51,7 @@ def recommend_fewer_passes(
         description=(
             f"The data was passed over {epochs:g} times; the last pass was worth "
             f"{math.exp(-(epochs - 1) / REPETITION_CONSTANT):.0%} of fresh data. {enough} passes "
-            f"teach {kept:.0%} of it all and cost ${saved:.2f} less."
+            f"teach {kept:.0%} of it all and cost {amount_text(saved, currency)} less."
         ),
         estimated_savings=saved,
         estimated_time_saved=(1 - enough / epochs) * hours,
@@ -66,4 +67,5 @@ def recommend_fewer_passes(
             "(arXiv:2305.16264)"
         ],
         needed=["accuracy on parts of the dataset (CostOptimizer.recommend_dataset_size)"],
+        currency=currency,
     )

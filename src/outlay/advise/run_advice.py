@@ -50,26 +50,44 @@ def advise_run(
     """Return what should be changed about a run, the largest saving first; none without a price."""
     around = around or Circumstances()
     cost = cost_of(reading)
-    if cost.cost is None or not cost.cost or not cost.wall_ns:
+    if not cost.cost or not cost.wall_ns:
         return []
-    found = [
-        _stopping(reading, cost, around),
-        _checkpoints(reading, cost),
-        _badput(reading, cost),
-        _compute(reading, cost, around),
-        advise_batch_size(
-            reading, price_per_hour=_per_hour(cost), hours=cost.wall_ns / NS_PER_HOUR
-        ),
-        recommend_fewer_passes(cost.epochs or 0.0, _dollars(cost), cost.wall_ns / NS_PER_HOUR),
-    ]
-    currency = cost.cost.currency
-    return merged(
-        replace(each, subject=cost.run_id, currency=currency) for each in found if each is not None
+    spent = _Spent(
+        amount=float(cost.cost.amount),
+        currency=cost.cost.currency,
+        hours=cost.wall_ns / NS_PER_HOUR,
     )
+    found = [
+        _stopping(reading, spent, around),
+        _checkpoints(reading, spent),
+        _badput(reading, cost, spent),
+        _compute(reading, spent, around),
+        advise_batch_size(
+            reading, price_per_hour=spent.per_hour, hours=spent.hours, currency=spent.currency
+        ),
+        recommend_fewer_passes(
+            cost.epochs or 0.0, spent.amount, spent.hours, currency=spent.currency
+        ),
+    ]
+    return merged(replace(each, subject=cost.run_id) for each in found if each is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Spent:
+    """What a run cost, in currency units, and how long it took."""
+
+    amount: float
+    currency: str
+    hours: float
+
+    @property
+    def per_hour(self) -> float:
+        """What an hour of the whole run cost."""
+        return self.amount / self.hours
 
 
 def _stopping(
-    reading: RunReading, cost: RunCost, around: Circumstances
+    reading: RunReading, spent: _Spent, around: Circumstances
 ) -> OptimizationRecommendation | None:
     """A live run may stop now; of one that is over the next may be shorter."""
     losses = reading.told.series(LOSS)
@@ -77,13 +95,18 @@ def _stopping(
     values = [-point.value if losses else point.value for point in points]
     if len(points) < 2:
         return None
-    epoch = EpochPrice(hours=_hours_between(points), price_per_hour=_per_hour(cost))
-    if cost.alive:
+    epoch = EpochPrice(
+        hours=_hours_between(points),
+        price_per_hour=spent.per_hour,
+        unit="evaluation",
+        currency=spent.currency,
+    )
+    if reading.view.timeline.alive:
         return recommend_early_stopping(values, epoch, total_epochs=around.total_evaluations)
     return recommend_epoch_count(values, epoch)
 
 
-def _checkpoints(reading: RunReading, cost: RunCost) -> OptimizationRecommendation | None:
+def _checkpoints(reading: RunReading, spent: _Spent) -> OptimizationRecommendation | None:
     saves, phases = _saves(reading), reading.view.break_down().phases
     saving_ns = phases.get("checkpoint_save", 0)
     worked_ns = phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
@@ -98,7 +121,8 @@ def _checkpoints(reading: RunReading, cost: RunCost) -> OptimizationRecommendati
             mttf=None if mttf.mean_ns is None else mttf.mean_ns / 1e9,
             mttf_low=mttf.low_ns / 1e9,
             mttf_high=None if mttf.high_ns is None else mttf.high_ns / 1e9,
-            cost=_dollars(cost),
+            cost=spent.amount,
+            currency=spent.currency,
         )
     )
 
@@ -115,22 +139,22 @@ def _restart_s(reading: RunReading) -> float:
     return sum(ways_back) / len(ways_back) / 1e9 if ways_back else 0.0
 
 
-def _badput(reading: RunReading, cost: RunCost) -> OptimizationRecommendation | None:
-    phases = reading.view.break_down().phases
+def _badput(reading: RunReading, cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
     costs = {name: float(money.amount) for name, money in cost.by_phase.items()}
-    return recommend_badput(costs, {name: ns / NS_PER_HOUR for name, ns in phases.items()})
+    phases = reading.view.break_down().phases
+    hours = {name: ns / NS_PER_HOUR for name, ns in phases.items()}
+    return recommend_badput(costs, hours, currency=spent.currency)
 
 
 def _compute(
-    reading: RunReading, cost: RunCost, around: Circumstances
+    reading: RunReading, spent: _Spent, around: Circumstances
 ) -> OptimizationRecommendation | None:
     header = reading.view.timeline.attempts[-1].header
     gpu = resolve(header.gpu) if header.gpu else None
-    if gpu is None or cost.cost is None or not around.offers:
+    if gpu is None or not around.offers:
         return None
-    hours = cost.wall_ns / NS_PER_HOUR
     current = Option(
-        name=f"{header.gpus}x {gpu.name} as now", price_per_hour=_per_hour(cost), speed=1.0
+        name=f"{header.gpus}x {gpu.name} as now", price_per_hour=spent.per_hour, speed=1.0
     )
     # The run's own speed is measured; it carries over to the same GPU elsewhere.
     speeds = {gpu.name: 1.0} | dict(around.speeds)
@@ -139,13 +163,17 @@ def _compute(
         speeds,
         gpus=header.gpus,
         spot_mttf_hours=around.spot_mttf_hours,
-        currency=cost.cost.currency,
+        currency=spent.currency,
     )
-    job = _with_measured_losses(
-        Job(work=hours, memory_gb=gpu.memory_gb, deadline_hours=around.deadline_hours), reading
+    job = Job(
+        work=spent.hours,
+        memory_gb=gpu.memory_gb,
+        deadline_hours=around.deadline_hours,
+        currency=spent.currency,
+        per="for a run like this one",
     )
     return recommend_compute_tier(
-        current, options, job, least_saving=_LEAST_SAVING, per="for a run like this one"
+        current, options, _with_measured_losses(job, reading), least_saving=_LEAST_SAVING
     )
 
 
@@ -161,12 +189,3 @@ def _with_measured_losses(job: Job, reading: RunReading) -> Job:
 
 def _hours_between(points: Sequence[MetricPoint]) -> float:
     return median(after.t_ns - before.t_ns for before, after in pairwise(points)) / NS_PER_HOUR
-
-
-def _dollars(cost: RunCost) -> float:
-    assert cost.cost is not None
-    return float(cost.cost.amount)
-
-
-def _per_hour(cost: RunCost) -> float:
-    return _dollars(cost) / (cost.wall_ns / NS_PER_HOUR)

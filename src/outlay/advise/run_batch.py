@@ -7,7 +7,7 @@ from statistics import median
 
 from outlay.advise.batch_size import BatchSituation, recommend_batch_size
 from outlay.advise.recommendation import OptimizationRecommendation
-from outlay.cost.reading import RunReading, Told
+from outlay.cost.reading import EPOCHS, RunReading, Told
 from outlay.ledger import AttemptStarted
 from outlay.prices.gpus import resolve
 
@@ -16,7 +16,7 @@ NOISE_SCALE = ("gradient_noise_scale", "noise_scale")
 
 
 def advise_batch_size(
-    reading: RunReading, *, price_per_hour: float, hours: float
+    reading: RunReading, *, price_per_hour: float, hours: float, currency: str
 ) -> OptimizationRecommendation | None:
     """Return a cheaper batch size for a run; None where none is known, or too little was logged.
 
@@ -39,6 +39,7 @@ def advise_batch_size(
             hours=hours,
             throughputs=speeds if len(speeds) > 1 else None,
             critical=None if noise is None else noise / header.world_size,
+            currency=currency,
         )
     )
 
@@ -63,7 +64,7 @@ def unmeasured(reading: RunReading) -> list[str]:
 
 
 def _epochs_known(told: Told) -> bool:
-    return told.steps_per_epoch is not None or any(told.metrics.get(n) for n in ("epochs", "epoch"))
+    return told.steps_per_epoch is not None or any(told.metrics.get(name) for name in EPOCHS)
 
 
 def _header(reading: RunReading) -> AttemptStarted:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outlay.advise.curves import (
     DRAWS,
@@ -14,7 +15,8 @@ from outlay.advise.curves import (
     draw_curves,
     probability_of_beating,
 )
-from outlay.advise.recommendation import OptimizationRecommendation, confidence_of
+from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
+from outlay.advise.thinning import some_between
 from outlay.errors import InvalidValue
 
 STATED_PROBABILITY = 0.05
@@ -25,10 +27,17 @@ _SURE = 0.9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochPrice:
-    """What one epoch (or one evaluation) takes and costs."""
+    """What one epoch takes and costs.
+
+    Attributes:
+        unit: What it is called: an epoch, or an evaluation of a run.
+        currency: Of the price.
+    """
 
     hours: float
     price_per_hour: float
+    unit: str = "epoch"
+    currency: str = "USD"
 
     def __post_init__(self) -> None:
         for name in ("hours", "price_per_hour"):
@@ -82,22 +91,24 @@ def recommend_early_stopping(
         category="early_stopping",
         title="Stop this training now",
         description=(
-            f"The chance that the {left} epochs ahead beat the best so far by {threshold:g} is "
-            f"{chance:.1%}. Not running them saves ${saved:.2f}."
+            f"The chance that the {left} {epoch.unit}s ahead beat the best so far by "
+            f"{threshold:g} is {chance:.1%}. Not running them saves "
+            f"{amount_text(saved, epoch.currency)}."
         ),
         estimated_savings=saved,
         estimated_time_saved=left * epoch.hours,
         confidence=confidence_of(1 - chance, "measured" if stated else "estimated"),
-        action="Stop, and keep the checkpoint of the best epoch",
+        action=f"Stop, and keep the checkpoint of the best {epoch.unit}",
         risks=[
             "a learning rate that is about to fall, or data that is about to change, is not seen"
         ],
         savings_low=saved if stated else epoch.cost,
         savings_high=saved,
         grade="measured" if stated else "estimated",
-        evidence=[f"{len(values)} epochs, {FAMILIES} families of curves, {DRAWS} draws"],
-        assumptions=[] if stated else [f"{patience} more epochs would be run"],
-        needed=[] if stated else ["how many epochs will run in all (total_epochs=)"],
+        evidence=[f"{len(values)} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
+        assumptions=[] if stated else [f"{patience} more {epoch.unit}s would be run"],
+        needed=[] if stated else [f"how many {epoch.unit}s will run in all (total_{epoch.unit}s=)"],
+        currency=epoch.currency,
     )
 
 
@@ -114,14 +125,12 @@ def recommend_epoch_count(
     count = len(values)
     if count < LEAST_POINTS or not _improves(values):
         return None
-    curve = draw_curves(values, list(range(1, count + 1))).curve
+    asked = some_between(1, count)
+    curve = draw_curves(values, asked).curve
     gain = curve[:, -1:] - curve[:, :1]
     if float((gain > 0).mean()) < _SURE:
         return None
-    enough = curve >= curve[:, :1] + keep * gain
-    # The first epoch from which on nothing falls short again, draw by draw.
-    needed = count - np.argmin(np.flip(enough, axis=1), axis=1)
-    needed = np.where(enough.all(axis=1), 1, needed + 1)
+    needed = _settled(curve >= curve[:, :1] + keep * gain, asked)
     low, middle, high = np.quantile(needed, [0.1, 0.5, _SURE])
     epochs = int(np.ceil(high))
     saved = (count - epochs) * epoch.cost
@@ -129,22 +138,35 @@ def recommend_epoch_count(
         return None
     return OptimizationRecommendation(
         category="epochs",
-        title=f"Run {epochs} epochs instead of {count}",
+        title=f"Run {epochs} {epoch.unit}s instead of {count}",
         description=(
-            f"With {_SURE:.0%} probability {keep:.0%} of the gain is reached by epoch {epochs}. "
-            f"The next training saves ${saved:.2f}; what this one cost is spent."
+            f"With {_SURE:.0%} probability {keep:.0%} of the gain is reached by {epoch.unit} "
+            f"{epochs}. The next training saves {amount_text(saved, epoch.currency)}; what this "
+            "one cost is spent."
         ),
         estimated_savings=saved,
         estimated_time_saved=(count - epochs) * epoch.hours,
         confidence=confidence_of(_SURE, "measured"),
-        action=f"Set the number of epochs to {epochs} next time",
+        action=f"End the next training after {epochs} {epoch.unit}s",
         risks=[f"up to {1 - keep:.0%} of the gain is given up"],
         savings_low=saved,
         savings_high=(count - float(low)) * epoch.cost,
         grade="measured",
-        evidence=[f"{count} epochs; the median curve is there by epoch {middle:.0f}"],
+        evidence=[f"{count} {epoch.unit}s; the median curve is there by {middle:.0f}"],
         assumptions=["the next training learns like this one"],
+        currency=epoch.currency,
     )
+
+
+def _settled(enough: NDArray[np.bool_], asked: Sequence[int]) -> NDArray[np.int64]:
+    """Return, draw by draw, the first epoch asked about from which on all are enough.
+
+    Where not even the last one is, it is one beyond it.
+    """
+    short = enough.shape[1] - np.argmin(np.flip(enough, axis=1), axis=1)
+    epochs = np.array([*asked, asked[-1] + 1])
+    found: NDArray[np.int64] = epochs[np.where(enough.all(axis=1), 0, short)]
+    return found
 
 
 def _improves(values: Sequence[float]) -> bool:

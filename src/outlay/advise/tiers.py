@@ -7,16 +7,18 @@ a checkpoint costs (see ``checkpoints``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlay.advise.checkpoints import Reliability, exact, expected_ratio
-from outlay.advise.recommendation import Grade, OptimizationRecommendation, confidence_of
+from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
 from outlay.errors import InvalidValue
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier
 
 _SPEED_DOUBT = 0.1  # How far a speed measured elsewhere may be off, one standard deviation.
+_SHORTEST_HOURS = 1e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,8 @@ class Job:
         memory_gb: What it needs of each GPU; None where it is not known.
         deadline_hours: By when it must be done.
         save_hours: How long a checkpoint takes; ``restart_hours``: how long to go on after a loss.
+        currency: Of every price.
+        per: What its cost is of, such as "a month".
     """
 
     work: float
@@ -59,6 +63,8 @@ class Job:
     deadline_hours: float | None = None
     save_hours: float = 1 / 60
     restart_hours: float = 1 / 12
+    currency: str = "USD"
+    per: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,13 +108,16 @@ def _overhead(option: Option, job: Job) -> float:
     reliability = Reliability(
         save=job.save_hours, mttf=option.mttf_hours, restart=job.restart_hours
     )
-    return expected_ratio(reliability, max(exact(reliability), 1e-9))
+    # Where a save takes no time the best interval is none at all, which has no ratio.
+    return expected_ratio(reliability, max(exact(reliability), _SHORTEST_HOURS))
 
 
 def _refusal(option: Option, job: Job, hours: float) -> str:
     has, needs = option.memory_gb, job.memory_gb
     if has is not None and needs is not None and has < needs:
         return f"{has:g} GB are fewer than the {needs:g} GB it needs"
+    if hours == math.inf:
+        return f"it is taken back every {option.mttf_hours:g} h, too often ever to get done"
     if job.deadline_hours is not None and hours > job.deadline_hours:
         return f"it would take {hours:.1f} h, beyond the deadline of {job.deadline_hours:g} h"
     return ""
@@ -135,8 +144,10 @@ def options_of(
     for offer in offers:
         names = (name for name in speeds if matching_names(name, [offer.gpu]))
         name = next(names, None)
-        # Half a machine cannot be rented, and work split over two is another job.
-        if name is None or offer.gpu_count != gpus or offer.price.currency != currency:
+        # Half a machine cannot be rented, and work split over two is another job. What is reserved
+        # is paid for a whole term, however soon the job is done.
+        unfit = offer.gpu_count != gpus or offer.tier is Tier.RESERVED
+        if name is None or unfit or offer.price.currency != currency:
             continue
         found.append(
             Option(
@@ -156,9 +167,6 @@ def recommend_compute_tier(
     job: Job,
     *,
     least_saving: float,
-    per: str = "",
-    grade: Grade = "estimated",
-    measured_speeds: bool = False,
 ) -> OptimizationRecommendation | None:
     """Return the option on which the same work costs least; None where that saves too little.
 
@@ -167,9 +175,6 @@ def recommend_compute_tier(
         alternatives: What could be.
         job: The work.
         least_saving: Below this nothing is said.
-        per: The period that the job stands for, such as "a month".
-        grade: Of the weakest figure.
-        measured_speeds: The speeds were measured on these very machines.
     """
     now = finish_on(current, job)
     usable = [finish for finish in ranked(alternatives, job) if not finish.refused]
@@ -179,31 +184,33 @@ def recommend_compute_tier(
     saved = now.cost - best.cost
     if saved < least_saving or saved <= 0:
         return None
-    doubt = 0.0 if measured_speeds else 1.28 * _SPEED_DOUBT * best.cost
+    doubt = 1.28 * _SPEED_DOUBT * best.cost
     low, high = saved - doubt, saved + doubt
     faster = now.hours - best.hours
     return OptimizationRecommendation(
         category="compute",
         title=f"Move from {current.name} to {best.option.name}",
         description=(
-            f"The same work takes {best.hours:.1f} h and ${best.cost:.2f} there instead of "
-            f"{now.hours:.1f} h and ${now.cost:.2f}: ${saved:.2f} less{per and ' ' + per}."
+            f"The same work takes {_takes(best, job)} there instead of {_takes(now, job)}: "
+            f"{amount_text(saved, job.currency)} less{job.per and ' ' + job.per}."
         ),
         estimated_savings=saved,
         estimated_time_saved=faster,
-        confidence=confidence_of(0.9 if low > 0 else 0.6, grade),
+        confidence=confidence_of(0.9 if low > 0 else 0.6, "estimated"),
         action=f"Rent {best.option.name}",
         risks=_risks(best, faster),
         savings_low=low,
         savings_high=high,
-        grade=grade,
-        evidence=[
-            f"{finish.option.name}: {finish.hours:.1f} h, ${finish.cost:.2f}"
-            for finish in [now, *usable[:3]]
-        ],
-        assumptions=_assumptions(best, measured_speeds=measured_speeds),
-        needed=[] if measured_speeds else ["throughput of this training on that GPU"],
+        grade="estimated",
+        evidence=[f"{finish.option.name}: {_takes(finish, job)}" for finish in [now, *usable[:3]]],
+        assumptions=_assumptions(best),
+        needed=["throughput of this training on that GPU"],
+        currency=job.currency,
     )
+
+
+def _takes(finish: Finish, job: Job) -> str:
+    return f"{finish.hours:.1f} h and {amount_text(finish.cost, job.currency)}"
 
 
 def _risks(best: Finish, faster: float) -> list[str]:
@@ -213,8 +220,8 @@ def _risks(best: Finish, faster: float) -> list[str]:
     return risks
 
 
-def _assumptions(best: Finish, *, measured_speeds: bool) -> list[str]:
-    found = [] if measured_speeds else ["the throughputs are right within 10 %"]
+def _assumptions(best: Finish) -> list[str]:
+    found = [f"the throughputs are right within {_SPEED_DOUBT:.0%}"]
     if best.option.mttf_hours is not None:
         found.append(f"it is taken back every {best.option.mttf_hours:g} h on average")
     return found

@@ -76,7 +76,8 @@ def summary(png: Png = None, as_json: AsJson = False) -> None:
     """
     books = open_books()
     models = {name: compare(rows) for name, rows in by_model(books.book.reports()).items()}
-    if png is not None and models:
+    if png is not None:
+        _must_be_drawable(png, models, "a cost")
         save_bars(
             {name: figures.total_cost for name, figures in models.items()},
             png,
@@ -138,7 +139,8 @@ def compare_models(
     candidates = candidates_of(rows)
     front = pareto_front(candidates)
     models = {name: compare(found) for name, found in by_model(rows).items()}
-    if png is not None and candidates:
+    if png is not None:
+        _must_be_drawable(png, candidates, "a run with an accuracy")
         save_front(candidates, front, png, title=model or "All runs")
     if as_json:
         print_json({"models": models, "front": front, "findings": books.findings})
@@ -151,7 +153,8 @@ def compare_models(
         for each in front:
             energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
             hours = f"{each.hours:,.2f}"
-            table.add_row(escape(each.name), score(each.metric), amount(each.cost), hours, energy)
+            cost = amount(each.cost, each.currency)
+            table.add_row(escape(each.name), score(each.metric), cost, hours, energy)
         console.print(table)
     else:
         console.print("No run with an accuracy is known: run.metric('accuracy', ...) records one.")
@@ -180,10 +183,12 @@ def forecast(
         raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
     findings = open_books().findings
     found = CostAnalyzer().forecast_cost(model, runs)
-    if png is not None and found["estimated_total"] is not None:
+    if png is not None:
+        _must_be_drawable(png, found["history"], f"a cost of {model}")
         ends = (found["low"], found["high"])
+        spent = {} if found["spent"] is None else {"spent": found["spent"]}
         save_bars(
-            {"spent": found["spent"] or 0.0, f"{runs} more runs": found["estimated_total"]},
+            spent | {f"{runs} more runs": found["estimated_total"]},
             png,
             title=f"{model}: forecast",
             unit=found["currency"],
@@ -316,6 +321,13 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
         for line in _rest_lines(rest, reading):
             console.print(line, markup=False)
     print_findings(findings)
+
+
+def _must_be_drawable(png: Path, found: object, wanted: str) -> None:
+    """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
+    if not found:
+        expected = f"{wanted} to draw, and none is known: outlay collect DIR adds runs"
+        raise InvalidValue("--png", str(png), expected)
 
 
 def _save_rest(rest: Rest | None, reading: RunReading, png: Path) -> None:

@@ -63,8 +63,7 @@ class AllocationRow:
     Attributes:
         direct: What it used itself.
         shared: Its part of shared owners' direct cost.
-        idle: Its part of the pools, those of shared owners included.
-        pools: The same by pool.
+        pools: Its part of each pool, that of shared owners included.
     """
 
     owner: str
@@ -72,8 +71,12 @@ class AllocationRow:
     gpu_us: int
     direct: int
     shared: int = 0
-    idle: int = 0
     pools: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> int:
+        """Its part of all pools together."""
+        return sum(self.pools.values())
 
     @property
     def total(self) -> int:
@@ -123,8 +126,9 @@ def allocate(
     for pool in pools:
         _check(pool)
         rows = _add_pool(rows, pool, spread)
-    for owner in shared:
-        rows = _share_owner(rows, owner, set(shared), spread)
+    owners = tuple(shared)
+    for owner in owners:
+        rows = _share_owner(rows, owner, owners, spread)
     ordered = sorted(rows.values(), key=lambda row: (-row.total, row.owner))
     return Allocation(rows=tuple(ordered), currency=currency)
 
@@ -134,9 +138,7 @@ def _direct(charges: Iterable[Charge]) -> dict[str, AllocationRow]:
     for charge in charges:
         if charge.micros < 0:
             raise InvalidValue("cost", charge.micros, "an amount, zero or more")
-        row = rows.get(charge.owner)
-        if row is None:
-            row = AllocationRow(owner=charge.owner, runs=0, gpu_us=0, direct=0)
+        row = rows.get(charge.owner) or _empty(charge.owner)
         rows[charge.owner] = replace(
             row,
             runs=row.runs + charge.runs,
@@ -144,6 +146,10 @@ def _direct(charges: Iterable[Charge]) -> dict[str, AllocationRow]:
             direct=row.direct + charge.micros,
         )
     return rows
+
+
+def _empty(owner: str) -> AllocationRow:
+    return AllocationRow(owner=owner, runs=0, gpu_us=0, direct=0)
 
 
 def _check(pool: Pool) -> None:
@@ -161,10 +167,13 @@ def _add_pool(
     parts = _parts(pool.micros, weights, spread)
     grown = dict(rows)
     for owner, micros in parts.items():
-        row = grown.get(owner) or AllocationRow(owner=owner, runs=0, gpu_us=0, direct=0)
-        by_pool = {**row.pools, pool.name: row.pools.get(pool.name, 0) + micros}
-        grown[owner] = replace(row, idle=row.idle + micros, pools=by_pool)
+        row = grown.get(owner) or _empty(owner)
+        grown[owner] = replace(row, pools=_added(row.pools, pool.name, micros))
     return grown
+
+
+def _added(pools: Mapping[str, int], name: str, micros: int) -> dict[str, int]:
+    return {**pools, name: pools.get(name, 0) + micros}
 
 
 def _parts(micros: int, weights: Mapping[str, int], spread: Spread) -> dict[str, int]:
@@ -179,7 +188,7 @@ def _weights(rows: Iterable[AllocationRow], spread: Spread) -> dict[str, int]:
 
 
 def _share_owner(
-    rows: Mapping[str, AllocationRow], owner: str, shared: set[str], spread: Spread
+    rows: Mapping[str, AllocationRow], owner: str, shared: Sequence[str], spread: Spread
 ) -> dict[str, AllocationRow]:
     """Return the rows after an owner's cost was spread over those that are not shared."""
     if owner not in rows:
@@ -190,8 +199,9 @@ def _share_owner(
         return dict(rows)  # Nobody to pay for it: it stays its own row.
     given = rows[owner]
     grown = {name: row for name, row in rows.items() if name != owner}
-    costs, idles = share_out(given.direct, weights), share_out(given.idle, weights)
-    for name in weights:
-        row = grown[name]
-        grown[name] = replace(row, shared=row.shared + costs[name], idle=row.idle + idles[name])
+    for name, micros in share_out(given.direct, weights).items():
+        grown[name] = replace(grown[name], shared=grown[name].shared + micros)
+    for pool, idle in given.pools.items():
+        for name, micros in share_out(idle, weights).items():
+            grown[name] = replace(grown[name], pools=_added(grown[name].pools, pool, micros))
     return grown

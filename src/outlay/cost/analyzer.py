@@ -20,12 +20,13 @@ from outlay.cost.compare import (
     return_on_investment,
 )
 from outlay.cost.forecast import Estimate, forecast_runs
-from outlay.cost.thresholds import PERCENTS, percent_used, reached
-from outlay.cost.training import BudgetAlert, TrainingCostReport, TrainingMetrics
+from outlay.cost.thresholds import PERCENTS, BudgetAlert, percent_used, reached
+from outlay.cost.training import TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue
 from outlay.prices.gpu_price import as_utc
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.units.quantity import MILLIJOULES_PER_WH
 
 _WARN_PERCENT = 90
 
@@ -90,6 +91,7 @@ class CostAnalyzer:
             budget_limit=float(budget.limit.amount),
             percent_used=percent_used(spent, budget.limit),
             timestamp=utc_datetime(now_ns),
+            currency=spent.currency,
         )
 
     def _spent(self, budget: ModelBudget, stated: float | None = None) -> Money:
@@ -110,15 +112,17 @@ class CostAnalyzer:
         """Return what planned runs will cost, with an interval, and how the budget then stands.
 
         ``budget_status`` is OVER where what was spent and the estimate together pass the budget,
-        WARNING beyond 90 % of it, OK below or without one, and UNKNOWN without any history.
+        WARNING beyond 90 % of it, OK below or without one, and UNKNOWN without any history or with
+        a budget in another currency than the runs'.
 
         Args:
             model_name: The model.
             planned_runs: How many more runs.
             avg_cost_per_run: What one costs, where that is known better than from history.
         """
-        rows = self._book.reports(model_name)
-        currency = rows[-1].currency if rows else "USD"
+        rows, budget = self._book.reports(model_name), self._book.budget(model_name)
+        unspent_in = "USD" if budget is None else budget.limit.currency
+        currency = rows[-1].currency if rows else unspent_in
         history = [float(row.cost.amount) for row in rows if row.currency == currency]
         if avg_cost_per_run is not None:
             stated = Money.parse(avg_cost_per_run, name="avg_cost_per_run", currency=currency)
@@ -128,30 +132,19 @@ class CostAnalyzer:
             estimate = Estimate(
                 point=estimate.point, low=None, high=None, samples=0, note="a stated cost per run"
             )
-        return {
+        figures = {
             "model_name": model_name,
             "planned_runs": planned_runs,
             "avg_cost_per_run": sum(history) / len(history) if history else None,
             "currency": currency,
             **_estimate_figures(estimate),
-            **self._budget_figures(model_name, estimate),
         }
-
-    def _budget_figures(self, model: str, estimate: Estimate | None) -> dict[str, Any]:
-        budget = self._book.budget(model)
-        spent = None if budget is None else float(self._spent(budget).amount)
-        limit = None if budget is None else float(budget.limit.amount)
-        status, overage = "UNKNOWN", 0.0
-        if estimate is not None:
-            status = "OK"
-            if limit is not None and spent is not None:
-                projected = spent + estimate.point
-                overage = max(0.0, projected - limit)
-                if overage:
-                    status = "OVER"
-                elif projected > limit * _WARN_PERCENT / 100:
-                    status = "WARNING"
-        return {"budget": limit, "spent": spent, "budget_status": status, "overage": overage}
+        if budget is not None and budget.limit.currency != currency:
+            other = f"the budget is in {budget.limit.currency}, the runs are in {currency}"
+            note = "; ".join(filter(None, [figures["note"], other]))
+            return figures | {"note": note} | _budget_figures(None, None, None)
+        spent = None if budget is None else self._spent(budget)
+        return figures | _budget_figures(budget, spent, estimate)
 
     def get_roi_analysis(self, model_name: str) -> dict[str, Any]:
         """Return what a model's runs cost and what accuracy that bought, first, last and best."""
@@ -175,7 +168,12 @@ class CostAnalyzer:
     @property
     def budgets(self) -> dict[str, float]:
         """Every model's budget, in currency units."""
-        return {m: float(b.limit.amount) for m, b in self._book.budgets().items()}
+        return {model: float(limit.amount) for model, limit in self.limits.items()}
+
+    @property
+    def limits(self) -> dict[str, Money]:
+        """Every model's budget, exactly and with its currency."""
+        return {model: budget.limit for model, budget in self._book.budgets().items()}
 
     @property
     def cost_history(self) -> dict[str, TrainingCostReport]:
@@ -198,7 +196,7 @@ def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
         currency=cost.currency,
         gpu_us=duration_ns * metrics.gpu_count // 1000,
         wall_us=duration_ns // 1000,
-        energy_mj=None if energy_wh is None else round(energy_wh * 3_600_000),
+        energy_mj=None if energy_wh is None else round(energy_wh * MILLIJOULES_PER_WH),
         samples=metrics.num_samples,
         epochs=metrics.num_epochs,
         tokens=metrics.tokens_processed,
@@ -210,10 +208,31 @@ def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
     )
 
 
+def _budget_figures(
+    budget: ModelBudget | None, spent: Money | None, estimate: Estimate | None
+) -> dict[str, Any]:
+    """Return how a budget will stand after what is estimated; without one it is never passed."""
+    status, overage = "UNKNOWN" if estimate is None else "OK", 0.0
+    if budget is not None and spent is not None and estimate is not None:
+        limit = budget.limit
+        projected = spent + Money.parse(estimate.point, currency=limit.currency)
+        if projected > limit:
+            status, overage = "OVER", float((projected - limit).amount)
+        elif projected * 100 > limit * _WARN_PERCENT:
+            status = "WARNING"
+    return {
+        "budget": None if budget is None else float(budget.limit.amount),
+        "spent": None if spent is None else float(spent.amount),
+        "budget_status": status,
+        "overage": overage,
+    }
+
+
 def _estimate_figures(estimate: Estimate | None) -> dict[str, Any]:
     if estimate is None:
         note = "no run of this model is known; pass avg_cost_per_run"
-        return {"estimated_total": None, "low": None, "high": None, "history": 0, "note": note}
+        unknown = dict.fromkeys(("estimated_total", "low", "high", "confidence"))
+        return unknown | {"history": 0, "note": note}
     return {
         "estimated_total": estimate.point,
         "low": estimate.low,

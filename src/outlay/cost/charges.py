@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
 
 from outlay.clock import wall_ns_of
@@ -48,9 +48,9 @@ def month_window(text: str) -> Window:
         InvalidValue: It is no month.
     """
     match = _MONTH.fullmatch(text)
-    if match is None or not 1 <= int(match[2]) <= 12 or int(match[1]) < 1970:
+    year, month = (int(match[1]), int(match[2])) if match else (0, 0)
+    if not 1970 <= year < MAXYEAR or not 1 <= month <= 12:
         raise InvalidValue("month", text, "a month such as 2026-10")
-    year, month = int(match[1]), int(match[2])
     following = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
     return Window(wall_ns_of(datetime(year, month, 1, tzinfo=UTC)), wall_ns_of(following))
 
@@ -119,10 +119,19 @@ def _part(
     if cost is not None and cost.cost is not None:
         gpu_us = cost.gpu_ns // 1000
         return RunCharge(run=run, window=window, cost=cost.cost, gpu_us=gpu_us), []
-    length_ns = run.last_seen_ns - run.started_ns
-    micros = report.cost_micros * window.length_ns // length_ns
-    gpu_us = report.gpu_us * window.length_ns // length_ns
+    micros = _by_time(report.cost_micros, run, window)
+    gpu_us = _by_time(report.gpu_us, run, window)
     message = f"{run.name} reaches beyond the period and its log cannot be read: split by time"
     doubt = Finding(source=run.dir, message=message, severity="warning")
     part = RunCharge(run=run, window=window, cost=Money(micros, report.currency), gpu_us=gpu_us)
     return part, [doubt]
+
+
+def _by_time(amount: int, run: RunRow, window: Window) -> int:
+    """Return the window's part of an amount; the parts of adjacent windows sum to the whole."""
+    length_ns = run.last_seen_ns - run.started_ns
+
+    def until(wall_ns: int) -> int:
+        return amount * (wall_ns - run.started_ns) // length_ns
+
+    return until(window.end_ns) - until(window.start_ns)

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from outlay.cost.compare import Candidate
-from outlay.errors import MissingExtra
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from outlay.prices.chart import new_figure
 
 
 def save_bars(
@@ -26,7 +23,7 @@ def save_bars(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    figure = _figure()
+    figure = new_figure("drawing costs")
     axes: Any = figure.subplots()
     names = list(values)
     axes.barh(names, [values[name] for name in names], color="#0072b2")
@@ -45,7 +42,7 @@ def save_front(
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    figure = _figure()
+    figure = new_figure("drawing costs")
     axes: Any = figure.subplots()
     for points, colour, label in ((candidates, "#999999", "runs"), (front, "#d55e00", "unbeaten")):
         costs, metrics = [c.cost for c in points], [c.metric for c in points]
@@ -53,11 +50,3 @@ def save_front(
     axes.set(title=title, xlabel="cost", ylabel="accuracy")
     axes.legend()
     figure.savefig(path, format="png")
-
-
-def _figure() -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("drawing costs", "report") from None
-    return Figure(figsize=(9, 4.5), layout="constrained")

@@ -9,7 +9,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from outlay.cost.book import CostBook, CostRow
-from outlay.cost.reading import LOSS, read_whole_run
+from outlay.cost.reading import read_whole_run
 from outlay.cost.run_cost import cost_of
 from outlay.errors import Finding, OutlayError
 from outlay.store.runs import RunRow, list_runs
@@ -28,16 +28,16 @@ def refresh_reports(store: Engine, now_ns: int) -> Refreshed:
     book = CostBook(store)
     known = book.updated()
     stale = [row for row in list_runs(store) if known.get(row.run_id, -1) < row.updated_ns]
-    return derive_reports(book, stale, now_ns)
+    return _derive(book, stale, now_ns)
 
 
-def derive_reports(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refreshed:
+def _derive(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refreshed:
     """Derive the reports of some runs; one that cannot be read does not stop the others."""
     rows: list[CostRow] = []
     findings: list[Finding] = []
     for run in runs:
         try:
-            row = report_row(Path(run.dir), now_ns)
+            row = _report_row(Path(run.dir), now_ns)
         except (OutlayError, OSError) as error:
             findings.append(Finding(source=run.dir, message=str(error)))
             continue
@@ -50,13 +50,12 @@ def derive_reports(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refre
     return Refreshed(len(rows), findings)
 
 
-def report_row(run_dir: Path, now_ns: int) -> CostRow | None:
+def _report_row(run_dir: Path, now_ns: int) -> CostRow | None:
     """Return what the store keeps of a run's cost; None for a run without a price."""
     reading = read_whole_run(run_dir, now_ns)
     cost = cost_of(reading)
     if cost.cost is None:
         return None
-    losses = reading.told.series(LOSS)
     return CostRow(
         run_id=cost.run_id,
         model=cost.model,
@@ -70,7 +69,7 @@ def report_row(run_dir: Path, now_ns: int) -> CostRow | None:
         epochs=cost.epochs or 0.0,
         tokens=cost.tokens or None,
         accuracy=cost.accuracy,
-        loss=min((point.value for point in losses), default=None),
+        loss=reading.told.best_loss(),
         at_ns=cost.window.end_ns,
         updated_ns=now_ns,
     )

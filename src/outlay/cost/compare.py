@@ -7,14 +7,14 @@ accuracy is not a run with accuracy 0. Money of two currencies is never added.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, field
 from statistics import fmean
 
 from outlay.cost.book import CostRow
 from outlay.cost.run_cost import per
 from outlay.cost.training import efficiency
 from outlay.units import Money
+from outlay.units.quantity import MILLIJOULES_PER_WH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,6 +177,7 @@ class Candidate:
     cost: float
     hours: float
     energy_wh: float | None = None
+    currency: str = "USD"
 
 
 def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
@@ -187,7 +188,8 @@ def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
             metric=row.accuracy,
             cost=float(row.cost.amount),
             hours=row.wall_us / 3.6e9,
-            energy_wh=None if row.energy_mj is None else row.energy_mj / 3_600_000,
+            energy_wh=None if row.energy_mj is None else row.energy_mj / MILLIJOULES_PER_WH,
+            currency=row.currency,
         )
         for row in rows
         if row.accuracy is not None
@@ -198,24 +200,36 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
     """Return what nothing else beats, cheapest first.
 
     One beats another where it is at least as good in everything and better in something. Energy
-    counts only where every candidate measured it: what is unknown cannot be compared.
+    counts only where every candidate measured it: what is unknown cannot be compared. Nor can what
+    was paid in two currencies.
     """
     with_energy = all(candidate.energy_wh is not None for candidate in candidates)
-    points = {id(c): _losses(c, with_energy=with_energy) for c in candidates}
-    ordered = sorted(candidates, key=lambda c: (points[id(c)], c.name))
-    front: list[Candidate] = []
+    front: list[_Scored] = []
     # In this order nothing that comes later can beat what came before.
-    for _, same in groupby(ordered, key=lambda c: points[id(c)]):
-        equals = list(same)
-        if not any(_beats(points[id(kept)], points[id(equals[0])]) for kept in front):
-            front += equals
-    return front
+    for scored in sorted(_Scored.of(each, with_energy=with_energy) for each in candidates):
+        if not any(kept.beats(scored) for kept in front):
+            front.append(scored)
+    return [scored.candidate for scored in front]
 
 
-def _losses(candidate: Candidate, *, with_energy: bool) -> tuple[float, ...]:
-    losses = (candidate.cost, candidate.hours, -candidate.metric)
-    return (*losses, candidate.energy_wh or 0.0) if with_energy else losses
+@dataclass(frozen=True, slots=True, order=True)
+class _Scored:
+    """A candidate by its losses, of each of which less is better."""
 
+    losses: tuple[float, ...]
+    name: str
+    currency: str
+    candidate: Candidate = field(compare=False)
 
-def _beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
-    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+    @classmethod
+    def of(cls, candidate: Candidate, *, with_energy: bool) -> _Scored:
+        """Return a candidate with its losses."""
+        losses: tuple[float, ...] = (candidate.cost, candidate.hours, -candidate.metric)
+        if with_energy:
+            losses = (*losses, candidate.energy_wh or 0.0)
+        return cls(losses, candidate.name, candidate.currency, candidate)
+
+    def beats(self, other: _Scored) -> bool:
+        """Whether it is at least as good in everything, and better in something."""
+        as_good = all(a <= b for a, b in zip(self.losses, other.losses, strict=True))
+        return as_good and self.losses != other.losses and self.currency == other.currency

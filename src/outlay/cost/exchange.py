@@ -1,7 +1,8 @@
 """The files of the cost module that CostAnalyzer comes from, read and written.
 
 ``cost_history.json`` holds ``{run id: report with its metrics}``, ``budgets.json`` holds
-``{model: limit}``, in dollars. A file that cannot be read is neither imported nor written over.
+``{model: limit}``, in dollars: budgets in other currencies are not in it. A file that cannot be
+read is neither imported nor written over.
 """
 
 from __future__ import annotations
@@ -62,10 +63,16 @@ def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
     """
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
     history |= {run_id: report.to_dict() for run_id, report in analyzer.cost_history.items()}
-    budgets |= analyzer.budgets
+    limits = analyzer.limits
+    budgets |= {model: float(m.amount) for model, m in limits.items() if m.currency == "USD"}
     write_json(directory / HISTORY, history)
     write_json(directory / BUDGETS, budgets)
-    return Exchanged(reports=len(history), budgets=len(budgets))
+    left_out = [
+        Finding(source=model, message=f"its budget of {limit} is not in dollars, so not written")
+        for model, limit in limits.items()
+        if limit.currency != "USD"
+    ]
+    return Exchanged(reports=len(history), budgets=len(budgets), findings=tuple(left_out))
 
 
 def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: list[Finding]) -> int:
@@ -74,16 +81,17 @@ def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: li
     for name, value in values.items():
         try:
             take(name, value)
-        except (OutlayError, KeyError, TypeError, ValueError) as error:
+        except (OutlayError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
             findings.append(Finding(source=name, message=f"{type(error).__name__}: {error}"))
         else:
             taken += 1
     return taken
 
 
-def _import_report(analyzer: CostAnalyzer, run_id: str, report: dict[str, Any]) -> None:
-    values = report.get("metrics") or _metrics_behind(report, run_id)
-    analyzer.analyze_training_run(TrainingMetrics.from_dict(values))
+def _import_report(analyzer: CostAnalyzer, run_id: str, report: object) -> None:
+    values = msgspec.convert(report, dict[str, Any])
+    metrics = values.get("metrics") or _metrics_behind(values, run_id)
+    analyzer.analyze_training_run(TrainingMetrics.from_dict(metrics))
 
 
 def _metrics_behind(report: dict[str, Any], run_id: str) -> dict[str, Any]:

@@ -67,8 +67,9 @@ def focus_rows(
     """
     same = _same(period, account, provider)
     rows = [same | _run_columns(charge, owners.get(charge.run.run_id, "")) for charge in charges]
-    if idle is not None and idle:
-        rows.append(same | _cost_columns(idle) | _period_columns(period) | _idle_columns())
+    if idle:
+        described = {"ChargeDescription": "idle: billed, and used by no recorded run"}
+        rows.append(same | described | _cost_columns(idle) | _period_columns(period))
     return rows
 
 
@@ -111,10 +112,6 @@ def _run_columns(charge: RunCharge, owner: str) -> dict[str, str]:
         "Tags": json.dumps(dict(run.tags), sort_keys=True),
     }
     return columns | _cost_columns(charge.cost) | _period_columns(charge.window)
-
-
-def _idle_columns() -> dict[str, str]:
-    return {"ChargeDescription": "idle: billed, and used by no recorded run"}
 
 
 def _cost_columns(cost: Money) -> dict[str, str]:

@@ -29,6 +29,8 @@ LEAST = 4
 """With fewer runs than this there is no interval: often all are of one kind among several."""
 _DRAWS = 1000
 _SEED = 20261115
+_LARGEST_LOG = 600.0  # So that a sum of exponentials stays a number.
+_MOST_DRAWN = 200  # Beyond this the doubt about the mean is all that is left of the spread.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +101,6 @@ def _totals(costs: Floats, planned: int) -> Floats:
         each = centre + np.sqrt(spread) * _smooth(residuals, generator)
         drawn += np.exp(np.minimum(each, _LARGEST_LOG)) if logarithmic else each
     return drawn * (planned / min(planned, _MOST_DRAWN))
-
-
-_LARGEST_LOG = 600.0  # So that a sum of exponentials stays a number.
-_MOST_DRAWN = 200  # Beyond this the doubt about the mean is all that is left of the spread.
 
 
 def _means(residuals: Floats, count: int, generator: np.random.Generator) -> Floats:

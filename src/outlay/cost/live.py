@@ -22,14 +22,17 @@ def run_paces(view: RunView, stretches: int = _STRETCHES) -> list[Pace]:
 
 
 def steps_reached(view: RunView, instants_ns: Sequence[int]) -> list[float]:
-    """Return how far the run had come at each instant: its last step plus one then."""
+    """Return how far the run had come at each instant: its last step then, plus one."""
     folds = [view.fold.segments[attempt.segment] for attempt in view.timeline.attempts]
     ends = np.concatenate([fold.end.values for fold in folds])
-    reached = np.concatenate([fold.number.values + fold.count.values for fold in folds])
+    numbers = np.concatenate([fold.number.values for fold in folds])
+    counts = np.concatenate([fold.count.values for fold in folds])
     order = np.argsort(ends, kind="stable")
-    upto = np.searchsorted(ends[order], np.array(instants_ns), side="right")
-    first = int(reached[order][0] - 1) if len(order) else 0
-    return [float(reached[order][i - 1]) if i else float(first) for i in upto]
+    ended = np.searchsorted(ends[order], np.array(instants_ns), side="right")
+    # Before its first record the run stood where that record begins.
+    begun = numbers[order][:1] if len(order) else np.zeros(1)
+    reached = np.concatenate([begun, (numbers + counts)[order]])
+    return [float(reached[records]) for records in ended]
 
 
 def rest_of(view: RunView, target_steps: int) -> Rest | None:

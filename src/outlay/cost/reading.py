@@ -35,10 +35,10 @@ _STEPS_OF_A_SIZE = 1000  # Enough for a median, and bounded however long the run
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One reported number, when it was reported and at which step, where that was said."""
+    """One reported number, when it was reported, and by which rank."""
 
     t_ns: int
-    step: int | None
+    rank: int
     value: float
 
 
@@ -69,7 +69,7 @@ class Told:
                 case Heartbeat():
                     self._note_energy(segment, record.energy_mj)
                 case Metric():
-                    point = MetricPoint(record.t_ns, record.step, record.number)
+                    point = MetricPoint(record.t_ns, segment.rank, record.number)
                     self.metrics.setdefault(record.name, []).append(point)
                 case BudgetEvent(data={"steps_per_epoch": int(steps)}):
                     self.steps_per_epoch = steps
@@ -85,10 +85,22 @@ class Told:
             each.append(step.dur_ns // step.count)
 
     def series(self, names: Sequence[str]) -> list[MetricPoint]:
-        """Return the finite points of the first name that was reported, in order of time."""
+        """Return the finite points of the first name that was reported, in order of time.
+
+        Ranks that train together report the same curve: of several, the lowest speaks for all.
+        """
         found = next((self.metrics[name] for name in names if name in self.metrics), [])
-        finite = (point for point in found if math.isfinite(point.value))
-        return sorted(finite, key=lambda point: point.t_ns)
+        finite = [point for point in found if math.isfinite(point.value)]
+        speaker = min((point.rank for point in finite), default=0)
+        return sorted((p for p in finite if p.rank == speaker), key=lambda point: point.t_ns)
+
+    def best_accuracy(self) -> float | None:
+        """Return the highest accuracy that was reported; None when none was."""
+        return max((point.value for point in self.series(ACCURACY)), default=None)
+
+    def best_loss(self) -> float | None:
+        """Return the lowest loss that was reported; None when none was."""
+        return min((point.value for point in self.series(LOSS)), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,11 @@ to the micro-unit. A run without a price has no cost, which is not zero.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from outlay.cost.reading import ACCURACY, EPOCHS, RunReading, Told
+from outlay.cost.reading import EPOCHS, RunReading, Told
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
@@ -105,29 +104,20 @@ def cost_of(reading: RunReading, window: Window | None = None) -> RunCost:
         cost=breakdown.cost,
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
         wall_ns=breakdown.wall_ns,
-        gpu_ns=gpu_time(attempts, chosen),
+        gpu_ns=sum(_gpu_ns(attempt, chosen) for attempt in attempts),
         steps=steps,
         committed_steps=0 if committed is None else committed + 1,
         samples=usage.samples,
         tokens=usage.tokens,
         epochs=_epochs(reading.told, steps),
-        accuracy=best_accuracy(reading.told),
+        accuracy=reading.told.best_accuracy(),
         assumptions=breakdown.assumptions,
         findings=view.findings,
     )
 
 
-def gpu_time(attempts: Sequence[Attempt], window: Window) -> int:
-    """Return GPUs times nanoseconds of the attempts within a window."""
-    return sum(_gpu_ns(attempt, window) for attempt in attempts)
-
-
-def best_accuracy(told: Told) -> float | None:
-    """Return the highest accuracy that was reported; None when none was."""
-    return max((point.value for point in told.series(ACCURACY)), default=None)
-
-
 def _gpu_ns(attempt: Attempt, window: Window) -> int:
+    """Return GPUs times nanoseconds of an attempt within a window."""
     changes = [(attempt.start_ns, attempt.header.gpus)]
     changes += [(change.t_ns, change.gpus) for change in attempt.prices]
     total = 0

@@ -1,4 +1,4 @@
-"""The documented values of cost analysis: TrainingMetrics, TrainingCostReport, BudgetAlert.
+"""The documented values of cost analysis: TrainingMetrics and TrainingCostReport.
 
 Their amounts are floats in currency units, as documented; inside, money is exact and each float is
 rounded from it once.
@@ -10,18 +10,17 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
-from outlay.cost.reading import LEARNING_RATE, LOSS, RunReading, read_whole_run
+from outlay.cost.reading import LEARNING_RATE, RunReading, read_whole_run
 from outlay.cost.run_cost import RunCost, cost_of, per
-from outlay.errors import InvalidValue, choices
+from outlay.errors import InvalidValue
 from outlay.prices.gpu_price import as_utc, utc_now
 from outlay.rates import NS_PER_HOUR, round_units
 from outlay.units import Money, Rate
 from outlay.units.numbers import exact_decimal
-
-AlertType = Literal["warning_50", "warning_75", "warning_90", "exceeded"]
+from outlay.units.quantity import MILLIJOULES_PER_WH
 
 
 @dataclass
@@ -127,7 +126,12 @@ class TrainingMetrics:
         return value
 
     def check(self) -> None:
-        """Raise InvalidValue where a figure cannot be counted with."""
+        """Raise InvalidValue where a figure cannot be counted with, or a name is none."""
+        for name in ("run_id", "model_name", "currency"):
+            if not isinstance(getattr(self, name), str):
+                raise InvalidValue(name, getattr(self, name), "a text")
+        if not self.run_id:
+            raise InvalidValue("run_id", self.run_id, "a name that no other run has")
         for name in ("num_samples", "batch_size"):
             self._whole(name, 0)
         if self.tokens_processed is not None:
@@ -205,28 +209,6 @@ def efficiency(total: Money, accuracy: float | None) -> float:
     return min(1.0, accuracy / float(total.amount) / 10)
 
 
-@dataclass
-class BudgetAlert:
-    """A model's budget of which a threshold was reached."""
-
-    model_name: str
-    alert_type: AlertType
-    current_cost: float
-    budget_limit: float
-    percent_used: float
-    timestamp: datetime = field(default_factory=utc_now)
-    message: str = ""
-
-    def __post_init__(self) -> None:
-        if self.alert_type not in get_args(AlertType):
-            raise InvalidValue("alert_type", self.alert_type, choices(get_args(AlertType)))
-        if not self.message:
-            used = f"${self.current_cost:.2f} of ${self.budget_limit:.2f}"
-            reached = "exceeded" if self.alert_type == "exceeded" else "is being used up"
-            percent = "" if self.budget_limit == 0 else f" ({self.percent_used:.1f} %)"
-            self.message = f"The budget of {self.model_name} {reached}: {used}{percent}"
-
-
 def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMetrics:
     last = reading.view.timeline.attempts[-1]
     header = last.header
@@ -234,10 +216,10 @@ def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMe
     if recorded is not None:
         rate = Rate(recorded.micros_per_hour, recorded.currency)
     elif price is not None:
-        rate = Rate.parse(price)
+        rate = Rate.parse(price, name="price")
     else:
         raise InvalidValue("price", None, f"a price: {reading.dir} recorded none; pass price=")
-    losses, rates = reading.told.series(LOSS), reading.told.series(LEARNING_RATE)
+    rates = reading.told.series(LEARNING_RATE)
     energy_mj = reading.told.energy_mj
     return TrainingMetrics(
         run_id=cost.run_id,
@@ -249,13 +231,14 @@ def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMe
         total_duration_hours=cost.wall_ns / NS_PER_HOUR,
         gpu_name=header.gpu,
         gpu_price_per_hour=float(rate.per_hour.amount),
-        validation_loss=min((point.value for point in losses), default=None),
+        validation_loss=reading.told.best_loss(),
         test_accuracy=cost.accuracy,
         tokens_processed=cost.tokens or None,
         timestamp=utc_datetime(cost.window.end_ns),
         gpu_count=header.gpus,
         total_cost=None if cost.cost is None else float(cost.cost.amount),
         throughput=cost.samples / (cost.wall_ns / 1e9) if cost.wall_ns else None,
-        energy_wh=energy_mj / 3_600_000 if energy_mj else None,
-        currency=rate.currency,
+        energy_wh=energy_mj / MILLIJOULES_PER_WH if energy_mj else None,
+        # A run pays in its first currency, whatever its last price was stated in.
+        currency=rate.currency if cost.cost is None else cost.cost.currency,
     )

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
 from outlay.prices.gpus import matching_names
-from outlay.prices.offer import Offer, Tier, cheapest_first, per_gpu_micros
+from outlay.prices.offer import Offer, Tier, cheapest_first
 from outlay.units import Money
 
 _UNKNOWN = -1
@@ -51,9 +52,7 @@ class Catalog:
         self._offers = sorted(offers, key=cheapest_first)
         self._gpus, self._gpu_names = _coded([offer.gpu for offer in self._offers])
         self._tiers, self._tier_names = _coded([offer.tier for offer in self._offers])
-        self._each = _whole(
-            per_gpu_micros(offer.price.micros, offer.gpu_count) for offer in self._offers
-        )
+        self._each = _whole(offer.per_gpu_micros for offer in self._offers)
         self._total = _whole(offer.price.micros for offer in self._offers)
         self._counts = _whole(offer.gpu_count for offer in self._offers)
         self._memory = _whole(
@@ -69,9 +68,9 @@ class Catalog:
 
     def find(self, query: Query, *, limit: int | None = None) -> list[Offer]:
         """Return the offers that match, cheapest per GPU first."""
-        mask = self._mask(query)
-        found = np.flatnonzero(mask).tolist()
-        return list(self._refined(query, found, limit))
+        masked = (self._offers[position] for position in np.flatnonzero(self._mask(query)))
+        found = (offer for offer in masked if _matches_words(query, offer))
+        return list(islice(found, limit))
 
     def _mask(self, query: Query) -> NDArray[np.bool_]:
         mask = np.ones(len(self._offers), dtype=np.bool_)
@@ -96,18 +95,9 @@ class Catalog:
         codes = [self._gpu_names[name] for name in self._matches[asked]]
         return np.isin(self._gpus, np.array(codes, dtype=np.int64))
 
-    def _refined(self, query: Query, found: list[int], limit: int | None) -> Iterator[Offer]:
-        """Apply what has no column, and stop at the limit."""
-        for position in found:
-            if limit is not None and limit <= 0:
-                return
-            offer = self._offers[position]
-            if _matches_words(query, offer):
-                yield offer
-                limit = None if limit is None else limit - 1
-
 
 def _matches_words(query: Query, offer: Offer) -> bool:
+    """Whether an offer fits what has no column."""
     if query.nvlink and not offer.nvlink:
         return False
     if query.rentable and offer.availability == 0:

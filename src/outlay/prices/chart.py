@@ -5,12 +5,17 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from outlay.clock import utc_text
 from outlay.errors import MissingExtra
 from outlay.prices.series import PricePoint
+from outlay.units.money import MICROS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _HEIGHT = 10
 
@@ -36,7 +41,7 @@ def text_chart(line: Sequence[tuple[int, int]], *, width: int, height: int = _HE
     times = [at_ns for at_ns, _ in line]
     span = max(1, times[-1] - times[0])
     prices = [
-        line[bisect_right(times, times[0] + span * column // (columns - 1 or 1)) - 1][1]
+        line[bisect_right(times, times[0] + span * column // (columns - 1)) - 1][1]
         for column in range(columns)
     ]
     low, high = min(prices), max(prices)
@@ -44,11 +49,28 @@ def text_chart(line: Sequence[tuple[int, int]], *, width: int, height: int = _HE
     for column, price in enumerate(prices):
         level = (price - low) * (height - 1) // (high - low) if high > low else 0
         grid[height - 1 - level][column] = "▪"
-    labels = [f"{high / 1e6:>10.4f}", *[" " * 10] * (height - 2), f"{low / 1e6:>10.4f}"]
+    top, bottom = (f"{micros / MICROS:>10.4f}" for micros in (high, low))
+    labels = [top, *[" " * 10] * (height - 2), bottom]
     rows = [f"{label} │{''.join(cells)}" for label, cells in zip(labels, grid, strict=True)]
     first, last = utc_text(times[0])[:10], utc_text(times[-1])[:10]
     axis = f"{'':>11}└{'─' * columns}\n{'':>12}{first}{last:>{columns - 10}}"
     return "\n".join([*rows, axis])
+
+
+def new_figure(feature: str) -> Figure:
+    """Return an empty picture.
+
+    Args:
+        feature: What needs it, for the error.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra(feature, "report") from None
+    return Figure(figsize=(9, 4.5), layout="constrained")
 
 
 def save_png(points: Sequence[PricePoint], path: Path, *, title: str) -> None:
@@ -57,12 +79,8 @@ def save_png(points: Sequence[PricePoint], path: Path, *, title: str) -> None:
     Raises:
         MissingExtra: matplotlib is not installed.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtra("drawing a price history", "report") from None
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
-    axes = figure.subplots()
+    figure = new_figure("drawing a price history")
+    axes: Any = figure.subplots()
     for series in sorted({point.series for point in points}):
         mine = [point for point in points if point.series == series]
         axes.step(

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal
 
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, choices
 from outlay.prices.offer import Offer, Tier
 from outlay.prices.series import Alert
 from outlay.units import Money
@@ -109,7 +109,7 @@ def _tier(word: str) -> Tier:
     try:
         return Tier(word)
     except ValueError:
-        raise InvalidValue("tier", word, "one of " + ", ".join(Tier)) from None
+        raise InvalidValue("tier", word, choices(Tier)) from None
 
 
 TRACKED = "tracked:"
@@ -151,7 +151,7 @@ class PriceHistory:
         return (recent[-1] - recent[0]) / recent[0] * 100
 
     def _recent(self, hours: float) -> list[float]:
-        """Prices of the window (now - hours, now], in order of time."""
+        """Return the prices after ``hours`` ago, in order of time."""
         since_ns = self.clock.wall_ns() - round(hours * NS_PER_HOUR)
         stamped = sorted((wall_ns_of(as_utc(at)), price) for at, price in self.prices)
         return [price for at_ns, price in stamped if at_ns > since_ns]

@@ -1,7 +1,7 @@
-"""What a GPU is: its canonical name, memory and compute capability, whatever a vendor calls it.
+"""What a GPU is: its canonical name and memory, whatever a vendor calls it.
 
-Memory and compute capability are NVIDIA's and AMD's published figures. Nothing here knows a market
-price; the floor is only the price below which nobody has ever rented one out.
+Memory is NVIDIA's and AMD's published figure. Nothing here knows a market price; the floor is only
+the price below which nobody has ever rented one out.
 """
 
 from __future__ import annotations
@@ -14,84 +14,84 @@ from functools import lru_cache
 from outlay.units import Money
 
 # A vendor's GB may be GiB, or leave out what error correction reserves: 10 % between them is one
-# and the same card. The next larger card of a family is at least a third larger.
+# and the same card. The next larger card of a family is at least a fifth larger.
 MEMORY_TOLERANCE_PERCENT = 12
 
 _TABLE = """
-# family       memory GB   compute  nvlink  consumer  floor $/h
-P100           16          6.0      yes     no        0.02
-V100           16,32       7.0      yes     no        0.02
-T4             16          7.5      no      no        0.02
-A10            24          8.6      no      no        0.03
-A10G           24          8.6      no      no        0.03
-A16            16          8.6      no      no        0.02
-A30            24          8.0      yes     no        0.03
-A40            48          8.6      yes     no        0.05
-A100           40,80       8.0      yes     no        0.10
-L4             24          8.9      no      no        0.04
-L40            48          8.9      no      no        0.08
-L40S           48          8.9      no      no        0.08
-H100           80          9.0      yes     no        0.20
-H100-NVL       94          9.0      yes     no        0.20
-H200           141         9.0      yes     no        0.30
-H200-NVL       141         9.0      yes     no        0.30
-GH200          96,144      9.0      yes     no        0.20
-B200           180         10.0     yes     no        0.40
-GB200          186         10.0     yes     no        0.40
-B300           270         10.3     yes     no        0.50
-GB300          270         10.3     yes     no        0.50
-RTX2060        6,12        7.5      no      yes       0.005
-RTX2060SUPER   8           7.5      no      yes       0.005
-RTX2070        8           7.5      no      yes       0.005
-RTX2070SUPER   8           7.5      yes     yes       0.005
-RTX2080        8           7.5      yes     yes       0.005
-RTX2080SUPER   8           7.5      yes     yes       0.005
-RTX2080Ti      11          7.5      yes     yes       0.005
-RTX3050        6,8         8.6      no      yes       0.005
-RTX3060        8,12        8.6      no      yes       0.005
-RTX3060Ti      8           8.6      no      yes       0.005
-RTX3070        8           8.6      no      yes       0.005
-RTX3070Ti      8           8.6      no      yes       0.005
-RTX3080        10,12       8.6      no      yes       0.01
-RTX3080Ti      12          8.6      no      yes       0.01
-RTX3090        24          8.6      yes     yes       0.02
-RTX3090Ti      24          8.6      yes     yes       0.02
-RTX4060        8           8.9      no      yes       0.01
-RTX4060Ti      8,16        8.9      no      yes       0.01
-RTX4070        12          8.9      no      yes       0.01
-RTX4070SUPER   12          8.9      no      yes       0.01
-RTX4070Ti      12          8.9      no      yes       0.01
-RTX4070TiSUPER 16          8.9      no      yes       0.01
-RTX4080        16          8.9      no      yes       0.02
-RTX4080SUPER   16          8.9      no      yes       0.02
-RTX4090        24          8.9      no      yes       0.04
-RTX5060        8           12.0     no      yes       0.01
-RTX5060Ti      8,16        12.0     no      yes       0.01
-RTX5070        12          12.0     no      yes       0.01
-RTX5070Ti      16          12.0     no      yes       0.02
-RTX5080        16          12.0     no      yes       0.02
-RTX5090        32          12.0     no      yes       0.05
-RTX6000        24          7.5      yes     no        0.02
-A4000          16          8.6      no      no        0.01
-A4500          20          8.6      yes     no        0.01
-A5000          24          8.6      yes     no        0.02
-A6000          48          8.6      yes     no        0.05
-RTX2000Ada     16          8.9      no      no        0.02
-RTX4000Ada     20          8.9      no      no        0.02
-RTX5000Ada     32          8.9      no      no        0.03
-RTX6000Ada     48          8.9      no      yes       0.06
-RTXPRO4500     32          12.0     no      no        0.05
-RTXPRO6000     96          12.0     no      no        0.10
-MI100          32          -        no      no        0.05
-MI210          64          -        no      no        0.05
-MI250          128         -        no      no        0.10
-MI250X         128         -        no      no        0.10
-MI300A         128         -        no      no        0.15
-MI300X         192         -        no      no        0.15
-MI308X         128         -        no      no        0.15
-MI325X         288         -        no      no        0.20
-MI350X         288         -        no      no        0.20
-MI355X         288         -        no      no        0.20
+# family       memory GB   nvlink  consumer  floor $/h
+P100           16          yes     no        0.02
+V100           16,32       yes     no        0.02
+T4             16          no      no        0.02
+A10            24          no      no        0.03
+A10G           24          no      no        0.03
+A16            16          no      no        0.02
+A30            24          yes     no        0.03
+A40            48          yes     no        0.05
+A100           40,80       yes     no        0.10
+L4             24          no      no        0.04
+L40            48          no      no        0.08
+L40S           48          no      no        0.08
+H100           80          yes     no        0.20
+H100-NVL       94          yes     no        0.20
+H200           141         yes     no        0.30
+H200-NVL       141         yes     no        0.30
+GH200          96,144      yes     no        0.20
+B200           180         yes     no        0.40
+GB200          186         yes     no        0.40
+B300           270         yes     no        0.50
+GB300          270         yes     no        0.50
+RTX2060        6,12        no      yes       0.005
+RTX2060SUPER   8           no      yes       0.005
+RTX2070        8           no      yes       0.005
+RTX2070SUPER   8           yes     yes       0.005
+RTX2080        8           yes     yes       0.005
+RTX2080SUPER   8           yes     yes       0.005
+RTX2080Ti      11          yes     yes       0.005
+RTX3050        6,8         no      yes       0.005
+RTX3060        8,12        no      yes       0.005
+RTX3060Ti      8           no      yes       0.005
+RTX3070        8           no      yes       0.005
+RTX3070Ti      8           no      yes       0.005
+RTX3080        10,12       no      yes       0.01
+RTX3080Ti      12          no      yes       0.01
+RTX3090        24          yes     yes       0.02
+RTX3090Ti      24          yes     yes       0.02
+RTX4060        8           no      yes       0.01
+RTX4060Ti      8,16        no      yes       0.01
+RTX4070        12          no      yes       0.01
+RTX4070SUPER   12          no      yes       0.01
+RTX4070Ti      12          no      yes       0.01
+RTX4070TiSUPER 16          no      yes       0.01
+RTX4080        16          no      yes       0.02
+RTX4080SUPER   16          no      yes       0.02
+RTX4090        24          no      yes       0.04
+RTX5060        8           no      yes       0.01
+RTX5060Ti      8,16        no      yes       0.01
+RTX5070        12          no      yes       0.01
+RTX5070Ti      16          no      yes       0.02
+RTX5080        16          no      yes       0.02
+RTX5090        32          no      yes       0.05
+RTX6000        24          yes     no        0.02
+A4000          16          no      no        0.01
+A4500          20          yes     no        0.01
+A5000          24          yes     no        0.02
+A6000          48          yes     no        0.05
+RTX2000Ada     16          no      no        0.02
+RTX4000Ada     20          no      no        0.02
+RTX5000Ada     32          no      no        0.03
+RTX6000Ada     48          no      yes       0.06
+RTXPRO4500     32          no      no        0.05
+RTXPRO6000     96          no      no        0.10
+MI100          32          no      no        0.05
+MI210          64          no      no        0.05
+MI250          128         no      no        0.10
+MI250X         128         no      no        0.10
+MI300A         128         no      no        0.15
+MI300X         192         no      no        0.15
+MI308X         128         no      no        0.15
+MI325X         288         no      no        0.20
+MI350X         288         no      no        0.20
+MI355X         288         no      no        0.20
 """
 
 # What vendors write for a family, beyond prefixes and form factors, in normalised form.
@@ -127,7 +127,6 @@ class GpuSpec:
     Attributes:
         name: Canonical, with the memory where a family has several: ``A100-80GB``, ``RTX4090``.
         family: What the cards of different memory have in common: ``A100``.
-        compute_capability: NVIDIA's, or empty.
         nvlink: Whether NVLink between two of them exists at all.
         consumer: Sold for desktops; what a short, cheap job is surveyed on.
         floor: Below this price per GPU-hour a listing is a mistake.
@@ -136,7 +135,6 @@ class GpuSpec:
     name: str
     family: str
     memory_gb: int
-    compute_capability: str
     nvlink: bool
     consumer: bool
     floor: Money
@@ -160,14 +158,13 @@ class Resolved:
 def _read_table(text: str) -> dict[str, tuple[GpuSpec, ...]]:
     families: dict[str, tuple[GpuSpec, ...]] = {}
     for line in text.strip().splitlines()[1:]:
-        family, memories, compute, nvlink, consumer, floor = line.split()
+        family, memories, nvlink, consumer, floor = line.split()
         sizes = memories.split(",")
         families[_key(family)] = tuple(
             GpuSpec(
                 name=family if len(sizes) == 1 else f"{family}-{size}GB",
                 family=family,
                 memory_gb=int(size),
-                compute_capability="" if compute == "-" else compute,
                 nvlink=nvlink == "yes",
                 consumer=consumer == "yes",
                 floor=Money.parse(floor),

@@ -71,9 +71,14 @@ class Offer:
                 raise InvalidValue(name, str(amount), "between 0 and a million")
 
     @property
+    def per_gpu_micros(self) -> int:
+        """What one GPU of it costs per hour, rounded half up; nothing else divides a price."""
+        return (2 * self.price.micros + self.gpu_count) // (2 * self.gpu_count)
+
+    @property
     def price_per_gpu(self) -> Money:
-        """What one GPU of it costs per hour, to the nearest micro-unit."""
-        return Money(per_gpu_micros(self.price.micros, self.gpu_count), self.price.currency)
+        """The same as Money."""
+        return Money(self.per_gpu_micros, self.price.currency)
 
     @property
     def label(self) -> str:
@@ -86,16 +91,11 @@ def terms(tier: Tier, *, community: bool) -> str:
     return f"community {tier}" if community else str(tier)
 
 
-def per_gpu_micros(micros: int, gpu_count: int) -> int:
-    """Return a GPU's share of a price, rounded half up; the one place where a price is divided."""
-    return (2 * micros + gpu_count) // (2 * gpu_count)
-
-
 def cheapest_first(offer: Offer) -> tuple[object, ...]:
     """Sort key: price per GPU, then everything that makes the order the same every time."""
     return (
         offer.price.currency,
-        per_gpu_micros(offer.price.micros, offer.gpu_count),
+        offer.per_gpu_micros,
         offer.price.micros,
         offer.provider,
         offer.gpu,

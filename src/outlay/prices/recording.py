@@ -12,7 +12,13 @@ from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
-from outlay.prices.rows import Series, cheapest_by_series, offer_row, series_from
+from outlay.prices.rows import (
+    SERIES_COLUMNS,
+    Series,
+    cheapest_by_series,
+    offer_row,
+    series_from,
+)
 from outlay.prices.snapshot import Snapshot
 from outlay.store.schema import (
     price_alerts,
@@ -93,7 +99,7 @@ def _series_ids(
     missing = [series for series in wanted if series not in known]
     if not missing:
         return known
-    rows = [{name: getattr(series, name) for name in Series.__slots__} for series in missing]
+    rows = [{name: getattr(series, name) for name in SERIES_COLUMNS} for series in missing]
     connection.execute(insert(price_series), rows)
     return _known_series(connection, source)
 

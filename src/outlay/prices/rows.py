@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from sqlalchemy import RowMapping
 
-from outlay.prices.offer import Offer, Tier, per_gpu_micros, terms
+from outlay.prices.offer import Offer, Tier, terms
 from outlay.units import Money
 
 # Columns that hold a field of an offer as it is.
@@ -46,6 +46,9 @@ class Series:
         return terms(self.tier, community=self.community)
 
 
+SERIES_COLUMNS = tuple(field.name for field in fields(Series))
+
+
 def series_of(offer: Offer) -> Series:
     """Return the series that an offer belongs to."""
     return Series(
@@ -60,8 +63,8 @@ def series_of(offer: Offer) -> Series:
 
 def series_from(row: RowMapping) -> Series:
     """Return the series in a row that holds its columns."""
-    fields = {name: row[name] for name in Series.__slots__}
-    return Series(**(fields | {"tier": Tier(fields["tier"])}))
+    columns = {name: row[name] for name in SERIES_COLUMNS}
+    return Series(**(columns | {"tier": Tier(row["tier"])}))
 
 
 def cheapest_by_series(offers: Iterable[Offer]) -> dict[Series, tuple[int, int]]:
@@ -69,7 +72,7 @@ def cheapest_by_series(offers: Iterable[Offer]) -> dict[Series, tuple[int, int]]
     found: dict[Series, tuple[int, int]] = {}
     for offer in offers:
         series = series_of(offer)
-        each = per_gpu_micros(offer.price.micros, offer.gpu_count)
+        each = offer.per_gpu_micros
         cheapest, count = found.get(series, (each, 0))
         found[series] = (min(cheapest, each), count + 1)
     return found
@@ -83,7 +86,7 @@ def offer_row(offer: Offer, snapshot_id: int, position: int) -> dict[str, Any]:
         "snapshot_id": snapshot_id,
         "position": position,
         "price_micros": offer.price.micros,
-        "per_gpu_micros": per_gpu_micros(offer.price.micros, offer.gpu_count),
+        "per_gpu_micros": offer.per_gpu_micros,
         "currency": offer.price.currency,
         "tier": offer.tier.value,
         "storage_micros": None if storage is None else storage.micros,

@@ -9,10 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median_low
+from typing import NamedTuple
 
 from outlay.errors import Finding
 from outlay.prices.gpus import SPECS, family_of, same_memory
-from outlay.prices.offer import Offer, Tier, per_gpu_micros
+from outlay.prices.offer import Offer, Tier
 
 # A price this many times below the median of its GPU is a typing error: the cheapest market
 # places are about thirty times below the dearest clouds for old cards, and never forty.
@@ -54,7 +55,7 @@ def _name(offer: Offer) -> str:
     return f"{offer.provider} {offer.gpu_count}x {offer.gpu} {offer.label}{where}{which}"
 
 
-def _price_problem(offer: Offer, medians: dict[str, int]) -> str | None:
+def _price_problem(offer: Offer, medians: dict[_Kind, int]) -> str | None:
     each = offer.price_per_gpu
     if each.micros == 0:
         return "a price of 0 is no offer"
@@ -67,7 +68,7 @@ def _price_problem(offer: Offer, medians: dict[str, int]) -> str | None:
     return None
 
 
-def _spot_problem(offer: Offer, on_demand: dict[tuple[object, ...], int]) -> str | None:
+def _spot_problem(offer: Offer, on_demand: dict[_Thing, int]) -> str | None:
     if offer.tier is not Tier.SPOT or offer.offer_id is None:
         return None
     steady = on_demand.get(_thing(offer))
@@ -86,9 +87,19 @@ def _memory_problem(offer: Offer) -> str | None:
     return f"{offer.memory_gb} GB of memory, where {offer.gpu} has {made} GB"
 
 
-def _thing(offer: Offer) -> tuple[object, ...]:
+class _Thing(NamedTuple):
     """What spot and on-demand of the same thing have in common."""
-    return (
+
+    provider: str
+    offer_id: str | None
+    region: str | None
+    gpu_count: int
+    community: bool
+    currency: str
+
+
+def _thing(offer: Offer) -> _Thing:
+    return _Thing(
         offer.provider,
         offer.offer_id,
         offer.region,
@@ -98,8 +109,8 @@ def _thing(offer: Offer) -> tuple[object, ...]:
     )
 
 
-def _on_demand_prices(offers: Sequence[Offer]) -> dict[tuple[object, ...], int]:
-    prices: dict[tuple[object, ...], int] = {}
+def _on_demand_prices(offers: Sequence[Offer]) -> dict[_Thing, int]:
+    prices: dict[_Thing, int] = {}
     for offer in offers:
         if offer.tier is Tier.ON_DEMAND and offer.offer_id is not None:
             thing = _thing(offer)
@@ -107,14 +118,21 @@ def _on_demand_prices(offers: Sequence[Offer]) -> dict[tuple[object, ...], int]:
     return prices
 
 
-def _kind(offer: Offer) -> str:
-    return f"{offer.gpu} {offer.price.currency}"
+class _Kind(NamedTuple):
+    """What has one usual price: a GPU, in one currency."""
+
+    gpu: str
+    currency: str
 
 
-def _medians(offers: Sequence[Offer]) -> dict[str, int]:
-    prices: dict[str, list[int]] = defaultdict(list)
+def _kind(offer: Offer) -> _Kind:
+    return _Kind(offer.gpu, offer.price.currency)
+
+
+def _medians(offers: Sequence[Offer]) -> dict[_Kind, int]:
+    prices: dict[_Kind, list[int]] = defaultdict(list)
     for offer in offers:
-        prices[_kind(offer)].append(per_gpu_micros(offer.price.micros, offer.gpu_count))
+        prices[_kind(offer)].append(offer.per_gpu_micros)
     return {
         kind: median_low(known)
         for kind, known in prices.items()

@@ -12,9 +12,12 @@ from outlay.prices.alerts import AlertKind, change_percent
 from outlay.prices.book import latest_snapshots
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Tier
-from outlay.prices.rows import Series, series_from
+from outlay.prices.rows import SERIES_COLUMNS, Series, series_from
 from outlay.store.schema import price_alerts, price_points, price_series
 from outlay.units import Money
+from outlay.units.money import MICROS
+
+_SERIES = [price_series.c[name] for name in SERIES_COLUMNS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +108,7 @@ def windows(store: Engine, *, since_ns: int, currency: str) -> dict[tuple[str, s
             prices[gpu, provider].append(micros)
     return {
         key: Window(
-            average=sum(seen) / len(seen) / 1e6,
+            average=sum(seen) / len(seen) / MICROS,
             trend_percent=change_percent(seen[-1], seen[0]),
         )
         for key, seen in prices.items()
@@ -127,9 +130,6 @@ def alerts(store: Engine, *, since_ns: int = 0, until_ns: int = 2**63 - 1) -> li
     query = query.order_by(price_alerts.c.fetched_ns, price_series.c.id)
     with store.begin() as connection:
         return [_alert(row) for row in connection.execute(query).mappings()]
-
-
-_SERIES = [price_series.c[name] for name in Series.__slots__]
 
 
 def _joined(query: Select[Any], series_id: Any) -> Select[Any]:

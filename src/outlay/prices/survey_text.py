@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from outlay.clock import utc_text
 from outlay.prices.alerts import change_percent
-from outlay.prices.offer import Offer
+from outlay.prices.offer import Offer, Tier
 from outlay.prices.survey import Placeholder, Rule, Survey, VendorRow
 
 _HEADER = (
@@ -59,7 +59,7 @@ def justification(survey: Survey) -> str:
     pick = survey.pick
     if pick is None:
         return _assumption(Placeholder(gpus=survey.gpus))
-    return " ".join([_chosen(pick), _why(survey), *_against(survey, pick), _spot_warning(pick)])
+    return " ".join([_chosen(pick), _why(survey), *_against(survey, pick), *_warnings(pick)])
 
 
 def described(offer: Offer) -> str:
@@ -102,10 +102,9 @@ def _against(survey: Survey, pick: Offer) -> Iterator[str]:
         )
 
 
-def _spot_warning(pick: Offer) -> str:
-    if pick.tier != "spot":
-        return ""
-    return "Spot can be taken back at short notice, so save partial results after each measurement."
+def _warnings(pick: Offer) -> Iterator[str]:
+    if pick.tier is Tier.SPOT:
+        yield "Spot can be taken back at short notice: save partial results after each measurement."
 
 
 def _assumption(plan: Placeholder) -> str:

@@ -110,10 +110,11 @@ class GPUPriceTracker:
 
     def get_cheapest_gpu(self, gpu_type: str | None = None) -> CheapestGPU | None:
         """Return the cheapest GPU that is not known to be sold out, whose name holds the text."""
-        for price in self._rentable(gpu_type):
-            history = _history_of(price, self._histories_24h(), self._clock)
-            return CheapestGPU(price, history.get_average())
-        return None
+        price = next(iter(self._rentable(gpu_type)), None)
+        if price is None:
+            return None
+        history = _history_of(price, self._histories_24h(), self._clock)
+        return CheapestGPU(price, history.get_average())
 
     def get_price_recommendations(
         self, gpu_type: str | None = None, max_price: float | None = None

@@ -16,10 +16,12 @@ from outlay.errors import Finding, InvalidValue
 from outlay.prices.offer import Offer, Tier
 from outlay.prices.sources.base import Parsed, SourceFailed
 from outlay.prices.sources.listing import Listing
+from outlay.units.numbers import exact_decimal
 
 Line = Mapping[str, str]
 _GPUHUNT = {"instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot"}
 _SKYPILOT = {"InstanceType", "AcceleratorName", "AcceleratorCount", "Region", "Price", "SpotPrice"}
+_MOST = 1_000_000  # Beyond this a figure is a mistake.
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def _dialect(header: Sequence[str], source: str) -> Callable[[Line], Iterator[Li
 
 
 def _read_gpuhunt(line: Line) -> Iterator[Listing]:
-    count = _whole(line["gpu_count"] or "0", "gpu_count")
+    count = _whole(line["gpu_count"], "gpu_count")
     if count == 0 or not line["gpu_name"]:
         return  # a machine without a GPU
     spot = line["spot"].lower() == "true"
@@ -112,15 +114,13 @@ def _read_skypilot(line: Line) -> Iterator[Listing]:
 
 def _number(text: str, name: str) -> float | None:
     """Return a figure; an empty cell and a zero both mean that it is not known."""
-    try:
-        number = float(text or 0)
-    except ValueError:
-        raise InvalidValue(name, text, "a number") from None
-    return number if 0 < number < 1e6 else None
+    number = exact_decimal(text or "0", name=name, expected="a number")
+    return float(number) if 0 < number < _MOST else None
 
 
 def _whole(text: str, name: str) -> int:
-    number = _number(text, name) or 0
-    if number != int(number):
-        raise InvalidValue(name, text, "a whole number; part of a GPU is not compared with GPUs")
+    number = exact_decimal(text or "0", name=name, expected="a number")
+    if not 0 <= number < _MOST or number != int(number):
+        expected = "a whole number, zero or more; part of a GPU is not compared with GPUs"
+        raise InvalidValue(name, text, expected)
     return int(number)
