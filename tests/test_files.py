@@ -30,9 +30,14 @@ def test_the_old_content_stands_until_the_block_ends(tmp_path: Path) -> None:
 def test_a_block_that_fails_leaves_the_old_content_and_no_draft(tmp_path: Path) -> None:
     path = tmp_path / "state.json"
     path.write_bytes(b"old")
-    with pytest.raises(KeyboardInterrupt), draft_of(path) as draft:
-        draft.write_bytes(b"half")
-        raise KeyboardInterrupt
+
+    def interrupted() -> None:
+        with draft_of(path) as draft:
+            draft.write_bytes(b"half")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert path.read_bytes() == b"old"
     assert [file.name for file in tmp_path.iterdir()] == ["state.json"]
 
