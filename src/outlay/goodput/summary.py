@@ -25,6 +25,7 @@ from outlay.goodput.throughput import (
     Utilisation,
     gpu_time,
     throughput,
+    tokens_in,
     utilisation,
 )
 from outlay.units import Money
@@ -113,8 +114,11 @@ def summarise(
     breakdown = view.break_down(chosen, exclusions=exclusions)
     attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
     ranks = view.ranks()
-    rate = throughput(view.fold, breakdown)
-    gpus = gpu_time(timeline, breakdown.windows)
+    whole = window is None and not exclusions
+    tokens = view.usage().tokens if whole else tokens_in(view.fold, breakdown.windows)
+    mfu = None
+    if model is not None:
+        mfu = utilisation(tokens, model, gpu_time(timeline, breakdown.windows))
     return GoodputSummary(
         window=chosen,
         alive=timeline.alive,
@@ -131,10 +135,10 @@ def summarise(
         progress=progress(timeline, view.rates),
         typical_step_ns=None if timeline.typical is None else timeline.typical.step_ns,
         stalls=sum(len(attempt.stalled) for attempt in attempts),
-        throughput=rate,
-        mfu=None if model is None else utilisation(rate.tokens, model, gpus),
+        throughput=throughput(tokens, breakdown),
+        mfu=mfu,
         ranks=ranks if len(ranks) > 1 else [],
-        of_whole_run=() if window is None and not exclusions else _OF_WHOLE_RUN,
+        of_whole_run=() if whole else _OF_WHOLE_RUN,
         assumptions=breakdown.assumptions,
         findings=view.findings,
     )

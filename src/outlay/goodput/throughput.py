@@ -87,13 +87,17 @@ def total_usage(fold: RunFold) -> Usage:
     return sum((segment.usage for segment in fold.shown()), start=Usage())
 
 
-def throughput(fold: RunFold, breakdown: Breakdown) -> Throughput:
-    """Return a run's speed in the windows of a breakdown; a step counts where it ended."""
-    tokens = sum(
+def tokens_in(fold: RunFold, windows: Iterable[Window]) -> int:
+    """Return the tokens of all ranks in some windows; a step counts where it ended."""
+    return sum(
         segment.tokens_between(window.start_ns, window.end_ns)
+        for window in windows
         for segment in fold.shown()
-        for window in breakdown.windows
     )
+
+
+def throughput(tokens: int, breakdown: Breakdown) -> Throughput:
+    """Return how fast tokens were made of a breakdown's time."""
     return Throughput(
         tokens=tokens,
         per_wall_second=_per_second(tokens, breakdown.wall_ns),
