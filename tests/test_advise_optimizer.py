@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,13 +23,14 @@ from outlay.advise.recommendation import (
 )
 from outlay.advise.run_advice import Circumstances
 from outlay.advise.tiers import Finish, Job, Option, finish_on, options_of, ranked
-from outlay.clock import ManualClock
+from outlay.clock import ManualClock, utc_datetime
 from outlay.errors import InvalidValue
 from outlay.ledger import Metric, Price
 from outlay.prices.offer import Tier
 from outlay.units import Money
 
 CLOCK = ManualClock(START_NS + 1000 * HOUR)
+NOW = utc_datetime(CLOCK.wall_ns())
 IMPROVING = [0.5 + 0.4 * (1 - 0.5**epoch) for epoch in range(1, 21)]
 
 
@@ -358,6 +360,13 @@ class TestKeeping:
         optimizer().recommend_epoch_count(IMPROVING, 2.0, 0.5, subject="r")
         largest = max(each.estimated_savings for each in optimizer().get_all_recommendations())
         assert optimizer().get_total_potential_savings() == largest
+
+    def test_savings_in_two_currencies_are_not_added_up(self) -> None:
+        dollars = OptimizationRecommendation("epochs", "t", "d", 3.0, timestamp=NOW, subject="a")
+        euros = replace(dollars, subject="b", estimated_savings=5.0, currency="EUR")
+        optimizer().keep([dollars, euros])
+        assert optimizer().get_total_potential_savings() == 3.0
+        assert optimizer().get_total_potential_savings(currency="EUR") == 5.0
 
     def test_savings_of_different_runs_are(self) -> None:
         def advice(category: str, saved: float, subject: str) -> OptimizationRecommendation:

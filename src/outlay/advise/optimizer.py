@@ -227,9 +227,13 @@ class CostOptimizer:
         recent = self.get_all_recommendations()
         return [each for each in recent if each.confidence >= confidence_threshold]
 
-    def get_total_potential_savings(self) -> float:
-        """Return what recent advice saves in all; what saves the same money counts once."""
-        return total_savings(self.get_all_recommendations())
+    def get_total_potential_savings(self, *, currency: str = "USD") -> float:
+        """Return what recent advice saves in all; what saves the same money counts once.
+
+        Money of two currencies is never added: advice in another one is left out.
+        """
+        recent = self.get_all_recommendations()
+        return total_savings(each for each in recent if each.currency == currency)
 
     def _given(self, found: Found, subject: str) -> Found:
         """Keep a piece of advice, stamped and about a subject, and return it."""

@@ -98,7 +98,7 @@ def merged(found: Iterable[OptimizationRecommendation]) -> list[OptimizationReco
 
 
 def total_savings(found: Iterable[OptimizationRecommendation]) -> float:
-    """Return what can be saved in all: of advice about the same money only the largest counts.
+    """Return what advice in one currency saves in all; of the same money the largest counts.
 
     Half the epochs on a GPU at half the price save three quarters, not all of it; and a cheaper
     GPU makes waiting for data cheaper too. Savings on the same run overlap, so they are not added.

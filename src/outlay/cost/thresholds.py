@@ -57,9 +57,9 @@ class BudgetAlert:
             raise InvalidValue("alert_type", self.alert_type, choices(get_args(AlertType)))
         if not self.message:
             used = f"{self._shown(self.current_cost)} of {self._shown(self.budget_limit)}"
-            reached = "is used up" if self.alert_type == "exceeded" else "is being used up"
+            stands = "is used up" if self.alert_type == "exceeded" else "is being used up"
             percent = "" if self.budget_limit == 0 else f" ({self.percent_used:.1f} %)"
-            self.message = f"The budget of {self.model_name} {reached}: {used}{percent}"
+            self.message = f"The budget of {self.model_name} {stands}: {used}{percent}"
 
     def _shown(self, amount: float) -> str:
         return f"${amount:.2f}" if self.currency == "USD" else f"{amount:.2f} {self.currency}"
