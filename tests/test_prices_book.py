@@ -105,6 +105,16 @@ def test_the_price_at_an_instant_is_the_cheapest_per_gpu(store: Engine) -> None:
     assert found.price_per_gpu == Money.parse("2")
 
 
+@pytest.mark.parametrize(("currency", "price"), [("USD", "2.00 USD"), ("EUR", "1.00 EUR")])
+def test_the_price_at_an_instant_is_of_the_currency_that_is_asked_for(
+    store: Engine, currency: str, price: str
+) -> None:
+    record(store, look(1, offer("1 EUR"), offer("2 USD")))
+    found = PriceBook(store).price_at("H100", 5, currency=currency)
+    assert found is not None
+    assert str(found.price) == price
+
+
 def test_the_price_of_what_was_never_seen_is_none(store: Engine) -> None:
     record(store, look(1, offer()))
     assert PriceBook(store).price_at("B200", 5) is None

@@ -182,6 +182,15 @@ def test_the_cheapest_comes_with_its_average_of_24_hours() -> None:
     assert found.average_24h == pytest.approx(0.5)
 
 
+def test_a_price_of_exactly_a_day_ago_is_not_of_the_last_24_hours() -> None:
+    track(seen(9.0, hours_ago=24), seen(0.4))
+    found = tracker().get_cheapest_gpu()
+    assert found is not None
+    assert found.average_24h == 0.4
+    averages = tracker().get_price_statistics()["average_prices_24h"]
+    assert averages == {"vast.ai:RTX 4090": 0.4}
+
+
 def test_a_price_that_was_last_seen_days_ago_is_its_own_average() -> None:
     track(seen(0.6, hours_ago=72))
     found = tracker().get_cheapest_gpu()

@@ -166,6 +166,12 @@ def test_agreements_are_spaced_to_cost_a_hundredth_of_the_steps() -> None:
     assert verdict.steps == 5  # 1 ms for every 100 ms
 
 
+def test_a_next_step_larger_than_all_before_is_reckoned_with() -> None:
+    bounds = iso_tokens(1000).bounds  # 200 used, and the next step of both takes 100
+    larger = report(agreement_ns=10**9, steady=False, next=Usage(tokens=50, steps=1))
+    assert settle([larger] * 2, 0, bounds).steps == 4
+
+
 def test_close_to_a_limit_agreements_come_more_often() -> None:
     bounds = iso_tokens(260).bounds  # 200 used, 20 a step
     verdict = settle([report(agreement_ns=10**9)] * 2, 0, bounds)
