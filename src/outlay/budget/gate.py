@@ -24,10 +24,12 @@ from outlay.budget.document import write_document
 from outlay.budget.history import History, LivePrice, read_history
 from outlay.budget.measurable import (
     begin_metering,
+    measured_by,
     meters_for,
     refuse_unpriced,
     refuse_unreported,
     unmeasured,
+    unread_energy,
 )
 from outlay.budget.snapshots import check_unchanged
 from outlay.budget.terms import Budget
@@ -151,10 +153,7 @@ class BudgetGate:
         if self.accord is None:
             self.tracker.admit(step)
             return self._why_stop()
-        verdict = self.accord.before_step(step)
-        if verdict is None or not verdict.stop:
-            return None
-        return self._why_stop() or "another rank asked all of them to stop"
+        return None if self.accord.before_step(step) is None else self._why_stop()
 
     def after_step(self, step: Step) -> str | None:
         """Return why no further step may run; ranks find out together, before the next one."""
@@ -168,7 +167,9 @@ class BudgetGate:
         """Write down how the budget stands at the attempt's end."""
         if open_span := self._charges.end():
             self._charge_clock(open_span, self._recorder.now_ns())
-        self.meters.stop()
+        self._settle_money(self._recorder.now_ns())
+        if energy_mj := self.meters.stop():
+            self._recorder.heartbeat(energy_mj=energy_mj)  # What was used since the last step.
         if self._rank == 0:
             state = {key: self.document()[key] for key in ("totals", "clocks_ms", "stop_reason")}
             self._recorder.budget_event("ended", {"status": status, **state})
@@ -203,8 +204,10 @@ class BudgetGate:
     def document(self) -> dict[str, Any]:
         """Return what ``budget.json`` holds."""
         document = self.tracker.snapshot()
-        document["findings"] = [str(finding) for finding in self.tracker.findings]
-        document["unmeasured"] = unmeasured(self.meters, self.tracker.used)
+        findings = [*self.tracker.findings, *unread_energy(self.meters)]
+        document["findings"] = [str(finding) for finding in findings]
+        measured = measured_by(self.meters, priced=self._price.known)
+        document["unmeasured"] = unmeasured(self.tracker.used, measured)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
         if self.accord is not None:

@@ -22,7 +22,7 @@ from outlay.budget.terms import Budget
 from outlay.budget.thresholds import Threshold, Thresholds
 from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.units import Money, Rate
 
 OnThreshold = Callable[[Threshold], None]
@@ -169,7 +169,13 @@ class BudgetTracker:
         energy_Wh: float = 0.0,
         cost: Money | float | None = None,
     ) -> None:
-        """Charge work beside the steps: always its money and energy, its time with ``all``."""
+        """Charge work beside the steps: always its money and energy, its time with ``all``.
+
+        Raises:
+            InvalidValue: An amount is negative, NaN or infinite, or there is no such clock.
+        """
+        if time_ns < 0:
+            raise InvalidValue("time_ns", time_ns, "a whole number of nanoseconds, zero or more")
         units = money_units(cost) if cost is not None else self._priced(time_ns)
         energy_mj = millijoules(energy_Wh)
         self.charge_usage(clock, Usage(time_ns=time_ns, cost_units=units, energy_mj=energy_mj))

@@ -39,10 +39,11 @@ class StepMeters:
             flops=step.flops or flops,
         )
 
-    def stop(self) -> None:
-        """Stop metering."""
+    def stop(self) -> int:
+        """Stop metering; return the millijoules that no step accounts for."""
         if self.collectives is not None:
             self.collectives.stop()
+        return 0 if self.energy is None else self.energy.take(at_once=True).energy_mj
 
 
 class MeteredWriter:
