@@ -99,14 +99,24 @@ def gpu_model() -> str:
 def git_commit(directory: Path) -> str:
     """Return the commit checked out around ``directory``, read from git's files, or ""."""
     for parent in (directory, *directory.parents):
-        head = _first_line(parent / ".git" / "HEAD")
+        git_dir = _git_dir(parent)
+        head = _first_line(git_dir / "HEAD")
         if not head:
             continue
         reference = head.removeprefix("ref: ")
         if reference == head:
             return head
-        return _first_line(parent / ".git" / reference) or _packed(parent / ".git", reference)
+        shared = git_dir / _first_line(git_dir / "commondir")  # Named in linked worktrees alone.
+        return _first_line(shared / reference) or _packed(shared, reference)
     return ""
+
+
+def _git_dir(checkout: Path) -> Path:
+    """Return where git's files of a checkout are; in a linked worktree a file leads there."""
+    link = _first_line(checkout / ".git")
+    if link.startswith("gitdir: "):
+        return checkout / link.removeprefix("gitdir: ")
+    return checkout / ".git"
 
 
 def _packed(git_dir: Path, reference: str) -> str:
