@@ -51,7 +51,8 @@ from outlay.ledger import (
 from outlay.record import Recorder
 from outlay.record.meters.steps import MeteredWriter
 from outlay.record.meters.tokens import count_tokens
-from outlay.record.recorder import Count, Writer
+from outlay.record.recorder import Count
+from outlay.record.writers import Writer
 
 REFRESH_NS: Final = 10_000_000_000
 """How often ``budget.json`` is refreshed while the run goes on."""

@@ -95,7 +95,7 @@ class Run:
 
     def step(self, *, tokens: int = 0, samples: int = 0) -> StepTimer:
         """Return a timer for one step of a loop of another shape."""
-        return self._recorder.step(tokens=tokens, samples=samples)
+        return StepTimer(self._recorder, tokens, samples)
 
     def span(self, name: str, *, overlapped: bool = False) -> Span:
         """Return a span, for ``with`` or as a decorator; ``overlapped`` if training goes on."""

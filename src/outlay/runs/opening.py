@@ -26,7 +26,7 @@ from outlay.ledger import (
 )
 from outlay.record import Recorder, facts
 from outlay.record.lock import RankLock
-from outlay.record.recorder import NullWriter
+from outlay.record.writers import NullWriter
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Options
 from outlay.units import Rate

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from outlay.ledger import KnownRecord, Step
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import EnergyMeter
-from outlay.record.recorder import Writer
+from outlay.record.writers import Writer
 
 
 @dataclass(slots=True, kw_only=True)
