@@ -64,7 +64,7 @@ def test_slurm_and_instance_are_recorded() -> None:
     assert recorded == ("17", "acc", "gpu", "pod")
 
 
-@pytest.mark.parametrize("off", ["0", "false", "off"])
+@pytest.mark.parametrize("off", ["0", "false", "off", "False", " no "])
 def test_what_points_at_a_person_or_a_machine_can_be_switched_off(off: str) -> None:
     about = gather(OUTLAY_RECORD_IDENTITY=off, SLURM_JOB_ACCOUNT="acc", RUNPOD_POD_ID="pod")
     assert {getattr(about, name) for name in facts.PERSONAL} == {""}

@@ -212,7 +212,7 @@ def test_disabled_a_loop_still_has_numbers(tmp_path: Path, monkeypatch: pytest.M
         assert [run.step_number for _ in run.steps("abc")] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("off", ["", "0"])
+@pytest.mark.parametrize("off", ["", "0", "false"])
 def test_disabled_must_say_so(off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTLAY_DISABLED", off)
     with outlay.run("m", dir=tmp_path):

@@ -18,7 +18,7 @@ from outlay.budget.thresholds import Threshold
 from outlay.budget.tracker import BudgetTracker
 from outlay.clock import Clock
 from outlay.ledger import EndStatus
-from outlay.record import Recorder
+from outlay.record import Recorder, facts
 
 REFRESH_NS: Final = 10_000_000_000
 """How often ``budget.json`` is refreshed while the run goes on."""
@@ -55,7 +55,7 @@ class Telling:
         self._next_refresh_ns = 0
         self._stop_told = False
         self._display: Display = NoDisplay()
-        if self._speaks and os.environ.get("OUTLAY_PROGRESS", "1") not in ("0", "false", "off"):
+        if self._speaks and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
             self._display = display_for(sys.stderr, clock)
         tracker.on_threshold(self._threshold)
 

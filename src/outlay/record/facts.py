@@ -18,6 +18,7 @@ from pathlib import Path
 
 PERSONAL = ("user", "host", "boot_id", "instance_id", "slurm_account")
 _INSTANCE_VARIABLES = ("RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "INSTANCE_ID")
+_NO = ("0", "false", "off", "no")
 _VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers")
 
 
@@ -43,7 +44,7 @@ class Facts:
 def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
     """Return the facts of this process."""
     environ = {name: _clean(value) for name, value in environ.items()}
-    personal = environ.get("OUTLAY_RECORD_IDENTITY", "1") not in ("0", "false", "off")
+    personal = is_on(environ, "OUTLAY_RECORD_IDENTITY", default=True)
     return Facts(
         rank=rank(environ),
         world_size=world_size(environ),
@@ -59,6 +60,17 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         git_commit=git_commit(_working_directory()),
         versions={"python": platform.python_version(), "outlay": outlay_version} | _versions(),
     )
+
+
+def is_on(environ: Mapping[str, str], switch: str, *, default: bool) -> bool:
+    """Return whether a switch is on: ``0``, ``false``, ``off`` and ``no`` say that it is not."""
+    word = environ.get(switch, "").strip().lower()
+    return word not in _NO if word else default
+
+
+def is_disabled(environ: Mapping[str, str]) -> bool:
+    """Return whether recording is switched off altogether."""
+    return is_on(environ, "OUTLAY_DISABLED", default=False)
 
 
 def rank(environ: Mapping[str, str]) -> int:

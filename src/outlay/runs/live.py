@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
 from outlay.ledger import SUPERVISOR, EndStatus
-from outlay.record import Recorder, Span, StepTimer
+from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.meters.steps import MeteredWriter, StepMeters
 from outlay.record.recorder import Count
 from outlay.runs.figures import RunFollower
 from outlay.runs.heartbeat import Heartbeat
-from outlay.runs.opening import is_disabled, open_attempt, rate_of
+from outlay.runs.opening import open_attempt, rate_of
 from outlay.runs.options import Options, gpu_count, parse_price
 from outlay.runs.signals import TerminationWatch
 
@@ -54,7 +54,7 @@ class Run:
         self._preempted = ""
         self._pid = os.getpid()
         self._heartbeat = None
-        if options.heartbeat is not None and not is_disabled():
+        if options.heartbeat is not None and not facts.is_disabled(os.environ):
             self._heartbeat = Heartbeat(self._recorder, options.heartbeat)
         self._follower = RunFollower(self.dir)
         self._watch = TerminationWatch(self._on_sigterm)

@@ -58,11 +58,6 @@ class Opening:
     guard: GuardGate | None = None
 
 
-def is_disabled() -> bool:
-    """Say whether recording is switched off."""
-    return os.environ.get("OUTLAY_DISABLED", "") not in ("", "0")
-
-
 def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> Opening:
     """Begin an attempt.
 
@@ -81,7 +76,7 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
         about = replace(about, rank=rank)
     start_ns = clock.wall_ns()
     wall_offset_ns, run_id = start_ns - clock.monotonic_ns(), uuid.uuid4().hex
-    if is_disabled():
+    if facts.is_disabled(os.environ):
         recorder = Recorder(NullWriter(), clock, wall_offset_ns=wall_offset_ns)
         return Opening(run_id=run_id, rank=about.rank, recorder=recorder)
     with ExitStack() as undone_on_error:
