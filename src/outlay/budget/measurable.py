@@ -12,6 +12,7 @@ from outlay.budget.usage import Usage
 from outlay.clock import Clock
 from outlay.errors import Finding, Refused
 from outlay.ledger import Price
+from outlay.record.facts import is_first_of_node
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import detect_energy
 from outlay.record.meters.quality import Quality
@@ -45,16 +46,15 @@ def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> Step
     meters = StepMeters()
     if COMM.key in budget.limits:
         meters.collectives = CollectiveMeter()
-    if environ.get("LOCAL_RANK", "0") == "0":
-        energy = detect_energy(environ, clock)
-        if energy.quality is not Quality.UNAVAILABLE:
-            meters.energy = energy
-        elif ENERGY.key in budget.limits:
-            raise BudgetRefused(
-                ENERGY.key,
-                "nothing here measures energy: no GPU that NVML can ask (pip install "
-                "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
-            )
+    energy = detect_energy(environ, clock)
+    if energy.quality is not Quality.UNAVAILABLE:
+        meters.energy = energy
+    elif ENERGY.key in budget.limits and is_first_of_node(environ):
+        raise BudgetRefused(
+            ENERGY.key,
+            "nothing here measures energy: no GPU that NVML can ask (pip install "
+            "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
+        )
     return meters
 
 

@@ -83,6 +83,11 @@ def world_size(environ: Mapping[str, str]) -> int:
     return _first_int(environ, ("WORLD_SIZE", "SLURM_NTASKS"), default=1) or 1
 
 
+def is_first_of_node(environ: Mapping[str, str]) -> bool:
+    """Return whether this process counts for its whole node, as torchrun or Slurm say."""
+    return _first_int(environ, ("LOCAL_RANK", "SLURM_LOCALID"), default=0) == 0
+
+
 def launch_id(environ: Mapping[str, str]) -> str:
     """Return what all ranks of one start share and no other start has, or "" if unknown."""
     elastic = environ.get("TORCHELASTIC_RUN_ID", "none")
