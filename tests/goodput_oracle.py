@@ -178,13 +178,17 @@ def _tries(segments: Segments) -> list[Try]:
     timeline_rank = min(ranks - {-1} or ranks)
     leaders = [process for process in processes if process.rank == timeline_rank]
     watched: dict[int, list[Process]] = {}
+    opened: dict[int, int] = {}
     if timeline_rank != -1:
         for watcher in [process for process in processes if process.rank == -1]:
             seen = [
                 n for n, p in enumerate(leaders) if watcher.start <= p.start <= watcher.last_sign
             ]
-            if seen and leaders[seen[0]].rank != -1:
-                watched.setdefault(seen[0], []).append(watcher)
+            seen = [n for n in seen if leaders[n].rank != -1]
+            if seen:
+                # The first that it saw begins with it; the last shows its signs of life and end.
+                opened[seen[0]] = min(opened.get(seen[0], watcher.start), watcher.start)
+                watched.setdefault(seen[-1], []).append(watcher)
             else:
                 leaders.append(watcher)
     for process in [process for process in processes if process.rank not in (-1, timeline_rank)]:
@@ -195,16 +199,18 @@ def _tries(segments: Segments) -> list[Try]:
         # The nearest start; of two that are as near, the leader that is named first.
         nearest = sorted((abs(leaders[n].start - process.start), n) for n in together)[0][1]
         watched.setdefault(nearest, []).append(process)
-    tries = [_try(leader, watched.get(n, [])) for n, leader in enumerate(leaders)]
+    tries = [
+        _try(leader, watched.get(n, []), opened.get(n, leader.start))
+        for n, leader in enumerate(leaders)
+    ]
     tries.sort(key=lambda one: one.start)
     for one, following in pairwise(tries):
         one.last_sign = min(one.last_sign, following.start)
     return tries
 
 
-def _try(leader: Process, others: list[Process]) -> Try:
+def _try(leader: Process, others: list[Process], start: int) -> Try:
     others = sorted(others, key=lambda other: other.id)
-    start = min([leader.start, *(other.start for other in others if other.rank == -1)])
     return Try(leader, others, start, max(p.last_sign for p in [leader, *others]))
 
 

@@ -93,6 +93,8 @@ def test_a_budget_as_text_reads_back_as_itself(budget: Budget) -> None:
         ("iso_time=2h,enabled=perhaps", "enabled"),
         ("missing.yaml", r"missing\.yaml"),
         ("a: [", "OUTLAY_BUDGET"),
+        ("mode: ${nowhere}", r"OUTLAY_BUDGET.*nowhere"),
+        ("mode: ${", "OUTLAY_BUDGET"),
     ],
 )
 def test_what_states_no_budget_is_refused_by_name(text: str, complaint: str) -> None:
@@ -112,6 +114,18 @@ def test_omegaconf_interpolations_are_resolved() -> None:
     )
     assert read_budget(config) == iso_tokens(1000)
     assert read_budget(config.budget) == iso_tokens(1000)
+
+
+def test_an_interpolation_that_leads_nowhere_is_refused() -> None:
+    config = OmegaConf.create({"budget": {"mode": "iso_tokens", "max_tokens": "${nowhere}"}})
+    with pytest.raises(InvalidValue, match="nowhere"):
+        read_budget(config)
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "budget.yaml").write_bytes(b"mode: \xff")
+    with pytest.raises(InvalidValue, match="a file that can be read"):
+        read_budget(tmp_path / "budget.yaml")
 
 
 def hydra_budget(directory: Path, *overrides: str) -> Budget | None:

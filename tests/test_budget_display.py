@@ -72,6 +72,20 @@ def test_a_terminal_shows_a_bar_redrawn_twice_a_second(clock: ManualClock) -> No
     assert "budget 60% used" in stream.getvalue()
 
 
+class LostTerminal(io.StringIO):
+    """A terminal whose connection broke."""
+
+    def write(self, text: str) -> int:
+        del text
+        raise OSError(5, "Input/output error")
+
+
+def test_a_terminal_that_is_gone_does_not_end_the_training(clock: ManualClock) -> None:
+    bar = Bar(clock, Console(file=LostTerminal(), force_terminal=True, width=120))
+    bar.update(half_used())
+    bar.close(half_used())
+
+
 def test_a_narrow_terminal_shows_the_closest_limit_and_the_time_to_go(clock: ManualClock) -> None:
     stream = io.StringIO()
     tracker = BudgetTracker("iso_tokens", {"max_tokens": 10**9, "max_minutes": 600})

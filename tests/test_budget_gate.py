@@ -145,6 +145,40 @@ def test_two_price_changes_before_a_step_ends_are_both_charged(
         assert run.budget.totals["cost_usd"] == 1 + 2 + 10
 
 
+def test_a_price_in_another_currency_changes_nothing_that_is_paid_in_dollars(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    budget = outlay.iso_cost("100 USD")
+    with outlay.run("m", dir=tmp_path, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for _ in run.steps(range(2)):
+            clock.advance(1000 * SECOND)
+            run.set_price("36 EUR/h")
+        assert run.budget.totals["cost_usd"] == 2
+        assert run.summary()["outlay/cost"] == 2
+
+
+def test_what_a_run_pays_in_another_currency_is_no_dollars(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    budget = outlay.iso_tokens(100)
+    with outlay.run("m", dir=tmp_path, budget=budget, price="3.6 EUR/h", clock=clock) as run:
+        for _ in run.steps(range(2), tokens=1):
+            clock.advance(1000 * SECOND)
+    assert document(tmp_path)["totals"]["cost_usd"] == 0  # type: ignore[index]
+    assert "cost_usd" in document(tmp_path)["unmeasured"]  # type: ignore[operator]
+    assert read_history(tmp_path).spend(clock.wall_ns()).cost_units == 0
+
+
+def test_money_is_counted_to_the_end_of_the_attempt(tmp_path: Path, clock: ManualClock) -> None:
+    budget = outlay.iso_cost("100 USD")
+    with outlay.run("m", dir=tmp_path, budget=budget, price="3.6 USD/h", clock=clock) as run:
+        for _ in run.steps(range(2)):
+            clock.advance(1000 * SECOND)
+        clock.advance(1000 * SECOND)
+    assert document(tmp_path)["totals"]["cost_usd"] == 3  # type: ignore[index]
+    assert events(tmp_path, "ended")[0].data["totals"]["cost_usd"] == 3
+
+
 def test_a_limit_on_money_needs_a_price_in_its_currency(tmp_path: Path) -> None:
     with pytest.raises(outlay.BudgetRefused, match=r"max_cost_usd.*OUTLAY_PRICE"):
         outlay.run("m", dir=tmp_path, budget=outlay.iso_cost(5))
@@ -200,7 +234,39 @@ def test_energy_is_measured_under_any_budget_where_there_is_a_sensor(
             clock.advance(SECOND)
         assert run.budget.totals["energy_Wh"] == 1200 / 3600
     assert document(tmp_path)["energy_quality"] == "measured"
-    assert document(tmp_path)["unmeasured"] == ["comm_bytes", "flops"]
+    assert document(tmp_path)["unmeasured"] == ["comm_bytes", "cost_usd", "flops"]
+
+
+def test_energy_used_after_the_last_step_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr(
+        "outlay.record.meters.energy.PowercapSource.detect", lambda: [FakeCounter()]
+    )
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
+        for _ in run.steps(range(3), tokens=1):
+            clock.advance(SECOND)
+    assert document(tmp_path)["totals"]["energy_Wh"] == 1600 / 3600  # type: ignore[index]
+    assert read_history(tmp_path).spend(clock.wall_ns()).executed.energy_mj == 1_600_000
+
+
+class SilentCounter(FakeCounter):
+    """An energy source that does not answer any more; not a real sensor."""
+
+    def take_uj(self) -> int:
+        raise OSError("no sensor")
+
+
+def test_energy_that_could_not_be_read_is_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr(
+        "outlay.record.meters.energy.PowercapSource.detect", lambda: [SilentCounter()]
+    )
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
+        for _ in run.steps(range(3), tokens=1):
+            clock.advance(SECOND)
+    assert "4 readings of energy failed" in str(document(tmp_path)["findings"])
 
 
 def test_a_total_that_nothing_measured_is_named(
@@ -211,7 +277,7 @@ def test_a_total_that_nothing_measured_is_named(
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3)) as run:
         list(run.steps(range(100), tokens=1))
     content = document(tmp_path)
-    assert content["unmeasured"] == ["comm_bytes", "energy_Wh", "flops"]
+    assert content["unmeasured"] == ["comm_bytes", "energy_Wh", "cost_usd", "flops"]
     assert content["totals"]["comm_bytes"] == 0  # type: ignore[index]
 
 

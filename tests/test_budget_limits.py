@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from fractions import Fraction
 from typing import Any
 
@@ -26,6 +27,7 @@ from outlay.budget.terms import (
 from outlay.budget.usage import Usage
 from outlay.errors import InvalidValue
 from outlay.rates import NS_PER_HOUR
+from outlay.units import Duration, Energy, Flops, Money, Tokens
 
 EXAMPLE = {
     "max_minutes": 2,
@@ -66,6 +68,21 @@ def test_what_is_no_amount_above_zero_is_refused_by_its_key(key: str, value: Any
         Budget.of("iso_tokens", {"max_tokens": 5, key: value})
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("max_minutes", Duration(-1)),
+        ("max_energy_Wh", Energy(-1)),
+        ("max_cost_usd", Money(-1)),
+        ("max_tokens", Tokens(-1)),
+        ("max_flops", Flops(-1)),
+    ],
+)
+def test_a_quantity_below_zero_is_refused_by_its_key(key: str, value: object) -> None:
+    with pytest.raises(InvalidValue, match=key):
+        Budget.of("iso_tokens", {"max_tokens": 5, key: value})
+
+
 @pytest.mark.parametrize("key", ["max_tokens", "max_comm_bytes", "max_flops", "steps_per_epoch"])
 def test_counts_are_whole(key: str) -> None:
     with pytest.raises(InvalidValue, match=key):
@@ -82,6 +99,7 @@ def test_null_means_not_set() -> None:
     [
         (iso_time("2h"), {"max_minutes": 120}),
         (iso_time(2.5), {"max_minutes": 2.5}),
+        (iso_time(timedelta(hours=2)), {"max_minutes": 120}),
         (iso_tokens("50k"), {"max_tokens": 50_000}),
         (iso_tokens("50_000"), {"max_tokens": 50_000}),
         (iso_epochs(2.5), {"max_epochs": 2.5}),

@@ -237,6 +237,20 @@ def test_a_snapshot_with_an_impossible_total_gives_nothing_back(key: str, value:
     assert [finding.message for finding in tracker.findings if key in finding.message]
 
 
+def test_totals_that_are_no_table_give_nothing_back() -> None:
+    tracker = BudgetTracker("iso_tokens", {"max_tokens": 100})
+    tracker.update(30, 10.0)
+    tracker.load({"totals": [0]})
+    assert tracker.totals["tokens"] == 30
+    assert "not a table" in tracker.findings[0].message
+
+
+def test_time_that_runs_back_is_not_charged() -> None:
+    tracker = BudgetTracker("iso_cost", {"max_cost_usd": 1}, rate="1 USD/h")
+    with pytest.raises(InvalidValue, match="time_ns"):
+        tracker.charge("evaluation", -1)
+
+
 def test_loading_an_older_snapshot_takes_back_progress_but_no_resource() -> None:
     tracker = tokens_tracker(100)
     tracker.update(10, SECOND_MS, comm_bytes=5)

@@ -43,10 +43,17 @@ def test_show_says_what_was_used_of_each_limit_and_why_it_stopped(finished: Path
 def test_show_as_json_has_the_keys_of_the_document(finished: Path) -> None:
     shown = json.loads(invoke("show", str(finished), "--json"))
     document = json.loads((finished / "budget.json").read_text())
-    for key in ("mode", "limits", "totals", "clocks_ms", "steps_per_epoch"):
+    for key in ("mode", "limits", "totals", "clocks_ms", "steps_per_epoch", "unmeasured"):
         assert shown[key] == document[key]
     assert shown["remaining"]["max_tokens"] == 0
     assert shown["status"] == "completed"
+
+
+def test_show_names_what_nothing_measured_where_the_document_is_gone(finished: Path) -> None:
+    (finished / "budget.json").unlink()
+    shown = json.loads(invoke("show", str(finished), "--json"))
+    assert {"comm_bytes", "flops"} <= set(shown["unmeasured"])
+    assert "cost_usd" not in shown["unmeasured"]
 
 
 def test_show_knows_the_epoch_that_a_loader_told(tmp_path: Path) -> None:

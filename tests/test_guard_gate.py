@@ -16,13 +16,14 @@ import pytest
 
 import outlay
 from guard_helpers import wait_until
+from outlay.budget.torch_group import PAYLOAD_BYTES
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved
 from outlay.guard.gate import GuardGate, Guarding
 from outlay.guard.leasing import HOLD_VARIABLE
-from outlay.ledger import segment_paths
+from outlay.ledger import EndStatus, segment_paths
 from outlay.runs.guarding import JointGuard
 from outlay.units import Duration, Rate
 
@@ -323,6 +324,33 @@ def test_all_ranks_stop_at_the_same_step_with_rank_zeros_reason(
     assert stopped[0] == stopped[1] == stopped[2]
     assert stopped[0][0] <= 303  # 100 seconds of three steps, and a second until the next word
     assert clock.monotonic_ns() >= 100 * SECOND
+
+
+class ReasonInAnyScript:
+    """What rank 0 asks; its reason is long, and no ASCII."""
+
+    def stop_reason(self) -> str:
+        return "資" * 900
+
+    def finish(self, status: EndStatus) -> None:
+        """Nothing is held."""
+
+
+class BoundedGroup:
+    """One rank whose payloads may be as large as torch's group carries."""
+
+    rank, size = 0, 1
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        assert len(payload) < PAYLOAD_BYTES
+        return [payload]
+
+
+def test_a_long_reason_fits_what_ranks_can_tell_each_other(clock: ManualClock) -> None:
+    gate = JointGuard(ReasonInAnyScript(), find_group=BoundedGroup, clock=clock)
+    told = gate.before_step(tokens=0, samples=0)
+    assert told is not None
+    assert set(told) == {"資"}
 
 
 def test_durations_of_a_guarding_are_read_as_people_write_them(guard: BudgetGuard) -> None:

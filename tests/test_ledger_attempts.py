@@ -78,6 +78,29 @@ def test_a_supervisor_of_a_recording_process_begins_and_ends_its_attempt() -> No
     assert attempt.end.status == "failed"
 
 
+def restarted() -> list[Attempt]:
+    """One supervisor over a command that died after 30 s and was started again 10 s later."""
+    supervisor = Segment(start=0, rank=SUPERVISOR).heartbeat(after=100).end()
+    died, again = Segment(start=5).step(25), Segment(start=40).step(50)
+    return attempts(supervisor, died, again)
+
+
+def test_the_first_of_several_starts_begins_with_their_supervisor() -> None:
+    first, second = restarted()
+    assert (first.start_ns, second.start_ns) == (START_NS, START_NS + ns(40))
+
+
+def test_the_last_of_several_starts_ends_with_their_supervisor() -> None:
+    first, second = restarted()
+    assert (first.end, second.completed) == (None, True)
+
+
+def test_a_supervisor_is_no_sign_of_life_of_the_starts_before_the_last() -> None:
+    first, second = restarted()
+    assert first.last_sign_ns == START_NS + ns(30)
+    assert second.last_sign_ns == START_NS + ns(100)
+
+
 def test_a_supervisor_that_saw_no_recording_is_an_attempt_of_its_own() -> None:
     alone = Segment(start=0, rank=SUPERVISOR).heartbeat(after=10).end()
     recorded = Segment(start=60, rank=0).step(1).end()

@@ -47,3 +47,21 @@ def test_each_attempt_is_judged_by_itself(tmp_path: Path) -> None:
     alone = Segment(start=50, rank=SUPERVISOR).after(1)
     alone.add(Heartbeat(t_ns=alone.now_ns, energy_mj=7)).end().write(tmp_path)
     assert energies(tmp_path) == [97, 97, 97]
+
+
+def restarted(run_dir: Path, *, first_mj: int, second_mj: int) -> None:
+    """Two starts of a training that one supervisor saw use 100 mJ in all."""
+    watching = Segment(rank=SUPERVISOR).after(50)
+    watching.add(Heartbeat(t_ns=watching.now_ns, energy_mj=100)).end().write(run_dir)
+    Segment(start=1).step(1, energy_mj=first_mj).write(run_dir)
+    Segment(start=20).step(1, energy_mj=second_mj).end().write(run_dir)
+
+
+def test_what_a_supervisor_saw_of_several_starts_counts_once(tmp_path: Path) -> None:
+    restarted(tmp_path, first_mj=0, second_mj=0)
+    assert energies(tmp_path) == [100, 100, 100]
+
+
+def test_where_one_of_several_starts_measured_its_supervisor_adds_nothing(tmp_path: Path) -> None:
+    restarted(tmp_path, first_mj=30, second_mj=0)
+    assert energies(tmp_path) == [30, 30, 30]

@@ -196,6 +196,7 @@ def test_only_the_first_process_of_a_node_measures_it(
     monkeypatch.setattr(PowercapSource.detect.__func__, "__defaults__", (tmp_path,))  # type: ignore[attr-defined]
     assert detect_energy({"LOCAL_RANK": "0"}).quality is Quality.MEASURED
     assert detect_energy({"LOCAL_RANK": "1"}).quality is Quality.UNAVAILABLE
+    assert detect_energy({"SLURM_LOCALID": "1"}).quality is Quality.UNAVAILABLE
 
 
 def test_flops_follow_six_per_parameter_and_token() -> None:

@@ -64,7 +64,7 @@ def test_slurm_and_instance_are_recorded() -> None:
     assert recorded == ("17", "acc", "gpu", "pod")
 
 
-@pytest.mark.parametrize("off", ["0", "false", "off"])
+@pytest.mark.parametrize("off", ["0", "false", "off", "False", " no "])
 def test_what_points_at_a_person_or_a_machine_can_be_switched_off(off: str) -> None:
     about = gather(OUTLAY_RECORD_IDENTITY=off, SLURM_JOB_ACCOUNT="acc", RUNPOD_POD_ID="pod")
     assert {getattr(about, name) for name in facts.PERSONAL} == {""}
@@ -119,6 +119,20 @@ def test_a_detached_head_is_its_own_commit(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     (tmp_path / ".git" / "HEAD").write_text("abc123\n")
     assert facts.git_commit(tmp_path) == "abc123"
+
+
+def test_a_linked_worktree_has_a_commit_of_its_own(tmp_path: Path) -> None:
+    main, linked = tmp_path / ".git", tmp_path / "worktrees" / "fix"
+    (main / "worktrees" / "fix").mkdir(parents=True)
+    (main / "refs" / "heads").mkdir(parents=True)
+    (main / "HEAD").write_text("ref: refs/heads/main\n")
+    (main / "refs" / "heads" / "main").write_text("abc123\n")
+    (main / "refs" / "heads" / "fix").write_text("def456\n")
+    (main / "worktrees" / "fix" / "HEAD").write_text("ref: refs/heads/fix\n")
+    (main / "worktrees" / "fix" / "commondir").write_text("../..\n")
+    linked.mkdir(parents=True)
+    (linked / ".git").write_text(f"gitdir: {main / 'worktrees' / 'fix'}\n")
+    assert facts.git_commit(linked) == "def456"
 
 
 def test_bytes_that_are_no_text_do_not_stop_a_run(

@@ -13,6 +13,8 @@ import pytest
 
 from command_line import outlay
 from outlay.ledger import AttemptEnded, Heartbeat, read_run
+from outlay.runs.exec import FORWARDED, CommandNotStarted, execute
+from outlay.runs.options import Arguments, resolve
 
 INNER = """
 import outlay
@@ -51,6 +53,23 @@ def test_a_command_that_records_itself_joins_the_run(tmp_path: Path) -> None:
     assert shown.json["run"]["steps"] == 4
     assert shown.json["run"]["model"] == "bert"
     assert shown.json["run"]["cost"]["micros"] > 0
+
+
+def test_every_start_of_a_command_that_is_restarted_is_an_attempt(tmp_path: Path) -> None:
+    crashing = INNER + "        import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+    restarted = '"$0" -c "$1" || "$0" -c "$2"'
+    command = ("sh", "-c", restarted, sys.executable, crashing, INNER)
+    shown = outlay("exec", "--dir", tmp_path / "r", "--json", "--", *command)
+    assert shown.json["run"]["attempts"] == 2
+    assert shown.json["run"]["status"] == "completed"
+
+
+def test_a_command_that_cannot_start_leaves_the_signals_as_they_were(tmp_path: Path) -> None:
+    before = [signal.getsignal(number) for number in FORWARDED]
+    options = resolve(Arguments(model=None, dir=tmp_path), {}, 0)
+    with pytest.raises(CommandNotStarted):
+        execute([str(tmp_path / "missing")], options)
+    assert [signal.getsignal(number) for number in FORWARDED] == before
 
 
 def test_a_signal_reaches_the_command_and_is_how_it_ended(tmp_path: Path) -> None:
@@ -132,6 +151,6 @@ def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
     path = with_nvml(tmp_path, FAKE_NVML)
     shown = outlay("exec", "--dir", tmp_path / "r", "--json", "--", "sleep", "1.3", PYTHONPATH=path)
     beats = [r for r in read_run(tmp_path / "r").records if isinstance(r, Heartbeat)]
-    assert sum(beat.energy_mj for beat in beats) == 1000
+    assert sum(beat.energy_mj for beat in beats) == 2000  # After a second, and at the end.
     busy = json.loads(shown.out)["run"]["gpu_busy_ns"]
     assert 0.4e9 < busy <= shown.json["run"]["wall_ns"] / 2

@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 import outlay
+from outlay.ledger import ledger_dir
+from outlay.runs.collect import refresh_registered
 from outlay.runs.inbox import leave_notice, notices
+from outlay.store import open_store
 
 
 @pytest.fixture(scope="module")
@@ -73,3 +76,16 @@ def test_a_directory_whose_name_is_no_text_does_not_stop_a_run(tmp_path: Path) -
     with outlay.run("m", dir=tmp_path / os.fsdecode(b"caf\xe9")) as run:
         pass
     assert run.recorder.writer.lost == 0
+
+
+def test_a_run_whose_log_is_not_there_yet_keeps_its_notice(tmp_path: Path) -> None:
+    ledger_dir(tmp_path / "run").mkdir(parents=True)
+    leave_notice("early", tmp_path / "run")
+    refresh_registered(open_store(), 0)
+    assert [notice.run_dir for notice in notices()] == [tmp_path / "run"]
+
+
+def test_a_run_that_is_gone_leaves_no_notice(tmp_path: Path) -> None:
+    leave_notice("gone", tmp_path / "run")
+    refresh_registered(open_store(), 0)
+    assert list(notices()) == []

@@ -148,6 +148,17 @@ def test_a_default_directory_has_the_name_and_the_time() -> None:
     assert given.dir == Path.cwd() / "outlay-runs" / "My-run-1-20231114-221320"
 
 
+def test_a_long_name_still_makes_a_directory() -> None:
+    assert options(name="x" * 300).dir.name == "x" * 100 + "-20231114-221320"
+
+
+def test_a_path_that_nobody_can_look_at_does_not_stop_a_run(tmp_path: Path) -> None:
+    """As a directory that cannot be written: what is recorded is lost, counted and warned of."""
+    with outlay.run("m", dir=tmp_path / ("x" * 300)) as run:
+        assert len(list(run.steps(range(3)))) == 3
+    assert run.recorder.writer.lost == 4
+
+
 def test_ranks_of_a_launch_share_a_default_directory() -> None:
     environ = {"WORLD_SIZE": "2", "SLURM_JOB_ID": "17"}
     dirs = {options({**environ, "RANK": rank}).dir for rank in "01"}
@@ -201,7 +212,7 @@ def test_disabled_a_loop_still_has_numbers(tmp_path: Path, monkeypatch: pytest.M
         assert [run.step_number for _ in run.steps("abc")] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("off", ["", "0"])
+@pytest.mark.parametrize("off", ["", "0", "false"])
 def test_disabled_must_say_so(off: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OUTLAY_DISABLED", off)
     with outlay.run("m", dir=tmp_path):
@@ -209,7 +220,7 @@ def test_disabled_must_say_so(off: str, tmp_path: Path, monkeypatch: pytest.Monk
     assert len(read_run(tmp_path).records) == 2
 
 
-@pytest.mark.parametrize("price", ["cheap", math.nan])
+@pytest.mark.parametrize("price", ["cheap", math.nan, None])
 def test_a_wrong_new_price_is_refused_and_the_old_one_stays(tmp_path: Path, price: object) -> None:
     with outlay.run("m", dir=tmp_path, price="1 USD/h") as run:
         with pytest.raises(InvalidValue, match="price: got"):

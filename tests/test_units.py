@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 from datetime import timedelta
 from decimal import Decimal
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +30,7 @@ micros = st.integers(min_value=0, max_value=10**18)
         (Decimal("1.10"), Money(1_100_000)),
         (3, Money(3_000_000)),
         (0.1, Money(100_000)),
+        (np.float64(0.1), Money(100_000)),
         (Money(7, "GBP"), Money(7, "GBP")),
     ],
 )
@@ -37,8 +40,11 @@ def test_money_is_parsed_exactly(text: object, expected: Money) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [math.nan, math.inf, -1, True, None, "", "five", "$5 USD", "5 US", "1e99", b"5", "-3 USD"],
-)
+    [
+        math.nan, math.inf, -1, True, None, "", "five", "$5 USD", "5 US", "1e99", b"5", "-3 USD",
+        "9e999999", "1e-999999", Money(-1),
+    ],
+)  # fmt: skip
 def test_what_is_no_amount_is_refused_with_what_was_seen(value: object) -> None:
     with pytest.raises(InvalidValue, match="ceiling: got"):
         Money.parse(value, name="ceiling")
@@ -47,6 +53,22 @@ def test_what_is_no_amount_is_refused_with_what_was_seen(value: object) -> None:
 def test_rounding_up_never_asks_for_less_than_was_meant() -> None:
     assert Money.parse("0.0000001", rounding="up") == Money(1)
     assert Money.parse("0.0000001") == Money(0)
+
+
+def test_digits_that_no_decimal_context_holds_are_rounded_up_too() -> None:
+    assert Money.parse(f"1.{'0' * 40}1", rounding="up") == Money(1_000_001)
+
+
+def test_a_scripts_own_decimal_context_changes_no_amount() -> None:
+    with decimal.localcontext(prec=3):
+        assert Money.parse("1234.567891") == Money(1_234_567_891)
+        assert Money(1_234_567_891).amount == Decimal("1234.567891")
+        assert Duration.parse("1h1ns").ns == 3600 * 10**9 + 1
+
+
+def test_a_price_below_zero_is_refused() -> None:
+    with pytest.raises(InvalidValue, match="zero or more"):
+        Rate.parse(Rate(-1))
 
 
 @given(micros, micros)
@@ -96,7 +118,13 @@ def test_durations_are_parsed_to_the_nanosecond(text: object, ns: int) -> None:
     assert Duration.parse(text).ns == ns
 
 
-@pytest.mark.parametrize("value", [90, "90", "", "h", "-1h", "1x", "1h2", None, True, "0.1ns"])
+@pytest.mark.parametrize(
+    "value",
+    [
+        90, "90", "", "h", "-1h", "1x", "1h2", None, True, "0.1ns", "1h-20m", "9e999999h",
+        timedelta(seconds=-1), Duration(-1),
+    ],
+)  # fmt: skip
 def test_a_duration_without_a_clear_unit_is_refused(value: object) -> None:
     with pytest.raises(InvalidValue):
         Duration.parse(value)
@@ -110,13 +138,17 @@ def test_a_duration_without_a_clear_unit_is_refused(value: object) -> None:
         ("50_000", 50_000),
         (7, 7),
         ("3 Mtok", 3_000_000),
+        ("3 Mtoks", 3_000_000),
     ],
 )
 def test_tokens_are_whole_numbers(text: object, count: int) -> None:
     assert Tokens.parse(text).value == count
 
 
-@pytest.mark.parametrize("value", ["1.5", 0.5, "5 potatoes", math.nan, -1, True, "1e99"])
+@pytest.mark.parametrize(
+    "value",
+    ["1.5", 0.5, "5 potatoes", math.nan, -1, True, "1e99", "90s", "5ks", "9e999999k", Tokens(-1)],
+)
 def test_what_is_no_token_count_is_refused(value: object) -> None:
     with pytest.raises(InvalidValue):
         Tokens.parse(value)

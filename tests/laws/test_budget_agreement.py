@@ -77,7 +77,7 @@ class Rank:
     def _stops(self, accord: Accord, step: Usage, agreement_ns: int) -> bool:
         accord._agreement_ns = agreement_ns  # What it would have measured on a real network.
         verdict = accord.before_step(step)
-        return verdict is not None and verdict.stop
+        return verdict is not None and verdict.reason is not None
 
 
 def train(
@@ -184,16 +184,11 @@ def test_steps_of_unknown_size_are_given_twice_the_room() -> None:
     assert verdict.steps == 2
 
 
-def test_a_rank_that_wants_to_stop_stops_them_all() -> None:
-    reports = [report(), report(wants_stop=True)]
-    assert all(settle(reports, rank, iso_tokens(10**9).bounds).stop for rank in (0, 1))
-
-
 def test_what_was_used_before_is_rank_zeros_word() -> None:
     reports = [report(base=Usage(tokens=50)), report(base=Usage(tokens=999))]
     verdict = settle(reports, 1, iso_tokens(250).bounds)
     assert verdict.base.tokens == 50
-    assert verdict.stop
+    assert verdict.reason is not None
 
 
 def test_a_report_survives_the_journey_however_large_its_numbers() -> None:

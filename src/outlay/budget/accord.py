@@ -13,7 +13,6 @@ class Accord:
 
     Attributes:
         agreed_steps: How many steps of this attempt all ranks have agreed on.
-        stop_wanted: Set to make all ranks stop at their next agreement.
         steady: Set where the tokens of a step are stated as a number.
         met: How many agreements there were.
     """
@@ -21,7 +20,6 @@ class Accord:
     def __init__(self, group: Group, tracker: BudgetTracker, clock: Clock) -> None:
         self.group = group
         self.agreed_steps = 0
-        self.stop_wanted = False
         self.steady = False
         self.met = 0
         self._tracker = tracker
@@ -59,7 +57,6 @@ class Accord:
             own=own,
             next=step,
             largest=self._largest,
-            wants_stop=self.stop_wanted,
             steady=self.steady,
             step_ns=own.time_ns // own.steps if own.steps else 0,
             agreement_ns=self._agreement_ns,

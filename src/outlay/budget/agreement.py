@@ -18,16 +18,15 @@ from typing import Final, Protocol
 import msgspec
 
 from outlay.budget.dimensions import EPOCHS
-from outlay.budget.fold import sum_of
 from outlay.budget.limits import Bound, StopReason, reached, would_pass
-from outlay.budget.usage import Usage
+from outlay.budget.usage import Usage, joined
 from outlay.errors import OutlayError
 
 MAX_SHARE: Final = 100
 """An agreement may take a hundredth of the time of the steps between two of them."""
 
 MAX_SPACING_NS: Final = 10_000_000_000
-"""A rank that was told to stop is heard within ten seconds and a step."""
+"""What the ranks know of each other is never older than ten seconds and a step."""
 
 
 class AgreementLost(OutlayError):
@@ -62,7 +61,6 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
         own: What this rank used in this attempt, rollbacks taken back.
         next: What its next step will use, as far as that is known before it runs.
         largest: The largest amounts one of its steps used.
-        wants_stop: Whether it was told to stop.
         steady: Whether the tokens of its steps are stated as a number, the same for all.
         step_ns: How long its steps take on average.
         agreement_ns: How long its last agreement took.
@@ -72,7 +70,6 @@ class Report(msgspec.Struct, frozen=True, array_like=True):
     own: Usage
     next: Usage
     largest: Usage
-    wants_stop: bool = False
     steady: bool = False
     step_ns: int = 0
     agreement_ns: int = 0
@@ -84,15 +81,13 @@ class Verdict(msgspec.Struct, frozen=True):
     Attributes:
         base: What the run had used before this attempt: rank 0's word.
         others: What the ranks but this one add to its own use.
-        reason: Why all of them stop now, if a limit says so.
-        stop: Whether all of them stop now.
+        reason: Why all of them stop now, if they do.
         steps: How many steps each of them runs before the next agreement.
     """
 
     base: Usage
     others: Usage
     reason: StopReason | None
-    stop: bool
     steps: int
 
 
@@ -103,27 +98,11 @@ def settle(reports: Sequence[Report], rank: int, bounds: Sequence[Bound]) -> Ver
     total = base + joint
     step = joined(report.next for report in reports)
     largest = joined(report.largest.largest(report.next) for report in reports)
-    reason = reached(total, bounds) or would_pass(total, step, predictable(bounds))
     return Verdict(
         base=base,
         others=joint - reports[rank].own,
-        reason=reason,
-        stop=reason is not None or any(report.wants_stop for report in reports),
+        reason=reached(total, bounds) or would_pass(total, step, predictable(bounds)),
         steps=_steps_until_next(reports, total, largest, bounds),
-    )
-
-
-def joined(usages: Iterable[Usage]) -> Usage:
-    """Return what ranks used together: they run side by side, so time and steps are not summed.
-
-    Money is the whole run's on every rank, and rank 0's word counts.
-    """
-    parts = list(usages)
-    return msgspec.structs.replace(
-        sum_of(parts),
-        steps=max(part.steps for part in parts),
-        time_ns=max(part.time_ns for part in parts),
-        cost_units=parts[0].cost_units,
     )
 
 

@@ -7,11 +7,13 @@ from typing import Final, TypeVar
 
 from outlay.errors import InvalidValue
 from outlay.units import Duration, Energy, Flops, Money, Tokens
-from outlay.units.numbers import exact_decimal, split_unit, whole
+from outlay.units.numbers import EXACT, exact_decimal, split_unit, whole
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 NS_PER_MINUTE: Final = 60 * 10**9
-MICRO: Final = 1_000_000
+MICRO_EPOCHS: Final = 1_000_000
+CURRENCY: Final = "USD"
+"""What a limit on money is stated in; what a run pays in another is not counted."""
 EXPECTED_STEPS: Final = "a whole number of steps, more than zero"
 _EXPECTED_MINUTES = 'minutes such as 90 or 2.5, or a duration such as "2h"; more than zero'
 _EXPECTED_BYTES = 'a whole number of bytes, such as 10**9, "10GB" or "5GiB"; more than zero'
@@ -38,9 +40,9 @@ def _number(value: object, *, name: str, expected: str) -> Decimal:
 
 
 def _is_number(value: object) -> bool:
-    """Whether the value stands without a unit, also as text (``OUTLAY_BUDGET``, ``50_000``)."""
+    """Say whether a value stands without a unit, also as text (``OUTLAY_BUDGET``, ``50_000``)."""
     if not isinstance(value, str):
-        return not isinstance(value, Duration | Energy)
+        return isinstance(value, int | float | Decimal)
     try:
         Decimal(value.replace("_", ""))
     except ArithmeticError:
@@ -51,7 +53,7 @@ def _is_number(value: object) -> bool:
 def _scaled(value: object, unit: int, *, name: str, expected: str) -> int:
     """Return a bare number of units as a whole number of what ``unit`` of make one."""
     number = _number(value, name=name, expected=expected)
-    return int((number * unit).to_integral_value(ROUND_HALF_EVEN))
+    return int(EXACT.multiply(number, unit).to_integral_value(ROUND_HALF_EVEN))
 
 
 def read_minutes(value: object, name: str = "max_minutes") -> Duration:
@@ -82,7 +84,8 @@ def read_bytes(value: object, name: str = "max_comm_bytes") -> int:
         number, unit = split_unit(value, name=name, expected=_EXPECTED_BYTES)
         if unit not in _BYTES:
             raise InvalidValue(name, value, _EXPECTED_BYTES)
-        count = _number(number * _BYTES[unit], name=name, expected=_EXPECTED_BYTES)
+        count = EXACT.multiply(number, _BYTES[unit])
+        count = _number(count, name=name, expected=_EXPECTED_BYTES)
     return whole(count, name=name, seen=value, expected=_EXPECTED_BYTES)
 
 
@@ -102,14 +105,14 @@ def read_usd(value: object, name: str = "max_cost_usd") -> Money:
     """Return ``5`` or ``"5 USD"`` as dollars above zero; another currency is refused."""
     expected = 'an amount in USD such as 5 or "5 USD", more than zero'
     money = Money.parse(value, name=name)
-    if money.currency != "USD":
+    if money.currency != CURRENCY:
         raise InvalidValue(name, str(money), expected)
     return _positive(money, name=name, seen=value, expected=expected)
 
 
 def read_micro_epochs(value: object, name: str = "max_epochs") -> int:
     """Return a number of epochs, whole or not, in millionths of an epoch."""
-    micro_epochs = _scaled(value, MICRO, name=name, expected=_EXPECTED_EPOCHS)
+    micro_epochs = _scaled(value, MICRO_EPOCHS, name=name, expected=_EXPECTED_EPOCHS)
     return _positive(micro_epochs, name=name, seen=value, expected=_EXPECTED_EPOCHS)
 
 

@@ -88,14 +88,16 @@ class Lines:
         self._write(tracker)
 
     def _write(self, tracker: BudgetTracker) -> None:
-        # A closed or broken stream is no reason to end a training run.
-        with contextlib.suppress(OSError, ValueError):
+        with _ignoring_a_lost_stream():
             self._stream.write(f"outlay: {budget_line(tracker)}\n")
             self._stream.flush()
 
 
 class Bar:
-    """A rich progress bar, redrawn twice a second at most."""
+    """A rich progress bar, redrawn twice a second at most.
+
+    A terminal that goes away, as with a lost connection, takes the bar with it and nothing else.
+    """
 
     def __init__(self, clock: Clock, console: Any = None) -> None:
         from rich.console import Console
@@ -110,7 +112,8 @@ class Bar:
             auto_refresh=False,
         )
         self._task = self._progress.add_task("budget", total=1.0)
-        self._progress.start()
+        with _ignoring_a_lost_stream():
+            self._progress.start()
 
     def update(self, tracker: BudgetTracker) -> None:
         """Redraw, if it is time to."""
@@ -122,18 +125,25 @@ class Bar:
     def close(self, tracker: BudgetTracker) -> None:
         """Draw the last state and give the terminal back."""
         self._draw(tracker)
-        self._progress.stop()
+        with _ignoring_a_lost_stream():
+            self._progress.stop()
 
     def _draw(self, tracker: BudgetTracker) -> None:
         line = budget_line(tracker)
         if len(line) > self._progress.console.width - _BAR_COLUMNS - 1:
             line = short_line(tracker)
-        self._progress.update(
-            self._task,
-            completed=min(1.0, tracker.fraction_used),
-            description=line,
-            refresh=True,
-        )
+        with _ignoring_a_lost_stream():
+            self._progress.update(
+                self._task,
+                completed=min(1.0, tracker.fraction_used),
+                description=line,
+                refresh=True,
+            )
+
+
+def _ignoring_a_lost_stream() -> contextlib.suppress:
+    # A closed or broken stream is no reason to end a training run.
+    return contextlib.suppress(OSError, ValueError)
 
 
 def display_for(stream: TextIO, clock: Clock) -> Display:

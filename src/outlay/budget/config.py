@@ -41,7 +41,7 @@ def read_budget(value: object, *, name: str = "budget") -> Budget | None:
         case str():
             return _from_text(value, name=name)
         case _:
-            plain = _plain(value)
+            plain = _plain(value, name=name)
             if not isinstance(plain, Mapping):
                 raise InvalidValue(name, value, _EXPECTED)
             return _from_tree(plain, name=name)
@@ -130,30 +130,35 @@ def _decode_json(text: str, *, name: str) -> dict[str, Any]:
 
 def _load_yaml(path: Path, *, name: str) -> Mapping[str, Any]:
     try:
-        text = path.read_text()
-    except OSError as error:
-        raise InvalidValue(name, str(path), f"a file that can be read ({error.strerror})") from None
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue(name, str(path), f"a file that can be read ({error})") from None
     return _parse_yaml(text, name=name)
 
 
 def _parse_yaml(text: str, *, name: str) -> Mapping[str, Any]:
     # OmegaConf reads YAML as Hydra does, interpolations included.
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError  # type: ignore[import-untyped]
 
     try:
-        tree = _plain(OmegaConf.create(text))
-    except YAMLError as error:
+        tree = _plain(OmegaConf.create(text), name=name)
+    except (YAMLError, OmegaConfBaseException) as error:
         raise InvalidValue(name, text, f"{_EXPECTED} ({error})") from None
     if not isinstance(tree, Mapping) or set(tree) == {text.strip()}:
         raise InvalidValue(name, text, _EXPECTED)
     return tree
 
 
-def _plain(value: object) -> object:
+def _plain(value: object, *, name: str) -> object:
     """Return an OmegaConf node as plain data, interpolations resolved; anything else as it is."""
     if not type(value).__module__.startswith("omegaconf"):
         return value
     from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
 
-    return OmegaConf.to_container(value, resolve=True)
+    try:
+        return OmegaConf.to_container(value, resolve=True)
+    except OmegaConfBaseException as error:
+        raise InvalidValue(name, str(value), f"{_EXPECTED} ({error})") from None

@@ -10,6 +10,7 @@ from outlay.budget import amounts
 from outlay.budget.usage import Usage
 from outlay.rates import NS_PER_HOUR
 from outlay.units import Duration, Energy, Flops, Money, Tokens
+from outlay.units.money import MICROS
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 
@@ -77,7 +78,7 @@ EPOCHS: Final = Dimension(
     progress=True,
     predictable=True,
     read=lambda value: amounts.read_micro_epochs(value),
-    number=lambda micro_epochs: _ratio(micro_epochs, amounts.MICRO),
+    number=lambda micro_epochs: _ratio(micro_epochs, amounts.MICRO_EPOCHS),
     text=lambda count: f"{count:,} steps",
 )
 COMM: Final = Dimension(
@@ -104,7 +105,7 @@ COST: Final = Dimension(
     key="max_cost_usd",
     mode="iso_cost",
     read=lambda value: amounts.read_usd(value).micros * NS_PER_HOUR,
-    number=lambda units: _ratio(_money(units).micros, amounts.MICRO),
+    number=lambda units: _ratio(_money(units).micros, MICROS),
     text=lambda units: str(_money(units)),
 )
 FLOPS: Final = Dimension(

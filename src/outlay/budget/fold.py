@@ -12,10 +12,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outlay.budget.charges import Charges, ClockCharge, EnergyCharge, StepCharge
+from outlay.budget.amounts import CURRENCY
+from outlay.budget.charges import Charge, Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.clocks import CLOCKS, TRAINING
 from outlay.budget.surviving import Surviving
-from outlay.budget.usage import ZERO, Usage, resources_of
+from outlay.budget.usage import ZERO, Usage, joined, resources_of, sum_of
 from outlay.ledger import (
     BudgetEvent,
     Record,
@@ -24,7 +25,7 @@ from outlay.ledger import (
     derive_attempts,
     training_ranks,
 )
-from outlay.rates import run_rates
+from outlay.rates import RateFunction, run_rates
 
 
 @dataclass(slots=True)
@@ -55,7 +56,7 @@ class SegmentSpend:
         """No more records: charge what was going on at the last sign of life."""
         self._charge(self._charges.end())
 
-    def _charge(self, charge: StepCharge | ClockCharge | EnergyCharge | None) -> None:
+    def _charge(self, charge: Charge | None) -> None:
         match charge:
             case StepCharge(step, usage):
                 self.surviving.execute(step, usage.tokens, usage.flops, usage.steps)
@@ -85,23 +86,16 @@ class AttemptSpend:
 
     def progress_below(self, step: int | None) -> Usage:
         """Return surviving work over all ranks; steps are those of the rank that made most."""
-        parts = [rank.surviving.below(step) for rank in self.ranks]
-        total = sum_of(parts)
-        return replace(total, steps=max((part.steps for part in parts), default=0))
+        return joined(rank.surviving.below(step) for rank in self.ranks)
 
     @property
     def executed(self) -> Usage:
-        """Return what all ranks did, undone or not; side by side, so time is the slowest's."""
-        parts = [rank.executed for rank in self.ranks]
-        return replace(
-            sum_of(parts),
-            steps=max((part.steps for part in parts), default=0),
-            time_ns=max((part.time_ns for part in parts), default=0),
-        )
+        """What all ranks did, undone or not; side by side, so time is the slowest's."""
+        return joined(rank.executed for rank in self.ranks)
 
     @property
     def clocks_ns(self) -> dict[str, int]:
-        """Return the clocks of the slowest rank, clock by clock."""
+        """The clocks of the slowest rank, clock by clock."""
         return {name: max(rank.clocks_ns[name] for rank in self.ranks) for name in CLOCKS}
 
 
@@ -115,7 +109,6 @@ class RunSpend:
 
     attempts: tuple[AttemptSpend, ...]
     cost_units: int = 0
-    priced: bool = False
     at_least: Usage = ZERO
 
     def progress_below(self, step: int | None = None) -> Usage:
@@ -148,13 +141,13 @@ class RunSpend:
 
     @property
     def executed(self) -> Usage:
-        """Return everything that was done, undone or not, and what it cost."""
+        """Everything that was done, undone or not, and what it cost."""
         done = sum_of(each.executed for each in self.attempts)
         return replace(done, cost_units=self.cost_units)
 
     @property
     def clocks_ns(self) -> dict[str, int]:
-        """Return nanoseconds by clock, over all attempts."""
+        """Nanoseconds by clock, over all attempts."""
         return {name: sum(each.clocks_ns[name] for each in self.attempts) for name in CLOCKS}
 
 
@@ -173,14 +166,6 @@ def last_stated(spends: Iterable[SegmentSpend]) -> Mapping[str, Any] | None:
         elif event.event == "epoch" and stated is not None:
             stated |= event.data
     return stated
-
-
-def sum_of(usages: Iterable[Usage]) -> Usage:
-    """Return the sum, amount by amount."""
-    total = ZERO
-    for usage in usages:
-        total += usage
-    return total
 
 
 def fold_segments(segments: Mapping[SegmentId, Sequence[Record]]) -> list[SegmentSpend]:
@@ -215,6 +200,11 @@ def join_attempts(
             AttemptSpend(tuple(by_segment[rank] for rank in training_ranks(attempt.ranks)))
             for attempt in kept
         ),
-        cost_units=rates.units_between(start_ns, until_ns) if rates else 0,
-        priced=rates is not None,
+        cost_units=_units_between(rates, start_ns, until_ns),
     )
+
+
+def _units_between(rates: RateFunction | None, start_ns: int, end_ns: int) -> int:
+    if rates is None or rates.currency != CURRENCY:
+        return 0
+    return rates.units_between(start_ns, end_ns)

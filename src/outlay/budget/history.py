@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from outlay.budget.amounts import CURRENCY
 from outlay.budget.document import NAME, read_document
 from outlay.budget.fold import (
     RunSpend,
@@ -134,7 +135,7 @@ def _doubt(source: str, message: str) -> Finding:
 
 
 class LivePrice:
-    """What a running attempt costs from one record to the next.
+    """What a running attempt costs from one record to the next, in the currency of limits.
 
     Args:
         header: Says what the attempt begins with.
@@ -142,14 +143,26 @@ class LivePrice:
 
     def __init__(self, header: AttemptStarted) -> None:
         self._until_ns = header.t_ns
+        self._currency = ""
         self._function: RateFunction | None = None
         if header.price is not None:
             self.change(header.t_ns, header.price, header.gpus)
 
     def change(self, t_ns: int, price: Price, gpus: int) -> None:
-        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``; take what was before first."""
+        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``; take what was before first.
+
+        As in reports, a run pays in the currency of its first price, and no other is counted.
+        """
+        self._currency = self._currency or price.currency
+        if not price.currency == self._currency == CURRENCY:
+            return
         piece = RatePiece(t_ns, _FOREVER_NS, price.micros_per_hour * gpus)
         self._function = RateFunction((piece,), price.currency)
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a price that counts."""
+        return self._function is not None
 
     def take_units(self, t_ns: int) -> int:
         """Return the exact cost since the last call, up to ``t_ns``."""

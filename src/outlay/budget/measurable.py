@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
+from outlay.budget.amounts import CURRENCY
 from outlay.budget.dimensions import COMM, COST, ENERGY, FLOPS, TOKENS
 from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.clock import Clock
-from outlay.errors import Refused
+from outlay.errors import Finding, Refused
 from outlay.ledger import Price
+from outlay.record.facts import is_first_of_node
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import detect_energy
 from outlay.record.meters.quality import Quality
@@ -44,16 +46,15 @@ def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> Step
     meters = StepMeters()
     if COMM.key in budget.limits:
         meters.collectives = CollectiveMeter()
-    if environ.get("LOCAL_RANK", "0") == "0":
-        energy = detect_energy(environ, clock)
-        if energy.quality is not Quality.UNAVAILABLE:
-            meters.energy = energy
-        elif ENERGY.key in budget.limits:
-            raise BudgetRefused(
-                ENERGY.key,
-                "nothing here measures energy: no GPU that NVML can ask (pip install "
-                "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
-            )
+    energy = detect_energy(environ, clock)
+    if energy.quality is not Quality.UNAVAILABLE:
+        meters.energy = energy
+    elif ENERGY.key in budget.limits and is_first_of_node(environ):
+        raise BudgetRefused(
+            ENERGY.key,
+            "nothing here measures energy: no GPU that NVML can ask (pip install "
+            "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
+        )
     return meters
 
 
@@ -69,14 +70,34 @@ def begin_metering(meters: StepMeters) -> None:
         meters.collectives.start()
 
 
-def unmeasured(meters: StepMeters, total: Usage) -> list[str]:
-    """Return the totals that are zero because nothing measured them, under the documented names."""
-    unknown = {
-        "comm_bytes": meters.collectives is None and not total.comm_bytes,
-        "energy_Wh": meters.energy is None and not total.energy_mj,
-        "flops": meters.flops is None and not total.flops,
+def measured_by(meters: StepMeters, *, priced: bool) -> set[str]:
+    """Return the totals that something measures here, of those that a run need not measure."""
+    measured = {
+        "comm_bytes": meters.collectives is not None,
+        "energy_Wh": meters.energy is not None,
+        "cost_usd": priced,
+        "flops": meters.flops is not None,
     }
-    return [name for name, is_unknown in unknown.items() if is_unknown]
+    return {name for name, is_measured in measured.items() if is_measured}
+
+
+def unmeasured(total: Usage, measured: Container[str] = ()) -> list[str]:
+    """Return the totals that are zero because nothing measured them, under the documented names."""
+    amounts = {
+        "comm_bytes": total.comm_bytes,
+        "energy_Wh": total.energy_mj,
+        "cost_usd": total.cost_units,
+        "flops": total.flops,
+    }
+    return [name for name, amount in amounts.items() if not amount and name not in measured]
+
+
+def unread_energy(meters: StepMeters) -> list[Finding]:
+    """Return what is wrong with the energy that was measured, if anything."""
+    if meters.energy is None or not meters.energy.lost:
+        return []
+    message = f"{meters.energy.lost} readings of energy failed; the total is too low"
+    return [Finding(source="energy", message=message)]
 
 
 def refuse_unpriced(budget: Budget, price: Price | None) -> None:
@@ -85,7 +106,7 @@ def refuse_unpriced(budget: Budget, price: Price | None) -> None:
         return
     if price is None:
         raise BudgetRefused(COST.key, "the run has no price: price='1.50 USD/h' or OUTLAY_PRICE")
-    if price.currency != "USD":
+    if price.currency != CURRENCY:
         raise BudgetRefused(COST.key, f"the run pays in {price.currency}")
 
 

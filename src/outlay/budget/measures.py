@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import operator
 
+from outlay.budget.amounts import CURRENCY
 from outlay.budget.surviving import PER_STEP_MAX
 from outlay.budget.usage import Usage
 from outlay.errors import InvalidValue
@@ -88,6 +89,6 @@ def millijoules(energy_Wh: float) -> int:
 def money_units(cost: Money | float) -> int:
     """Return a cost in dollars as exact units, rounded up to the micro-dollar."""
     money = Money.parse(cost, name="cost", rounding="up")
-    if money.currency != "USD" or money.micros < 0:
-        raise InvalidValue("cost", str(money), "an amount in USD, zero or more")
+    if money.currency != CURRENCY:
+        raise InvalidValue("cost", str(money), f"an amount in {CURRENCY}, zero or more")
     return money.micros * NS_PER_HOUR

@@ -6,12 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import astuple
+
 from outlay.budget import snapshots
 from outlay.budget.dimensions import DIMENSIONS, EPOCHS
+from outlay.budget.document import read_document
 from outlay.budget.fold import budget_events
 from outlay.budget.forecast import Forecast, forecast
 from outlay.budget.history import read_history
 from outlay.budget.limits import Bound, reached
+from outlay.budget.measurable import unmeasured
 from outlay.budget.terms import Budget
 from outlay.budget.usage import ZERO, Usage
 from outlay.errors import Finding, InvalidValue, NotARun
@@ -25,6 +29,7 @@ class BudgetReport:
         stop_reason: Why the run stopped, as it recorded it; None where no limit stopped it.
         forecast: When a run that goes on will stop at its mean pace so far; an estimate.
         changes: How often the limits were changed on a resume.
+        unmeasured: The totals whose zero says nothing, because nothing measured them.
         findings: What is wrong in the log, and what was assumed in its place.
     """
 
@@ -34,6 +39,7 @@ class BudgetReport:
     stop_reason: str | None
     forecast: Forecast | None
     changes: int
+    unmeasured: tuple[str, ...] = ()
     findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -43,6 +49,7 @@ class BudgetReport:
         document["stop_reason"] = self.stop_reason
         document["remaining"] = snapshots.remaining_of(self.used, self.budget)
         document["changes"] = self.changes
+        document["unmeasured"] = list(self.unmeasured)
         document["forecast"] = None if self.forecast is None else forecast_document(self.forecast)
         document["findings"] = [str(finding) for finding in self.findings]
         return document
@@ -85,8 +92,16 @@ def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
         stop_reason=stops[-1] if stops else None,
         forecast=None if stops else forecast(used, executed, training_ns, budget.bounds_known),
         changes=sum(event.event == "changed" for event in events),
+        unmeasured=_unmeasured(run_dir, used),
         findings=tuple(history.findings),
     )
+
+
+def _unmeasured(run_dir: Path, used: Usage) -> tuple[str, ...]:
+    """Return the totals that nothing measured: of those that are zero, the ones the run named."""
+    said = (read_document(run_dir) or {}).get("unmeasured")
+    nothing = unmeasured(used)
+    return tuple(name for name in nothing if not isinstance(said, list) or name in said)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +157,7 @@ def plan_from(run_dir: Path, budget: Budget, until_ns: int) -> Plan:
     if ahead is None:
         expected = f"a run that measured what {', '.join(budget.limits)} limits"
         raise InvalidValue("--from", str(run_dir), expected)
-    scaled = (
-        amount * ahead.steps_left // measured.steps for amount in snapshots.amounts_of(measured)
-    )
+    scaled = (amount * ahead.steps_left // measured.steps for amount in astuple(measured))
     return Plan(
         bound=ahead.bound,
         steps=ahead.steps_left,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import astuple
 
-from outlay.budget.amounts import MICRO, NS_PER_MINUTE
+from outlay.budget.amounts import NS_PER_MINUTE
 from outlay.budget.clocks import CLOCKS
 from outlay.budget.dimensions import EPOCHS
 from outlay.budget.limits import StopReason
@@ -20,6 +20,7 @@ from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.errors import Finding, InvalidValue
 from outlay.rates import NS_PER_HOUR
+from outlay.units.money import MICROS
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 _NS_PER_MS = 1_000_000
@@ -47,16 +48,11 @@ def totals_of(total: Usage, steps_per_epoch: int | None) -> dict[str, int | floa
         "time_minutes": total.time_ns / NS_PER_MINUTE,
         "comm_bytes": total.comm_bytes,
         "energy_Wh": total.energy_mj / MILLIJOULES_PER_WH,
-        "cost_usd": total.cost_micros / MICRO,
+        "cost_usd": total.cost_micros / MICROS,
         "flops": total.flops,
         "steps": total.steps,
         "epochs": total.steps / steps_per_epoch if steps_per_epoch else 0.0,
     }
-
-
-def amounts_of(usage: Usage) -> tuple[int, ...]:
-    """Return the amounts of a usage in the order of its fields."""
-    return astuple(usage)
 
 
 def remaining_of(total: Usage, budget: Budget) -> dict[str, int | float]:
@@ -116,7 +112,7 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[float], int]]]] = {
     "time_ms": ("time_ns", lambda ms: round(ms * _NS_PER_MS)),
     "comm_bytes": ("comm_bytes", round),
     "energy_Wh": ("energy_mj", lambda wh: round(wh * MILLIJOULES_PER_WH)),
-    "cost_usd": ("cost_units", lambda usd: round(usd * MICRO) * NS_PER_HOUR),
+    "cost_usd": ("cost_units", lambda usd: round(usd * MICROS) * NS_PER_HOUR),
 }
 
 
@@ -125,7 +121,10 @@ def usage_in(snapshot: Mapping[str, Any], *, otherwise: Usage) -> tuple[Usage, l
 
     A total that no run can have (negative, NaN, no number) is a finding, and gives nothing back.
     """
-    totals = snapshot.get("totals", {})
+    totals = snapshot.get("totals") or {}
+    if not isinstance(totals, Mapping):
+        message = f"the totals are {totals!r}, not a table of them; nothing was taken over"
+        return otherwise, [Finding(source="budget snapshot", message=message)]
     amounts = dict(zip(otherwise.__struct_fields__, astuple(otherwise), strict=True))
     findings = []
     for key, (name, read) in _FIELDS.items():

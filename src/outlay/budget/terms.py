@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from outlay.budget.amounts import EXPECTED_STEPS, MICRO, read_steps
+from outlay.budget.amounts import EXPECTED_STEPS, MICRO_EPOCHS, read_steps
 from outlay.budget.dimensions import EPOCHS, KEYS, MODES
 from outlay.budget.limits import Bound
 from outlay.errors import InvalidValue, choices
@@ -103,7 +103,7 @@ class Budget:
         if self.steps_per_epoch is None:
             raise InvalidValue("steps_per_epoch", None, f"{EXPECTED_STEPS}, as {key!r} is set")
         # Only whole steps run, so 2.5 steps allow two.
-        steps = amount * self.steps_per_epoch // MICRO
+        steps = amount * self.steps_per_epoch // MICRO_EPOCHS
         if not steps:
             raise InvalidValue(key, self.limits[key], "at least one step's worth of an epoch")
         return steps

@@ -6,26 +6,23 @@ Knows no file and no process group: those who do feed it. Thread-safe; time is m
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
 
 from outlay.budget import snapshots
-from outlay.budget.account import Account
 from outlay.budget.clocks import TRAINING, Clocks, check_clock
 from outlay.budget.forecast import Forecast, forecast
-from outlay.budget.limits import Bound, StopReason, reached, would_pass
+from outlay.budget.limits import Bound, StopReason, would_pass
 from outlay.budget.measures import millijoules, money_units, step_usage
+from outlay.budget.standing import OnThreshold, Standing
 from outlay.budget.terms import Budget
-from outlay.budget.thresholds import Threshold, Thresholds
-from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
+from outlay.budget.usage import Usage, progress_of, resources_of
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.units import Money, Rate
-
-OnThreshold = Callable[[Threshold], None]
 
 
 class BudgetTracker:
@@ -52,7 +49,7 @@ class BudgetTracker:
         clock: Clock = SYSTEM,
     ) -> None:
         self._start(Budget.of(mode, limits, charge=charge), rate=rate, clock=clock)
-        self._bounds = self.budget.bounds  # Refuses epochs whose length is not known.
+        self._standing.judge_by(self.budget.bounds)  # Refuses epochs of unknown length.
 
     @classmethod
     def of(
@@ -68,15 +65,11 @@ class BudgetTracker:
         self.clocks = Clocks()
         self.findings: list[Finding] = []
         self.loaded_progress: Usage | None = None
-        self._bounds = budget.bounds_known
         self._rate = None if rate is None else Rate.parse(rate, name="rate")
         self._clock = clock
         self._lock = threading.RLock()
-        self._account = Account()
+        self._standing = Standing(budget.bounds_known, self.findings)
         self._training_before_ns = 0
-        self._reason: StopReason | None = None
-        self._listeners: list[OnThreshold] = []
-        self._ahead = Thresholds(self._bounds, ZERO)
 
     def update(
         self,
@@ -112,12 +105,8 @@ class BudgetTracker:
     def count(self, usage: Usage, *, step: int | None = None) -> None:
         """Count one micro-batch whose use is known as a value."""
         with self._lock:
-            fell = self._account.execute(usage, step)
             self.clocks.spent_ns[TRAINING] += usage.time_ns
-            if fell:
-                self._judge_afresh()
-            else:
-                self._look_ahead()
+            self._standing.execute(usage, step)
 
     def would_exceed(
         self,
@@ -133,23 +122,21 @@ class BudgetTracker:
         usage = step_usage(
             step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate
         )
-        return would_pass(self._account.total, usage, self._bounds) is not None
+        return would_pass(self.used, usage, self.bounds) is not None
 
     def admit(self, step: Usage) -> bool:
         """Return whether a step of this size may run; a refusal is the reason to stop."""
         with self._lock:
-            refusal = self._reason or would_pass(self._account.total, step, self._bounds)
-            self._reason = refusal
-        return refusal is None
+            return self._standing.admit(step)
 
     def should_stop(self) -> bool:
         """Return whether a limit is reached, or a step was refused because it would pass one."""
-        return self._reason is not None
+        return self._standing.reason is not None
 
     @property
     def stop_reason(self) -> StopReason | None:
         """Which limit stops the run, and by how much it was or would have been passed."""
-        return self._reason
+        return self._standing.reason
 
     @contextmanager
     def spend(self, clock: str) -> Iterator[None]:
@@ -169,7 +156,13 @@ class BudgetTracker:
         energy_Wh: float = 0.0,
         cost: Money | float | None = None,
     ) -> None:
-        """Charge work beside the steps: always its money and energy, its time with ``all``."""
+        """Charge work beside the steps: always its money and energy, its time with ``all``.
+
+        Raises:
+            InvalidValue: An amount is negative, NaN or infinite, or there is no such clock.
+        """
+        if time_ns < 0:
+            raise InvalidValue("time_ns", time_ns, "a whole number of nanoseconds, zero or more")
         units = money_units(cost) if cost is not None else self._priced(time_ns)
         energy_mj = millijoules(energy_Wh)
         self.charge_usage(clock, Usage(time_ns=time_ns, cost_units=units, energy_mj=energy_mj))
@@ -178,12 +171,12 @@ class BudgetTracker:
         """Charge work beside the steps whose use is known as a value."""
         with self._lock:
             self.clocks.add(clock, usage)
-            self._add(self._charged(usage))
+            self._standing.add(self._charged(usage))
 
     def add(self, usage: Usage) -> None:
         """Charge what belongs to no step and no clock."""
         with self._lock:
-            self._add(usage)
+            self._standing.add(usage)
 
     def allows(self, clock: str) -> bool:
         """Return whether such work fits what is left, judged by the dearest one so far.
@@ -193,46 +186,46 @@ class BudgetTracker:
         predicted = self.clocks.predicted(clock)
         if predicted is None or self.should_stop():
             return not self.should_stop()
-        return would_pass(self._account.total, self._charged(predicted), self._bounds) is None
+        return would_pass(self.used, self._charged(predicted), self.bounds) is None
 
     def on_threshold(self, listener: OnThreshold) -> OnThreshold:
         """Call ``listener`` once for each limit and each of 50, 75, 90 and 100 %; a decorator."""
-        self._listeners.append(listener)
+        self._standing.listeners.append(listener)
         return listener
 
     def forecast(self) -> Forecast | None:
         """Return when the run will stop at the pace measured so far; None before the first step."""
         with self._lock:
-            measured = self._account.total - self._account.base
+            measured = self.used - self.base
             training_ns = self.clocks.spent_ns[TRAINING] - self._training_before_ns
-            return forecast(self._account.total, measured, training_ns, self._bounds)
+            return forecast(self.used, measured, training_ns, self.bounds)
 
     @property
     def totals(self) -> dict[str, int | float]:
         """What was used so far, under the documented names; a copy."""
-        return snapshots.totals_of(self._account.total, self.budget.steps_per_epoch)
+        return snapshots.totals_of(self.used, self.budget.steps_per_epoch)
 
     @property
     def used(self) -> Usage:
         """What was used so far, over all ranks as far as they have agreed."""
-        return self._account.total
+        return self._standing.account.total
 
     @property
     def remaining(self) -> dict[str, int | float]:
         """What is left of each limit, under its key; negative once it was passed."""
-        return snapshots.remaining_of(self._account.total, self.budget)
+        return snapshots.remaining_of(self.used, self.budget)
 
     @property
     def fraction_used(self) -> float:
         """The used fraction of the limit that is closest to its end; above 1 once passed."""
-        fractions = (bound.used(self._account.total) / bound.limit for bound in self._bounds)
+        fractions = (bound.used(self.used) / bound.limit for bound in self.bounds)
         return max(fractions, default=0.0)
 
     def snapshot(self) -> dict[str, Any]:
         """Return the budget's state for a checkpoint; ``load`` takes it back."""
         with self._lock:
             return snapshots.snapshot_of(
-                self.budget, self._account.total, dict(self.clocks.spent_ns), self._reason
+                self.budget, self.used, dict(self.clocks.spent_ns), self.stop_reason
             )
 
     def load(self, snapshot: Mapping[str, Any] | None, *, allow_change: bool = False) -> None:
@@ -250,26 +243,24 @@ class BudgetTracker:
         if not (allow_change or self.budget.allow_change):
             snapshots.check_unchanged(self.budget, snapshot)
         with self._lock:
-            saved, findings = snapshots.usage_in(snapshot, otherwise=self._account.total)
+            saved, findings = snapshots.usage_in(snapshot, otherwise=self.used)
             self.findings += findings
             self.clocks.spent_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks.spent_ns)
             if self.budget.steps_per_epoch is None and snapshot.get("steps_per_epoch"):
                 self.set_steps_per_epoch(int(snapshot["steps_per_epoch"]))
             self.loaded_progress = progress_of(saved)
-            self.rebase(self.loaded_progress + resources_of(self._account.total.largest(saved)))
+            self.rebase(self.loaded_progress + resources_of(self.used.largest(saved)))
 
     def rebase(self, total: Usage) -> None:
         """Start over from a total known from elsewhere: a snapshot, or the run log."""
         with self._lock:
-            self._account = Account(total)
             self._training_before_ns = self.clocks.spent_ns[TRAINING]
-            self._judge_afresh()
+            self._standing.rebase(total)
 
     def take_back_base(self, undone: Usage) -> None:
         """Take back progress of earlier attempts that a rollback undid."""
         with self._lock:
-            self._account.take_back(undone)
-            self._judge_afresh()
+            self._standing.take_back(undone)
 
     def state_dict(self) -> dict[str, str]:
         """Return the snapshot as PyTorch checkpoints want it, torch.distributed's included."""
@@ -283,23 +274,22 @@ class BudgetTracker:
         """Say how long an epoch is, unless the configuration did."""
         with self._lock:
             self.budget = self.budget.for_epochs_of(steps_per_epoch)
-            self._bounds = self.budget.bounds
-            self._judge_afresh()
+            self._standing.judge_by(self.budget.bounds)
 
     @property
     def own(self) -> Usage:
         """What this process has used since its start, rollbacks taken back."""
-        return self._account.own
+        return self._standing.account.own
 
     @property
     def base(self) -> Usage:
         """What the run had used before this attempt."""
-        return self._account.base
+        return self._standing.account.base
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
         """The limits that are judged, the mode's own first."""
-        return self._bounds
+        return self._standing.bounds
 
     def absorb(self, base: Usage, others: Usage, reason: StopReason | None = None) -> None:
         """Take over what the ranks agreed on.
@@ -310,39 +300,7 @@ class BudgetTracker:
             reason: Why all of them stop, if they do.
         """
         with self._lock:
-            self._account.agree(base, others)
-            self._cross()
-            self._reason = reason
-
-    def _add(self, usage: Usage) -> None:
-        self._account.total += usage
-        self._look_ahead()
-
-    def _look_ahead(self) -> None:
-        total = self._account.total
-        for name, mark in self._ahead.nearest:
-            if getattr(total, name) >= mark:
-                self._cross()
-                break
-
-    def _cross(self) -> None:
-        crossed = self._ahead.cross(self._account.total)
-        self._reason = self._reason or reached(self._account.total, self._bounds)
-        for threshold in crossed:
-            for listener in self._listeners:
-                self._tell(listener, threshold)
-
-    def _tell(self, listener: OnThreshold, threshold: Threshold) -> None:
-        try:
-            listener(threshold)
-        except Exception as error:  # noqa: BLE001 - a listener's bug must not end a training run
-            message = f"a threshold listener failed: {error!r}"
-            self.findings.append(Finding(source="budget", message=message, severity="warning"))
-
-    def _judge_afresh(self) -> None:
-        """Judge a total that came otherwise than by adding a step: it may have fallen."""
-        self._reason = reached(self._account.total, self._bounds)
-        self._ahead = Thresholds(self._bounds, self._account.total)
+            self._standing.agree(base, others, reason)
 
     def _priced(self, time_ns: int) -> int:
         return 0 if self._rate is None else time_ns * self._rate.micros_per_hour

@@ -6,7 +6,7 @@ What each of them is called in a configuration is the subject of ``outlay.budget
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 import msgspec
@@ -75,3 +75,22 @@ def progress_of(usage: Usage) -> Usage:
 def resources_of(usage: Usage) -> Usage:
     """Return the part that, once consumed, never comes back."""
     return replace(usage, tokens=0, steps=0, flops=0)
+
+
+def sum_of(usages: Iterable[Usage]) -> Usage:
+    """Return the sum, amount by amount."""
+    return sum(usages, ZERO)
+
+
+def joined(usages: Iterable[Usage]) -> Usage:
+    """Return what ranks used together: they run side by side, so time and steps are not summed.
+
+    Money is the whole run's on every rank, and the first one's word counts.
+    """
+    parts = list(usages)
+    return replace(
+        sum_of(parts),
+        steps=max(part.steps for part in parts),
+        time_ns=max(part.time_ns for part in parts),
+        cost_units=parts[0].cost_units,
+    )

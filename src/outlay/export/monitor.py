@@ -276,7 +276,7 @@ def _described(
 
 
 def _switched_off() -> bool:
-    return os.environ.get("OUTLAY_DISABLED", "") not in ("", "0")
+    return facts.is_disabled(os.environ)
 
 
 def _positive(name: str, value: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from outlay.ledger.records import AttemptEnded, AttemptStarted, PriceChanged, Record, Step
 from outlay.ledger.segments import SUPERVISOR, SegmentId
@@ -54,9 +55,10 @@ class Attempt:
 
     Attributes:
         segment: The segment whose records make the timeline.
-        ranks: The segments of all ranks, the timeline's own included.
-        start_ns: When it began.
-        last_sign_ns: Its last record, of any rank; cut where the next attempt begins.
+        ranks: The segments of all ranks, the timeline's own first, and of those who watched.
+        start_ns: When it began: of the attempts that a supervisor watched, the first with it.
+        last_sign_ns: Its last record, of any rank; cut where the next attempt begins. Of the
+            attempts that a supervisor watched, it is the last one's sign of life.
         overlaps: It was still recording when the next attempt began.
     """
 
@@ -78,22 +80,8 @@ class Attempt:
 def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     """Return the run's attempts, oldest first; the order of ``lives`` does not matter."""
     ordered = sorted(lives, key=lambda life: life.segment)
-    if not ordered:
-        return []
-    leaders = _leaders(ordered)
-    followers: dict[SegmentId, list[SegmentLife]] = {life.segment: [] for life in leaders}
-    for life in ordered:
-        if life.segment not in followers:
-            followers[_leader_of(life, leaders).segment].append(life)
-    groups = sorted(
-        ((leader, followers[leader.segment]) for leader in leaders),
-        key=lambda group: _start_ns(*group),
-    )
-    next_starts = [*(_start_ns(*group) for group in groups[1:]), None]
-    return [
-        _attempt(leader, followers, next_start)
-        for (leader, followers), next_start in zip(groups, next_starts, strict=True)
-    ]
+    starts = sorted(_starts(ordered), key=lambda start: start.begun_ns)
+    return [_attempt(start, following) for start, following in zip_longest(starts, starts[1:])]
 
 
 def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
@@ -114,75 +102,105 @@ def training_ranks(segments: Sequence[SegmentId]) -> tuple[SegmentId, ...]:
 def energy_of(attempts: Iterable[Attempt], energy_mj: Mapping[SegmentId, int]) -> int:
     """Return the millijoules of a run, each counted once.
 
-    A supervisor sees from outside what the training measures inside; its word counts where the
-    training measured nothing.
+    A supervisor sees from outside what the training measures inside; its word counts where none of
+    the attempts that it watched measured anything.
     """
     total = 0
+    inside_mj: dict[SegmentId, int] = {}
     for attempt in attempts:
-        inside = sum(energy_mj.get(rank, 0) for rank in training_ranks(attempt.ranks))
-        total += inside or sum(energy_mj.get(rank, 0) for rank in attempt.ranks)
-    return total
+        trained = training_ranks(attempt.ranks)
+        measured = sum(energy_mj.get(rank, 0) for rank in trained)
+        total += measured
+        for watching in set(attempt.ranks) - set(trained):
+            inside_mj[watching] = inside_mj.get(watching, 0) + measured
+    outside = (energy_mj.get(watching, 0) for watching, inside in inside_mj.items() if not inside)
+    return total + sum(outside)
 
 
-def _leaders(ordered: Sequence[SegmentLife]) -> list[SegmentLife]:
-    """Return the segments that make the timeline: one rank's, and supervisors who saw none."""
-    ranks = {life.segment.rank for life in ordered}
-    lowest = min(ranks - {SUPERVISOR} or ranks)
-    leaders = [life for life in ordered if life.segment.rank == lowest]
-    if lowest == SUPERVISOR:
-        return leaders
-    alone = [
-        life
-        for life in ordered
-        if life.segment.rank == SUPERVISOR and not any(_watched(life, leader) for leader in leaders)
-    ]
-    return leaders + alone
+@dataclass(slots=True)
+class _Start:
+    """An attempt while its processes are being put together.
+
+    Attributes:
+        leader: The process whose records make the timeline.
+        ranks: The other processes that trained, and every supervisor that watched.
+        begun_ns: When it began: with its leader, or with the supervisor that it is the first of.
+        signs: The processes whose signs of life are the attempt's own; of the attempts that a
+            supervisor watched, it speaks for the last.
+    """
+
+    leader: SegmentLife
+    ranks: list[SegmentLife] = field(default_factory=list)
+    begun_ns: int = 0
+    signs: list[SegmentLife] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.begun_ns = self.leader.segment.start_ns
 
 
-def _watched(supervisor: SegmentLife, life: SegmentLife) -> bool:
-    return supervisor.segment.start_ns <= life.segment.start_ns <= supervisor.last_sign_ns
+def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
+    """Return every start of the run with the processes that belong to it."""
+    ranks = {life.segment.rank for life in ordered} - {SUPERVISOR}
+    lowest = min(ranks, default=SUPERVISOR)
+    starts = [_Start(life) for life in ordered if life.segment.rank == lowest]
+    if lowest != SUPERVISOR:
+        supervisors = [life for life in ordered if life.segment.rank == SUPERVISOR]
+        # The list is made before it is added to: a supervisor watches none of its kind.
+        starts += [_Start(life) for life in supervisors if not _watched(life, starts)]
+    for life in ordered:
+        if life.segment.rank > lowest and life.segment.rank != SUPERVISOR:
+            start = _launched_with(life, starts)
+            start.ranks.append(life)
+            start.signs.append(life)
+    return starts
 
 
-def _leader_of(life: SegmentLife, leaders: Sequence[SegmentLife]) -> SegmentLife:
-    """Return the leader that was launched together with ``life``: by launch id, else by time."""
-    if life.segment.rank == SUPERVISOR:
-        return next(leader for leader in leaders if _watched(life, leader))
+def _launched_with(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
+    """Return the start that a process belongs to: by launch id, else by time."""
     launch = life.header.launch if life.header else ""
     together = [
-        leader for leader in leaders if launch and leader.header and leader.header.launch == launch
+        start
+        for start in starts
+        if launch and start.leader.header and start.leader.header.launch == launch
     ]
     return min(
-        together or leaders,
-        key=lambda leader: abs(leader.segment.start_ns - life.segment.start_ns),
+        together or starts,
+        key=lambda start: abs(start.leader.segment.start_ns - life.segment.start_ns),
     )
 
 
-def _start_ns(leader: SegmentLife, followers: Sequence[SegmentLife]) -> int:
-    """Return when an attempt began: with its supervisor where it had one, else with its leader."""
-    watching = (f.segment.start_ns for f in followers if f.segment.rank == SUPERVISOR)
-    return min([leader.segment.start_ns, *watching])
+def _watched(supervisor: SegmentLife, starts: Sequence[_Start]) -> bool:
+    """Take note of a supervisor where it watched, and say whether it did."""
+    begun_ns, seen_ns = supervisor.segment.start_ns, supervisor.last_sign_ns
+    watched = [start for start in starts if begun_ns <= start.leader.segment.start_ns <= seen_ns]
+    if not watched:
+        return False
+    for start in watched:
+        start.ranks.append(supervisor)
+    watched[0].begun_ns = min(watched[0].begun_ns, begun_ns)
+    watched[-1].signs.append(supervisor)
+    return True
 
 
-def _attempt(
-    leader: SegmentLife, followers: Sequence[SegmentLife], next_start_ns: int | None
-) -> Attempt:
-    last_sign_ns = max(life.last_sign_ns for life in (leader, *followers))
-    overlaps = next_start_ns is not None and leader.last_sign_ns > next_start_ns
-    if next_start_ns is not None:
-        last_sign_ns = min(last_sign_ns, next_start_ns)
+def _attempt(start: _Start, following: _Start | None) -> Attempt:
+    leader = start.leader
+    last_sign_ns = max(life.last_sign_ns for life in (leader, *start.signs))
+    overlaps = following is not None and leader.last_sign_ns > following.begun_ns
+    if following is not None:
+        last_sign_ns = min(last_sign_ns, following.begun_ns)
     return Attempt(
         segment=leader.segment,
-        ranks=tuple(life.segment for life in (leader, *followers)),
+        ranks=tuple(life.segment for life in (leader, *start.ranks)),
         header=leader.header or AttemptStarted(t_ns=leader.segment.start_ns),
-        end=leader.end or _witnessed_end(followers),
+        end=leader.end or _witnessed_end(start.signs),
         prices=tuple(sorted(leader.prices, key=lambda change: change.t_ns)),
-        start_ns=_start_ns(leader, followers),
+        start_ns=start.begun_ns,
         last_sign_ns=last_sign_ns,
         overlaps=overlaps,
     )
 
 
-def _witnessed_end(followers: Sequence[SegmentLife]) -> AttemptEnded | None:
+def _witnessed_end(signs: Sequence[SegmentLife]) -> AttemptEnded | None:
     """Return how a leader without a last word ended, as its supervisor saw it."""
-    ends = [life.end for life in followers if life.segment.rank == SUPERVISOR]
+    ends = [life.end for life in signs if life.segment.rank == SUPERVISOR]
     return next((end for end in ends if end is not None), None)

@@ -41,8 +41,11 @@ def ledger_dir(run_dir: Path) -> Path:
 
 
 def segment_paths(run_dir: Path) -> list[Path]:
-    """Return the run's segment files, oldest first; empty when there is no run log."""
-    return sorted(ledger_dir(run_dir).glob("*.jsonl"))
+    """Return the run's segment files, oldest first; empty when no run log can be seen."""
+    try:
+        return sorted(ledger_dir(run_dir).glob("*.jsonl"))
+    except OSError:  # A parent that nobody may look into, or a name that no file can have.
+        return []
 
 
 def id_from_name(path: Path) -> SegmentId | None:

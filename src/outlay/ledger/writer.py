@@ -14,6 +14,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from outlay.clock import Clock
 from outlay.ledger.codec import encode_line
@@ -34,6 +35,14 @@ class _Trouble:
     lost: int = 0
     torn: bool = False
     gap_seq: int | None = None
+
+
+class _Ends(NamedTuple):
+    """Where a seal, a gap and a record end that are written at once, in bytes."""
+
+    seal: int
+    gap: int
+    record: int
 
 
 class SegmentWriter:
@@ -163,21 +172,16 @@ class SegmentWriter:
             except OSError as error:
                 self._lose(record, _reason(error))
                 return
-            self._settle(record, trouble, written, (len(seal), len(told), len(told) + len(line)))
+            ends = _Ends(len(seal), len(told), len(told) + len(line))
+            self._settle(record, trouble, written, ends)
 
-    def _settle(
-        self, record: KnownRecord, trouble: _Trouble, written: int, ends: tuple[int, int, int]
-    ) -> None:
-        """Take note of how much was written of a seal, a gap and a record that end at ``ends``.
-
-        What lacks only its newline is whole: the next seal will end it.
-        """
-        sealed, told, complete = ends
+    def _settle(self, record: KnownRecord, trouble: _Trouble, written: int, ends: _Ends) -> None:
+        """Take note of how much was written; what lacks only its newline the next seal will end."""
         trouble.torn = written not in ends
-        if written >= (told - 1 if told > sealed else told):
+        if written >= (ends.gap - 1 if ends.gap > ends.seal else ends.gap):
             rest = _Trouble(record.t_ns, trouble.reason, torn=True)
             self._trouble = rest if trouble.torn else None
-        if written < complete - 1:
+        if written < ends.record - 1:
             self._lose(record, trouble.reason)
 
     def _gap_line(self, record: KnownRecord, trouble: _Trouble) -> bytes:

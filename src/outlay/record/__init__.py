@@ -4,7 +4,8 @@ Loads the standard library and msgspec only: a training process pays for nothing
 """
 
 from outlay.record.gate import Gate
-from outlay.record.recorder import Recorder, StepTimer
+from outlay.record.recorder import Recorder
 from outlay.record.spans import Span
+from outlay.record.step_timer import StepTimer
 
 __all__ = ["Gate", "Recorder", "Span", "StepTimer"]

@@ -18,6 +18,7 @@ from pathlib import Path
 
 PERSONAL = ("user", "host", "boot_id", "instance_id", "slurm_account")
 _INSTANCE_VARIABLES = ("RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "INSTANCE_ID")
+_NO = ("0", "false", "off", "no")
 _VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers")
 
 
@@ -43,7 +44,7 @@ class Facts:
 def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
     """Return the facts of this process."""
     environ = {name: _clean(value) for name, value in environ.items()}
-    personal = environ.get("OUTLAY_RECORD_IDENTITY", "1") not in ("0", "false", "off")
+    personal = is_on(environ, "OUTLAY_RECORD_IDENTITY", default=True)
     return Facts(
         rank=rank(environ),
         world_size=world_size(environ),
@@ -61,6 +62,17 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
     )
 
 
+def is_on(environ: Mapping[str, str], switch: str, *, default: bool) -> bool:
+    """Return whether a switch is on: ``0``, ``false``, ``off`` and ``no`` say that it is not."""
+    word = environ.get(switch, "").strip().lower()
+    return word not in _NO if word else default
+
+
+def is_disabled(environ: Mapping[str, str]) -> bool:
+    """Return whether recording is switched off altogether."""
+    return is_on(environ, "OUTLAY_DISABLED", default=False)
+
+
 def rank(environ: Mapping[str, str]) -> int:
     """Return this process's rank, as torchrun or Slurm say it; 0 when alone."""
     return _first_int(environ, ("RANK", "SLURM_PROCID"), default=0)
@@ -69,6 +81,11 @@ def rank(environ: Mapping[str, str]) -> int:
 def world_size(environ: Mapping[str, str]) -> int:
     """Return how many processes train together; 1 when alone."""
     return _first_int(environ, ("WORLD_SIZE", "SLURM_NTASKS"), default=1) or 1
+
+
+def is_first_of_node(environ: Mapping[str, str]) -> bool:
+    """Return whether this process counts for its whole node, as torchrun or Slurm say."""
+    return _first_int(environ, ("LOCAL_RANK", "SLURM_LOCALID"), default=0) == 0
 
 
 def launch_id(environ: Mapping[str, str]) -> str:
@@ -99,14 +116,24 @@ def gpu_model() -> str:
 def git_commit(directory: Path) -> str:
     """Return the commit checked out around ``directory``, read from git's files, or ""."""
     for parent in (directory, *directory.parents):
-        head = _first_line(parent / ".git" / "HEAD")
+        git_dir = _git_dir(parent)
+        head = _first_line(git_dir / "HEAD")
         if not head:
             continue
         reference = head.removeprefix("ref: ")
         if reference == head:
             return head
-        return _first_line(parent / ".git" / reference) or _packed(parent / ".git", reference)
+        shared = git_dir / _first_line(git_dir / "commondir")  # Named in linked worktrees alone.
+        return _first_line(shared / reference) or _packed(shared, reference)
     return ""
+
+
+def _git_dir(checkout: Path) -> Path:
+    """Return where git's files of a checkout are; in a linked worktree a file leads there."""
+    link = _first_line(checkout / ".git")
+    if link.startswith("gitdir: "):
+        return checkout / link.removeprefix("gitdir: ")
+    return checkout / ".git"
 
 
 def _packed(git_dir: Path, reference: str) -> str:

@@ -28,7 +28,7 @@ class RankLock:
 
     Raises:
         RunInUse: Another process, or this one, records that rank already.
-        OSError: The lock file cannot be made.
+        OSError: The lock file cannot be made, or its file system knows no locks.
     """
 
     def __init__(self, ledger: Path, rank: int, *, holder: str) -> None:
@@ -42,6 +42,9 @@ class RankLock:
             other = os.read(self._fd, 200).decode(errors="replace").strip()
             os.close(self._fd)
             raise RunInUse(str(ledger.parent), rank, other or "another process") from None
+        except OSError:
+            os.close(self._fd)
+            raise
         _held_here.add(self._path)
         with contextlib.suppress(OSError):  # On a full disk the lock holds without a name in it.
             os.ftruncate(self._fd, 0)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from outlay.clock import Clock
 from outlay.ledger import (
@@ -31,79 +31,10 @@ from outlay.ledger import (
 )
 from outlay.record.gate import Gate
 from outlay.record.spans import Span
+from outlay.record.writers import Writer
 
 Batch = TypeVar("Batch")
 Count = int | Callable[[Any], int] | None
-
-
-class Writer(Protocol):
-    """Where records go: a segment, or nowhere."""
-
-    lost: int
-
-    def append(self, record: KnownRecord) -> int:
-        """Write one record and return its sequence number."""
-
-    def sync(self) -> None:
-        """Make what was written survive a power loss."""
-
-    def close(self) -> None:
-        """Stop writing."""
-
-
-class NullWriter:
-    """A writer that keeps nothing, for when recording is switched off."""
-
-    lost = 0
-
-    def append(self, record: KnownRecord) -> int:
-        """Drop the record."""
-        del record
-        return 0
-
-    def sync(self) -> None:
-        """Do nothing."""
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
-class StepTimer:
-    """One step of a loop that outlay does not drive; what it used may be set while it runs."""
-
-    comm_bytes = 0
-    energy_mj = 0
-    flops = 0
-    count = 1
-
-    def __init__(self, recorder: Recorder, tokens: int, samples: int) -> None:
-        self._recorder = recorder
-        self.tokens = tokens
-        self.samples = samples
-
-    def __enter__(self) -> StepTimer:
-        self.number = self._recorder.begin_step()
-        self._begun_ns = self._recorder.monotonic_ns()
-        return self
-
-    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
-        if exc_type is not None:
-            return  # A step that failed did not happen; its time falls to `other`.
-        recorder = self._recorder
-        ended_ns = recorder.monotonic_ns()
-        recorder.end_step(
-            Step(
-                t_ns=ended_ns + recorder.wall_offset_ns,
-                step=self.number,
-                dur_ns=ended_ns - self._begun_ns,
-                tokens=self.tokens,
-                samples=self.samples,
-                comm_bytes=self.comm_bytes,
-                energy_mj=self.energy_mj,
-                flops=self.flops,
-                count=self.count,
-            )
-        )
 
 
 class Recorder:
@@ -114,17 +45,13 @@ class Recorder:
         clock: Read twice a step.
         wall_offset_ns: What turns the monotonic clock into the attempt's axis.
         first_step: The number of the first step, unless the loop says otherwise.
+
+    Attributes:
         gates: Asked before and told after every step.
     """
 
     def __init__(
-        self,
-        writer: Writer,
-        clock: Clock,
-        *,
-        wall_offset_ns: int,
-        first_step: int = 0,
-        gates: Iterable[Gate] = (),
+        self, writer: Writer, clock: Clock, *, wall_offset_ns: int, first_step: int = 0
     ) -> None:
         self.writer = writer
         self.monotonic_ns = clock.monotonic_ns
@@ -132,7 +59,7 @@ class Recorder:
         self.next_step = first_step
         self.step_number = first_step - 1
         self.stop_reason: str | None = None
-        self.gates = list(gates)
+        self.gates: list[Gate] = []
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
         self._settled = False  # Whether a step can begin without a look at the two above.
@@ -191,10 +118,6 @@ class Recorder:
                     self._left, self._settled = step, False
             ready_ns = ended_ns
 
-    def step(self, *, tokens: int = 0, samples: int = 0) -> StepTimer:
-        """Return a timer for one step: ``with run.step(tokens=4096): ...``."""
-        return StepTimer(self, tokens, samples)
-
     def may_step(self, *, tokens: int = 0, samples: int = 0) -> bool:
         """Ask every gate whether a step of this size may run; a refusal ends the loop."""
         for gate in self.gates:
@@ -247,11 +170,9 @@ class Recorder:
         self.append(CheckpointCommitted(t_ns=self.now_ns(), step=number))
         self.writer.sync()
 
-    def price_changed(self, price: Price, gpus: int) -> PriceChanged:
-        """Record what the run pays from now on, and return the record."""
-        change = PriceChanged(t_ns=self.now_ns(), price=price, gpus=gpus)
-        self.append(change)
-        return change
+    def price_changed(self, price: Price, gpus: int) -> None:
+        """Record what the run pays from now on."""
+        self.append(PriceChanged(t_ns=self.now_ns(), price=price, gpus=gpus))
 
     def slices_changed(self, *, active: int, total: int, available: int) -> None:
         """Record how many of an elastic run's slices train from now on, and how many could."""

@@ -50,12 +50,15 @@ def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
 
 
 def refresh_registered(engine: Engine, now_ns: int) -> Collected:
-    """Register the runs that left a notice, and look again at those that were not over."""
-    waiting = list(notices())
+    """Register the runs that left a notice, and look again at those that were not over.
+
+    A run leaves its notice before its first record: one whose log is not there yet keeps it.
+    """
+    settled = [n for n in notices() if is_run(n.run_dir) or not n.run_dir.exists()]
     open_dirs = [Path(row.dir) for row in list_runs(engine) if row.ended_ns is None]
-    dirs = dict.fromkeys(notice.run_dir for notice in waiting) | dict.fromkeys(open_dirs)
+    dirs = dict.fromkeys([*(notice.run_dir for notice in settled), *open_dirs])
     collected = collect(engine, [d for d in dirs if is_run(d)], now_ns)
-    for notice in waiting:
+    for notice in settled:
         notice.path.unlink(missing_ok=True)
     return collected
 

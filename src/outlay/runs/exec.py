@@ -6,12 +6,14 @@ without step data it is known to be busy or idle, never productive.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
+from typing import Self
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
@@ -21,6 +23,7 @@ from outlay.record.meters.quality import Quality
 from outlay.runs.figures import RunFigures, RunFollower
 from outlay.runs.gpus import GpuLoad, find_gpus
 from outlay.runs.live import Run
+from outlay.runs.opening import rate_of
 from outlay.runs.options import Options
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
@@ -58,17 +61,16 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
         CommandNotStarted: There is no such program, or it may not be executed.
         RunInUse: Another ``outlay exec`` records the same directory.
     """
-    forwarder = _Forwarder()
-    run = Run(options, clock, rank=SUPERVISOR)
-    try:
-        child = subprocess.Popen(command, env=_child_environment(options))
-    except OSError as error:
-        run.close("failed", f"not started: {error.strerror}")
-        raise CommandNotStarted(command[0], error.strerror or str(error)) from None
-    forwarder.forward_to(child)
-    gpus = find_gpus()
-    returncode = _watch(child, GpuLoad(run.recorder, gpus))
-    forwarder.remove()
+    with _Forwarder() as forwarder:
+        run = Run(options, clock, rank=SUPERVISOR)
+        try:
+            child = subprocess.Popen(command, env=_child_environment(options))
+        except OSError as error:
+            run.close("failed", f"not started: {error.strerror}")
+            raise CommandNotStarted(command[0], error.strerror or str(error)) from None
+        forwarder.forward_to(child)
+        gpus = find_gpus()
+        returncode = _watch(child, GpuLoad(run.recorder, gpus))
     status, reason = _outcome(returncode, forwarder.received)
     exit_code = returncode if returncode >= 0 else 128 - returncode
     run.close(status, reason, exit_code=exit_code)
@@ -92,9 +94,7 @@ def _child_environment(options: Options) -> dict[str, str]:
     environment = dict(os.environ) | {"OUTLAY_RUN_DIR": str(options.dir)}
     environment["OUTLAY_GPUS"] = str(options.gpus)
     if options.price is not None:
-        micros = options.price.micros_per_hour
-        amount = f"{micros // 10**6}.{micros % 10**6:06d}"
-        environment["OUTLAY_PRICE"] = f"{amount} {options.price.currency}/h"
+        environment["OUTLAY_PRICE"] = str(rate_of(options.price, gpus=1))
     return environment
 
 
@@ -111,6 +111,7 @@ def _watch(child: subprocess.Popen[bytes], load: GpuLoad) -> int:
                 load.record()
         finally:
             if child.returncode is not None:
+                load.sample()
                 load.record()
 
 
@@ -128,10 +129,15 @@ class _Forwarder:
         if self.received is not None:
             child.send_signal(self.received)
 
-    def remove(self) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
         """Put the previous handlers back."""
         for number, handler in self._previous.items():
-            signal.signal(number, handler)
+            # One that was not installed from Python reads as None and cannot be put back.
+            with contextlib.suppress(TypeError):
+                signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del frame

@@ -17,6 +17,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.ledger import EndStatus, Step
 
 _BETWEEN_WORDS_NS = 10**9
+_REASON_BYTES = 1000
 
 
 class Stopper(Protocol):
@@ -90,5 +91,10 @@ class JointGuard:
         now_ns, steps = self._clock.monotonic_ns(), max(1, self._steps_since)
         step_ns = max(1, (now_ns - self._spoke_ns) // steps) if self._spoke_ns else 0
         self._spoke_ns, self._steps_since = now_ns, 0
-        reason = (self._own.stop_reason() or "")[:1000]
+        reason = _cut(self._own.stop_reason() or "")
         return _Word(reason, max(1, _BETWEEN_WORDS_NS // step_ns) if step_ns else 1)
+
+
+def _cut(reason: str) -> str:
+    """Return as much of a reason as a word can carry: a group gathers payloads of bounded size."""
+    return reason.encode(errors="replace")[:_REASON_BYTES].decode(errors="ignore")

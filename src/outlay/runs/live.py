@@ -10,39 +10,24 @@ import atexit
 import os
 import signal
 import sys
-import uuid
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-import msgspec
-
-import outlay
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
-from outlay.ledger import (
-    SUPERVISOR,
-    EndStatus,
-    SegmentId,
-    SegmentWriter,
-    ledger_dir,
-)
+from outlay.ledger import SUPERVISOR, EndStatus
 from outlay.record import Recorder, Span, StepTimer, facts
-from outlay.record.lock import RankLock
 from outlay.record.meters.steps import MeteredWriter, StepMeters
-from outlay.record.recorder import Count, NullWriter, Writer
+from outlay.record.recorder import Count
 from outlay.runs.figures import RunFollower
 from outlay.runs.heartbeat import Heartbeat
-from outlay.runs.opening import budget_gate, claim, guard_gates, header_of, outcome_of, rate_of
+from outlay.runs.opening import open_attempt, rate_of
 from outlay.runs.options import Options, gpu_count, parse_price
 from outlay.runs.signals import TerminationWatch
 
 if TYPE_CHECKING:
-    from outlay.budget.gate import BudgetGate
     from outlay.budget.tracker import BudgetTracker
-    from outlay.guard.gate import GuardGate
-    from outlay.runs.guarding import JointGuard
     from outlay.runs.preemption import PreemptionGate
 
 Batch = TypeVar("Batch")
@@ -54,64 +39,28 @@ class Run:
     def __init__(self, options: Options, clock: Clock = SYSTEM, *, rank: int | None = None) -> None:
         self.options = options
         self.dir = options.dir
-        self._disabled = os.environ.get("OUTLAY_DISABLED", "") not in ("", "0")
-        self._lock: RankLock | None = None
-        self._ended: str | None = None
+        opening = open_attempt(options, clock, rank=rank)
+        self.run_id = opening.run_id
+        self.resume_step = opening.resume_step
+        self._rank = opening.rank
+        self._recorder = opening.recorder
+        self._lock = opening.lock
+        self._budget_gate = opening.budget
+        self._guard_gate = opening.guard
+        self._meters = None if opening.budget is None else opening.budget.meters
+        self._gpus = options.gpus
+        self._ended = False
         self._signalled = False
-        self._pid = os.getpid()
         self._preempted = ""
-        self._price, self._gpus = options.price, options.gpus
-        about = facts.gather(os.environ, outlay_version=outlay.__version__)
-        if rank is not None:
-            about = replace(about, rank=rank)
-        start_wall_ns, start_monotonic_ns = clock.wall_ns(), clock.monotonic_ns()
-        self._start_ns = start_wall_ns
-        self.run_id = uuid.uuid4().hex
-        self.resume_step = 0
-        writer: Writer = NullWriter()
-        self._budget_gate: BudgetGate | None = None
-        self._guard_gate: GuardGate | None = None
-        joint: JointGuard | None = None
-        if not self._disabled:
-            self._budget_gate = budget_gate(options, about, clock)
-            self._guard_gate, joint = guard_gates(options, about, clock)
-        header = header_of(options, about, self._start_ns)
-        segment = SegmentId(self._start_ns, about.rank, about.host, about.pid)
-        if not self._disabled:
-            try:
-                place = claim(options, about, self.run_id, self._start_ns)
-            except BaseException:
-                if self._guard_gate is not None:
-                    self._guard_gate.abandon("the run did not start")
-                raise
-            self.run_id, self._lock = place.run_id, place.lock
-            self.resume_step = place.resume_step
-            header = msgspec.structs.replace(header, run_id=self.run_id)
-            writer = SegmentWriter(ledger_dir(self.dir) / segment.file_name, header, clock)
-            writer.sync()
-        self._recorder = Recorder(
-            writer,
-            clock,
-            wall_offset_ns=start_wall_ns - start_monotonic_ns,
-            first_step=self.resume_step,
-        )
-        self._meters: StepMeters | None = None
-        if self._budget_gate is not None:
-            self._budget_gate.begin(self._recorder, header, segment)
-            self._meters = self._budget_gate.meters
-        if self._guard_gate is not None:
-            self._guard_gate.begin(self._recorder.note)
-        if joint is not None:
-            self._recorder.gates.append(joint)
+        self._pid = os.getpid()
         self._heartbeat = None
-        if options.heartbeat is not None and not self._disabled:
+        if options.heartbeat is not None and not facts.is_disabled(os.environ):
             self._heartbeat = Heartbeat(self._recorder, options.heartbeat)
         self._follower = RunFollower(self.dir)
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
-        self._rank = about.rank
-        if self.options.notice is not None and self._rank != SUPERVISOR:
-            self._preemption_gate().listen([self.options.notice])
+        if options.notice is not None and self._rank != SUPERVISOR:
+            self._preemption_gate().listen([options.notice])
         atexit.register(self._close_at_exit)
 
     # What a training loop calls
@@ -161,15 +110,17 @@ class Run:
         self._recorder.checkpoint_committed(step)
 
     def set_price(self, price: object, *, gpus: int | None = None) -> None:
-        """Record that from now on each GPU costs ``price`` (and how many there are)."""
+        """Record that from now on each GPU costs ``price`` (and how many there are).
+
+        Raises:
+            InvalidValue: One of them cannot be used; nothing is recorded then.
+        """
         new_price = parse_price(price, name="price", source="set_price")
         if gpus is not None:
             self._gpus = gpu_count(gpus, name="gpus")
-        if new_price is not None:
-            self._price = new_price
-            self._recorder.price_changed(new_price, self._gpus)
-            if self._guard_gate is not None:
-                self._guard_gate.change_rate(rate_of(new_price, self._gpus))
+        self._recorder.price_changed(new_price, self._gpus)
+        if self._guard_gate is not None:
+            self._guard_gate.change_rate(rate_of(new_price, self._gpus))
 
     def set_slices(self, active: int, total: int, available: int | None = None) -> None:
         """Record how many of an elastic run's ``total`` slices train from now on.
@@ -285,14 +236,14 @@ class Run:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        status, reason = outcome_of(error)
+        status, reason = _outcome_of(error)
         self.close(status, reason)
 
     def close(
         self, status: EndStatus = "completed", reason: str = "", *, exit_code: int | None = None
     ) -> None:
         """Record the end of the attempt; further calls do nothing."""
-        if self._ended is not None or os.getpid() != self._pid:
+        if self._ended or os.getpid() != self._pid:
             return  # Ended already, or a forked child that inherited its parent's run.
         if status != "completed":
             self._recorder.drop_left_step()
@@ -300,7 +251,7 @@ class Run:
             status, reason = "preempted", self._preempted
         elif self._signalled:
             status, reason = "terminated", "SIGTERM"
-        self._ended = status
+        self._ended = True
         if self._heartbeat is not None:
             self._heartbeat.stop()
         if self._preemption is not None:
@@ -337,5 +288,18 @@ class Run:
     def _close_at_exit(self) -> None:
         """The script ended without closing the run; the interpreter knows how."""
         error: Any = getattr(sys, "last_value", None)
-        status, reason = outcome_of(error)
+        status, reason = _outcome_of(error)
         self.close(status, reason)
+
+
+def _outcome_of(error: BaseException | None) -> tuple[EndStatus, str]:
+    """Return how an attempt ended; of an error only its type, since its text may hold a secret."""
+    match error:
+        case None | GeneratorExit():
+            return "completed", ""
+        case KeyboardInterrupt():
+            return "interrupted", "KeyboardInterrupt"
+        case SystemExit(code=None | 0):
+            return "completed", ""
+        case _:
+            return "failed", type(error).__name__

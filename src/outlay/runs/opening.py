@@ -1,24 +1,32 @@
-"""What an attempt needs before its first step: its place, its header, and what may stop it."""
+"""How an attempt begins: what may stop it is asked, its place taken, its first record written.
+
+Either all of that is done, or neither a hold nor a lock is left behind.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+import uuid
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import outlay
 from outlay.clock import Clock
 from outlay.ledger import (
     SUPERVISOR,
     AttemptStarted,
-    EndStatus,
     Price,
     RunIdentity,
+    SegmentId,
+    SegmentWriter,
     claim_identity,
     last_committed_step,
     ledger_dir,
 )
-from outlay.record import facts
+from outlay.record import Recorder, facts
 from outlay.record.lock import RankLock
+from outlay.record.writers import NullWriter
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Options
 from outlay.units import Rate
@@ -30,21 +38,81 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """A rank's place in a run.
+class Opening:
+    """An attempt that has begun.
 
     Attributes:
-        lock: Held while the rank records; None where the directory cannot be written.
         resume_step: The step after the last committed checkpoint.
+        recorder: What writes the attempt's records, and asks the gates.
+        lock: Held while the rank records; None where the directory cannot be written.
+        budget: What enforces the budget, if there is one.
+        guard: What keeps the money, on rank 0 of a guarded run.
     """
 
     run_id: str
-    lock: RankLock | None
-    resume_step: int
+    rank: int
+    recorder: Recorder
+    resume_step: int = 0
+    lock: RankLock | None = None
+    budget: BudgetGate | None = None
+    guard: GuardGate | None = None
 
 
-def claim(options: Options, about: facts.Facts, run_id: str, start_ns: int) -> Claim:
-    """Take the directory for a rank, and learn where the run left off.
+def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> Opening:
+    """Begin an attempt.
+
+    Args:
+        options: What it is started with.
+        clock: The clocks to use.
+        rank: Of this process; default: as its launcher says.
+
+    Raises:
+        RunInUse: A live process records this rank already.
+        Refused: The budget limits what nothing here can measure, or the guard has no room.
+        BudgetChanged: The run was started with other limits.
+    """
+    about = facts.gather(os.environ, outlay_version=outlay.__version__)
+    if rank is not None:
+        about = replace(about, rank=rank)
+    start_ns = clock.wall_ns()
+    wall_offset_ns, run_id = start_ns - clock.monotonic_ns(), uuid.uuid4().hex
+    if facts.is_disabled(os.environ):
+        recorder = Recorder(NullWriter(), clock, wall_offset_ns=wall_offset_ns)
+        return Opening(run_id=run_id, rank=about.rank, recorder=recorder)
+    with ExitStack() as undone_on_error:
+        budget = budget_gate(options, about, clock)
+        guard, joint = guard_gates(options, about, clock)
+        if guard is not None:
+            undone_on_error.callback(guard.abandon, "the run did not start")
+        run_id, lock = claim(options, about, run_id, start_ns)
+        if lock is not None:
+            undone_on_error.callback(lock.release)
+        committed = last_committed_step(options.dir)
+        resume_step = 0 if committed is None else committed + 1
+        header = header_of(options, about, run_id, start_ns)
+        segment = SegmentId(start_ns, about.rank, about.host, about.pid)
+        writer = SegmentWriter(ledger_dir(options.dir) / segment.file_name, header, clock)
+        writer.sync()
+        recorder = Recorder(writer, clock, wall_offset_ns=wall_offset_ns, first_step=resume_step)
+        if budget is not None:
+            budget.begin(recorder, header, segment)
+        if guard is not None:
+            guard.begin(recorder.note)
+        if joint is not None:
+            recorder.gates.append(joint)
+        undone_on_error.pop_all()
+    return Opening(
+        run_id=run_id, rank=about.rank, recorder=recorder, resume_step=resume_step, lock=lock,
+        budget=budget, guard=guard,
+    )  # fmt: skip
+
+
+def claim(
+    options: Options, about: facts.Facts, run_id: str, start_ns: int
+) -> tuple[str, RankLock | None]:
+    """Take the directory for a rank; return the run's identity and what holds its place.
+
+    There is no lock where the directory cannot be written.
 
     Raises:
         RunInUse: A live process records this rank already.
@@ -59,16 +127,16 @@ def claim(options: Options, about: facts.Facts, run_id: str, start_ns: int) -> C
         lock = RankLock(ledger_dir(options.dir), about.rank, holder=holder)
     except OSError:
         pass  # The segment writer meets the same trouble, says so, and keeps trying.
-    committed = last_committed_step(options.dir)
     if about.rank <= 0:
         leave_notice(run_id, options.dir)
-    return Claim(run_id=run_id, lock=lock, resume_step=0 if committed is None else committed + 1)
+    return run_id, lock
 
 
-def header_of(options: Options, about: facts.Facts, start_ns: int) -> AttemptStarted:
+def header_of(options: Options, about: facts.Facts, run_id: str, start_ns: int) -> AttemptStarted:
     """Return the first record of the attempt."""
     return AttemptStarted(
         t_ns=start_ns,
+        run_id=run_id,
         model=options.model,
         name=options.name,
         tags=options.tags,
@@ -115,16 +183,3 @@ def guard_gates(
 def rate_of(price: Price, gpus: int) -> Rate:
     """Return what the whole run costs per hour."""
     return Rate(price.micros_per_hour * gpus, price.currency)
-
-
-def outcome_of(error: BaseException | None) -> tuple[EndStatus, str]:
-    """Return how an attempt ended; of an error only its type, since its text may hold a secret."""
-    match error:
-        case None | GeneratorExit():
-            return "completed", ""
-        case KeyboardInterrupt():
-            return "interrupted", "KeyboardInterrupt"
-        case SystemExit(code=None | 0):
-            return "completed", ""
-        case _:
-            return "failed", type(error).__name__

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import signal
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
 from outlay.record import facts
 from outlay.units import Duration, Rate
+
+_LONGEST_SLUG = 100
+"""Of a run's name in its directory's: file systems take 255 bytes, and a launch id follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +76,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
         gpu=facts.gpu_model() if arguments.gpu is None else _text(arguments.gpu, name="gpu"),
         gpus=_gpus(arguments.gpus, environ),
         price=_price(arguments.price, environ),
-        stopped_price=parse_price(arguments.stopped_price, name="stopped_price", source="stated"),
+        stopped_price=_stopped_price(arguments.stopped_price),
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
         notice=_notice(environ),
@@ -84,10 +88,8 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     return options
 
 
-def parse_price(value: object, *, name: str, source: str) -> Price | None:
+def parse_price(value: object, *, name: str, source: str) -> Price:
     """Return ``"1.50 USD/h"`` as a price per GPU-hour with its provenance."""
-    if value is None:
-        return None
     rate = Rate.parse(value, name=name)
     return Price(micros_per_hour=rate.micros_per_hour, currency=rate.currency, source=source)
 
@@ -123,9 +125,13 @@ def _gpus(value: int | None, environ: Mapping[str, str]) -> int:
 def _price(value: object, environ: Mapping[str, str]) -> Price | None:
     if value is not None:
         return parse_price(value, name="price", source="argument")
-    return parse_price(
-        environ.get("OUTLAY_PRICE") or None, name="OUTLAY_PRICE", source="environment"
-    )
+    if stated := environ.get("OUTLAY_PRICE"):
+        return parse_price(stated, name="OUTLAY_PRICE", source="environment")
+    return None
+
+
+def _stopped_price(value: object) -> Price | None:
+    return None if value is None else parse_price(value, name="stopped_price", source="stated")
 
 
 def _tags(tags: object) -> dict[str, str]:
@@ -167,13 +173,21 @@ def _directory(value: object, name: str, environ: Mapping[str, str], now_ns: int
         Path(stated).expanduser() if stated is not None else _new_directory(name, environ, now_ns)
     )
     for path in (directory, *directory.parents):
-        if path.exists() and not path.is_dir():
+        if _is_file(path):
             raise InvalidValue("dir", str(directory), f"a directory; {path} is a file")
     return directory.absolute()
 
 
+def _is_file(path: Path) -> bool:
+    """Say whether something that is no directory is in the way, as far as can be seen."""
+    try:
+        return not stat.S_ISDIR(path.stat().st_mode)
+    except OSError:  # There is nothing, or nobody may look: writing meets the same trouble.
+        return False
+
+
 def _new_directory(name: str, environ: Mapping[str, str], now_ns: int) -> Path:
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.") or "run"
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_SLUG].strip("-.") or "run"
     if facts.world_size(environ) == 1:
         return Path("outlay-runs") / f"{slug}-{utc_datetime(now_ns):%Y%m%d-%H%M%S}"
     # Ranks start at different instants, so a time would give each a directory of its own.

@@ -12,7 +12,7 @@ from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from typing import Literal, Self
 
 from outlay.errors import InvalidValue, UnitMismatch
-from outlay.units.numbers import NUMBER, exact_decimal
+from outlay.units.numbers import EXACT, NUMBER, exact_decimal
 
 MICROS = 1_000_000
 _SYMBOLS = {"$": "USD", "€": "EUR", "£": "GBP"}
@@ -38,7 +38,7 @@ def _read_amount(
         number = exact_decimal(value, name=name, expected=expected)
     if number < 0 or number.adjusted() > 30:
         raise InvalidValue(name, value, f"{expected}, zero or more")
-    return int((number * MICROS).to_integral_value(_ROUNDING[rounding])), currency
+    return int(EXACT.multiply(number, MICROS).to_integral_value(_ROUNDING[rounding])), currency
 
 
 def _amount_text(micros: int, currency: str) -> str:
@@ -70,8 +70,13 @@ class Money:
             name: What to call it in an error.
             currency: Assumed where the value names none.
             rounding: Of digits beyond the micro-unit; a guard rounds up, so that doubt costs.
+
+        Raises:
+            InvalidValue: It is no such amount, or a debt.
         """
         if isinstance(value, cls):
+            if value.micros < 0:
+                raise InvalidValue(name, str(value), f"{_EXPECTED_MONEY}, zero or more")
             return value
         micros, currency = _read_amount(
             value, name=name, currency=currency, rounding=rounding, expected=_EXPECTED_MONEY
@@ -81,7 +86,7 @@ class Money:
     @property
     def amount(self) -> Decimal:
         """The amount in currency units, exactly."""
-        return Decimal(self.micros) / MICROS
+        return EXACT.divide(self.micros, MICROS)
 
     def _micros_of(self, other: object) -> int:
         if not isinstance(other, Money) or other.currency != self.currency:
@@ -132,8 +137,10 @@ class Rate:
 
     @classmethod
     def parse(cls, value: object, *, name: str = "price", currency: str = "USD") -> Self:
-        """Return ``"1.50 USD/h"``, ``"$1.50/h"`` or a bare number as an hourly rate."""
+        """Return ``"1.50 USD/h"``, ``"$1.50/h"`` or a bare number as a rate of zero or more."""
         if isinstance(value, cls):
+            if value.micros_per_hour < 0:
+                raise InvalidValue(name, str(value), f"{_EXPECTED_RATE}, zero or more")
             return value
         if isinstance(value, str) and (per_hour := _PER_HOUR.fullmatch(value)):
             value = per_hour[1]

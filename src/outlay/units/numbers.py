@@ -3,30 +3,42 @@
 from __future__ import annotations
 
 import re
-from decimal import Decimal, InvalidOperation
+from decimal import Context, Decimal, InvalidOperation
 
 from outlay.errors import InvalidValue
 
-NUMBER = r"[+-]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d+)(?:[eE][+-]?\d+)?"
+UNSIGNED = r"(?:\d[\d_]*(?:\.[\d_]*)?|\.\d+)(?:[eE][+-]?\d+)?"
+NUMBER = rf"[+-]?{UNSIGNED}"
+_MOST_DIGITS = 400
 _NUMBER_THEN_UNIT = re.compile(rf"\s*({NUMBER})\s*([^\s\d].*?)?\s*")
+EXACT = Context(prec=4 * _MOST_DIGITS)
+"""Rounds nothing that was let in: a thread's own context does at 28 digits, or as it was set to."""
 
 
 def exact_decimal(value: object, *, name: str, expected: str) -> Decimal:
     """Return a number as the Decimal that was meant; a float means its shortest repr.
 
     Raises:
-        InvalidValue: It is no number, a bool, NaN or infinite.
+        InvalidValue: It is no number, a bool, NaN or infinite, or absurdly large or fine.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
         raise InvalidValue(name, value, expected)
-    text = repr(value) if isinstance(value, float) else str(value)
+    # Not repr(): NumPy's floats are floats, and put their type's name around the number.
+    text = float.__repr__(value) if isinstance(value, float) else str(value)
     try:
         number = Decimal(text.replace("_", "").strip())
     except InvalidOperation:
         raise InvalidValue(name, value, expected) from None
-    if not number.is_finite():
+    if not number.is_finite() or _is_absurd(number):
         raise InvalidValue(name, value, expected)
     return number
+
+
+def _is_absurd(number: Decimal) -> bool:
+    """Say whether exact arithmetic on a number could take minutes and gigabytes."""
+    exponent = number.as_tuple().exponent
+    assert isinstance(exponent, int)  # It is finite.
+    return bool(number) and (number.adjusted() > _MOST_DIGITS or exponent < -_MOST_DIGITS)
 
 
 def split_unit(text: str, *, name: str, expected: str) -> tuple[Decimal, str]:
@@ -43,7 +55,6 @@ def whole(number: Decimal, *, name: str, seen: object, expected: str) -> int:
     Raises:
         InvalidValue: It has a fractional part, so some of it would be lost.
     """
-    # Exponents are bounded first: int(Decimal("1e999999")) would take minutes and gigabytes.
     if number.adjusted() > 60 or number != number.to_integral_value():
         raise InvalidValue(name, seen, expected)
     return int(number)

@@ -9,7 +9,7 @@ from decimal import Decimal
 from typing import ClassVar, Self
 
 from outlay.errors import InvalidValue, UnitMismatch
-from outlay.units.numbers import NUMBER, exact_decimal, split_unit, whole
+from outlay.units.numbers import EXACT, UNSIGNED, exact_decimal, split_unit, whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,13 @@ class Quantity:
     """A whole number of one unit; adds and compares only with its own kind."""
 
     value: int
+    EXPECTED: ClassVar[str]
+
+    def _not_negative(self, name: str) -> Self:
+        """Return the quantity as an argument may be; as a difference it may be negative."""
+        if self.value < 0:
+            raise InvalidValue(name, str(self), f"{self.EXPECTED}, zero or more")
+        return self
 
     def _value_of(self, other: object) -> int:
         if type(other) is not type(self):
@@ -47,20 +54,20 @@ class Quantity:
 
 _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
 _NS |= {"m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
-_DURATION_PART = re.compile(rf"\s*({NUMBER})\s*({'|'.join(sorted(_NS, key=len, reverse=True))})")
+_DURATION_PART = re.compile(rf"\s*({UNSIGNED})\s*({'|'.join(sorted(_NS, key=len, reverse=True))})")
 
 
 class Duration(Quantity):
     """A span of time in whole nanoseconds."""
 
     __slots__ = ()
-    EXPECTED: ClassVar = 'a duration with its unit, such as "72h", "1h20m", "90s" or "250ms"'
+    EXPECTED = 'a duration with its unit, such as "72h", "1h20m", "90s" or "250ms"'
 
     @classmethod
     def parse(cls, value: object, *, name: str = "duration") -> Self:
         """Return ``"72h"``, ``"1h20m"`` or a timedelta; a bare number is refused as ambiguous."""
         if isinstance(value, cls):
-            return value
+            return value._not_negative(name)
         if isinstance(value, timedelta):
             microseconds = value // timedelta(microseconds=1)
             return cls._checked(Decimal(microseconds * 1000), name=name, seen=value)
@@ -71,7 +78,8 @@ class Duration(Quantity):
             part = _DURATION_PART.match(rest)
             if part is None:
                 raise InvalidValue(name, value, cls.EXPECTED)
-            total += exact_decimal(part[1], name=name, expected=cls.EXPECTED) * _NS[part[2]]
+            number = exact_decimal(part[1], name=name, expected=cls.EXPECTED)
+            total = EXACT.add(total, EXACT.multiply(number, _NS[part[2]]))
             rest = rest[part.end() :]
         return cls._checked(total, name=name, seen=value)
 
@@ -120,7 +128,6 @@ class _Count(Quantity):
     """A whole number of things, written with a thousands letter and the name of the thing."""
 
     __slots__ = ()
-    EXPECTED: ClassVar[str]
     THING: ClassVar[str]
     NAME: ClassVar[str]
 
@@ -128,7 +135,7 @@ class _Count(Quantity):
     def parse(cls, value: object, *, name: str | None = None) -> Self:
         """Return a whole number or such a text; ``name`` is what an error calls it."""
         if isinstance(value, cls):
-            return value
+            return value._not_negative(name or cls.NAME)
         return cls(cls._count_of(value, name or cls.NAME))
 
     @classmethod
@@ -137,10 +144,10 @@ class _Count(Quantity):
             number = exact_decimal(value, name=name, expected=cls.EXPECTED)
         else:
             number, unit = split_unit(value, name=name, expected=cls.EXPECTED)
-            letter = unit.removesuffix("s").removesuffix(cls.THING).strip()
+            letter = unit.removesuffix(f"{cls.THING}s").removesuffix(cls.THING).strip()
             if letter not in _THOUSANDS:
                 raise InvalidValue(name, value, cls.EXPECTED)
-            number *= _THOUSANDS[letter]
+            number = EXACT.multiply(number, _THOUSANDS[letter])
         if number < 0:
             raise InvalidValue(name, value, f"{cls.EXPECTED}, zero or more")
         return whole(number, name=name, seen=value, expected=cls.EXPECTED)
@@ -179,19 +186,20 @@ class Energy(Quantity):
     """Energy in whole millijoules, the unit in which accelerators count it."""
 
     __slots__ = ()
-    EXPECTED: ClassVar = 'an energy with its unit, such as "5 Wh", "1.2 kWh" or "300 J"'
+    EXPECTED = 'an energy with its unit, such as "5 Wh", "1.2 kWh" or "300 J"'
 
     @classmethod
     def parse(cls, value: object, *, name: str = "energy") -> Self:
         """Return ``"5 Wh"``, ``"1.2 kWh"`` or ``"300 J"``; a bare number is refused."""
         if isinstance(value, cls):
-            return value
+            return value._not_negative(name)
         if not isinstance(value, str):
             raise InvalidValue(name, value, cls.EXPECTED)
         number, unit = split_unit(value, name=name, expected=cls.EXPECTED)
         if unit not in _MILLIJOULES or number < 0:
             raise InvalidValue(name, value, cls.EXPECTED)
-        return cls(whole(number * _MILLIJOULES[unit], name=name, seen=value, expected=cls.EXPECTED))
+        millijoules = EXACT.multiply(number, _MILLIJOULES[unit])
+        return cls(whole(millijoules, name=name, seen=value, expected=cls.EXPECTED))
 
     @property
     def wh(self) -> float:

@@ -46,12 +46,10 @@ class CollectiveMeter:
 
     Attributes:
         payload_bytes: By operation and group size, since the start.
-        calls: How many collectives that was.
     """
 
     def __init__(self) -> None:
         self.payload_bytes: dict[Traffic, int] = {}
-        self.calls = 0
         self._taken = 0
         self._library: Any = None
         self._lock = threading.Lock()
@@ -93,7 +91,6 @@ class CollectiveMeter:
         if getattr(_quiet, "depth", 0):
             return
         with self._lock:
-            self.calls += 1
             self.payload_bytes[traffic] = self.payload_bytes.get(traffic, 0) + size
 
 

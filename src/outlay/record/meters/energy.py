@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from outlay.clock import SYSTEM, Clock
+from outlay.record.facts import is_first_of_node
 from outlay.record.meters.nvml import NvmlSource
 from outlay.record.meters.powercap import PowercapSource
 from outlay.record.meters.quality import Quality
@@ -88,11 +89,14 @@ def detect_energy(environ: Mapping[str, str], clock: Clock = SYSTEM) -> EnergyMe
     """Return a meter of everything this process may measure; it may be of nothing.
 
     The first process of a node measures for the whole node: if all did, the sum over ranks would
-    count the same joules many times.
+    count the same joules many times. Slurm may give each task GPUs that no other one sees, so there
+    each measures its own; tasks that share GPUs then count them more than once, never less.
     """
     sources: list[EnergySource] = []
-    if environ.get("LOCAL_RANK", "0") == "0":
+    first = is_first_of_node(environ)
+    if first or "LOCAL_RANK" not in environ:
         with contextlib.suppress(OSError):
             sources += NvmlSource.detect(environ, clock)
+    if first:
         sources += PowercapSource.detect()
     return EnergyMeter(sources, clock)

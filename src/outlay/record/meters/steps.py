@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from outlay.ledger import KnownRecord, Step
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import EnergyMeter
-from outlay.record.recorder import Writer
+from outlay.record.writers import Writer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -39,10 +39,11 @@ class StepMeters:
             flops=step.flops or flops,
         )
 
-    def stop(self) -> None:
-        """Stop metering."""
+    def stop(self) -> int:
+        """Stop metering; return the millijoules that no step accounts for."""
         if self.collectives is not None:
             self.collectives.stop()
+        return 0 if self.energy is None else self.energy.take(at_once=True).energy_mj
 
 
 class MeteredWriter:

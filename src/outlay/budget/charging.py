@@ -1,0 +1,68 @@
+"""What the records of a running attempt charge to its tracker: use, time on other clocks, money."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from outlay.budget.charges import Charges, ClockCharge, EnergyCharge, StepCharge
+from outlay.budget.history import LivePrice
+from outlay.budget.tracker import BudgetTracker
+from outlay.budget.usage import Usage
+from outlay.ledger import AttemptStarted, KnownRecord, PriceChanged, Step
+
+
+class Charging:
+    """Charges one process's records as they are written.
+
+    Args:
+        tracker: What is charged.
+        header: Says at what price the attempt begins.
+    """
+
+    def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
+        self._tracker = tracker
+        self._charges = Charges()
+        self._price = LivePrice(header)
+
+    @property
+    def priced(self) -> bool:
+        """Whether money is counted."""
+        return self._price.known
+
+    def usage(self, step: Step) -> Usage:
+        """Return what a step used, its cost aside."""
+        return self._charges.step(step)
+
+    def step(self, step: Step, usage: Usage) -> Usage:
+        """Charge a step, and what was paid since the last charge; return both."""
+        priced = replace(usage, cost_units=self._price.take_units(step.t_ns))
+        self._tracker.count(priced, step=step.step)
+        return priced
+
+    def other(self, record: KnownRecord, seq: int) -> None:
+        """Charge what a record that is no step says was used."""
+        if isinstance(record, PriceChanged):
+            self._settle_money(record.t_ns)
+            self._price.change(record.t_ns, record.price, record.gpus)
+        was_inside = self._charges.inside
+        match self._charges.of(record, seq):
+            case ClockCharge() as charge:
+                self._clock(charge, record.t_ns)
+            case EnergyCharge(energy_mj):
+                self._tracker.add(Usage(energy_mj=energy_mj))
+            case StepCharge() | None:
+                if self._charges.inside and not was_inside:
+                    self._settle_money(record.t_ns)  # So that the span's own can be told apart.
+
+    def finish(self, t_ns: int) -> None:
+        """Charge what is going on, and all money up to ``t_ns``."""
+        if open_span := self._charges.end():
+            self._clock(open_span, t_ns)
+        self._settle_money(t_ns)
+
+    def _settle_money(self, t_ns: int) -> None:
+        self._tracker.add(Usage(cost_units=self._price.take_units(t_ns)))
+
+    def _clock(self, charge: ClockCharge, t_ns: int) -> None:
+        units = self._price.take_units(t_ns)
+        self._tracker.charge_usage(charge.clock, Usage(time_ns=charge.time_ns, cost_units=units))

@@ -1,0 +1,101 @@
+"""A total and its limits: what lies ahead of it, who is told, and why the run must stop.
+
+Pure state, and not thread-safe: that is the business of whoever holds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from outlay.budget.account import Account
+from outlay.budget.limits import Bound, StopReason, reached, would_pass
+from outlay.budget.thresholds import Threshold, Thresholds
+from outlay.budget.usage import Usage
+from outlay.errors import Finding
+
+OnThreshold = Callable[[Threshold], None]
+
+
+class Standing:
+    """What a run has used, under judgement.
+
+    Attributes:
+        bounds: The limits that are judged, the mode's own first.
+        account: The total, and where it comes from.
+        reason: Why the run must stop, once it must.
+        listeners: Called once for each limit and each threshold.
+        findings: Where what goes wrong in a listener is told.
+    """
+
+    def __init__(self, bounds: tuple[Bound, ...], findings: list[Finding]) -> None:
+        self.bounds = bounds
+        self.account = Account()
+        self.reason: StopReason | None = None
+        self.listeners: list[OnThreshold] = []
+        self.findings = findings
+        self._ahead = Thresholds(bounds, self.account.total)
+
+    def execute(self, usage: Usage, step: int | None) -> None:
+        """Count steps from number ``step`` on (None: the next); a lower one is a rollback."""
+        if self.account.execute(usage, step):
+            self._judge_afresh()
+        else:
+            self._look_ahead()
+
+    def add(self, usage: Usage) -> None:
+        """Count what belongs to no step."""
+        self.account.total += usage
+        self._look_ahead()
+
+    def admit(self, step: Usage) -> bool:
+        """Return whether a step of this size may run; a refusal is the reason to stop."""
+        self.reason = self.reason or would_pass(self.account.total, step, self.bounds)
+        return self.reason is None
+
+    def agree(self, base: Usage, others: Usage, reason: StopReason | None) -> None:
+        """Take over what the ranks agreed on, the reason to stop included."""
+        self.account.agree(base, others)
+        self._cross()
+        self.reason = reason
+
+    def take_back(self, undone: Usage) -> None:
+        """Take back progress of earlier attempts."""
+        self.account.take_back(undone)
+        self._judge_afresh()
+
+    def rebase(self, total: Usage) -> None:
+        """Start over from a total known from elsewhere."""
+        self.account = Account(total)
+        self._judge_afresh()
+
+    def judge_by(self, bounds: tuple[Bound, ...]) -> None:
+        """Put other limits in place of those so far."""
+        self.bounds = bounds
+        self._judge_afresh()
+
+    def _look_ahead(self) -> None:
+        total = self.account.total
+        for name, mark in self._ahead.nearest:
+            if getattr(total, name) >= mark:
+                self._cross()
+                break
+
+    def _cross(self) -> None:
+        total = self.account.total
+        crossed = self._ahead.cross(total)
+        self.reason = self.reason or reached(total, self.bounds)
+        for threshold in crossed:
+            for listener in self.listeners:
+                self._tell(listener, threshold)
+
+    def _tell(self, listener: OnThreshold, threshold: Threshold) -> None:
+        try:
+            listener(threshold)
+        except Exception as error:  # noqa: BLE001 - a listener's bug must not end a training run
+            message = f"a threshold listener failed: {error!r}"
+            self.findings.append(Finding(source="budget", message=message, severity="warning"))
+
+    def _judge_afresh(self) -> None:
+        """Judge a total that came otherwise than by adding a step: it may have fallen."""
+        self.reason = reached(self.account.total, self.bounds)
+        self._ahead = Thresholds(self.bounds, self.account.total)

@@ -1,0 +1,43 @@
+"""Where a recorder's records go: to a segment, or nowhere."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from outlay.ledger import KnownRecord
+
+
+class Writer(Protocol):
+    """What a recorder writes to.
+
+    Attributes:
+        lost: How many records could not be written.
+    """
+
+    lost: int
+
+    def append(self, record: KnownRecord) -> int:
+        """Write one record and return its sequence number."""
+
+    def sync(self) -> None:
+        """Make what was written survive a power loss."""
+
+    def close(self) -> None:
+        """Stop writing."""
+
+
+class NullWriter:
+    """A writer that keeps nothing, for when recording is switched off."""
+
+    lost = 0
+
+    def append(self, record: KnownRecord) -> int:
+        """Drop the record."""
+        del record
+        return 0
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
