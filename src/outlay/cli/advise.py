@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from outlay.advise.optimizer import CostOptimizer
 from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances
-from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.cost.reading import read_whole_run
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -86,7 +86,7 @@ def show_advice(
     else:
         console.print("Without a price nothing can be said about what a change would save.")
     for line in missing:
-        console.print(line, markup=False)
+        console.print(line)
     print_findings(findings)
 
 
@@ -97,7 +97,7 @@ def print_advice(found: list[OptimizationRecommendation]) -> None:
         return
     for each in found:
         saved = f"{each.estimated_savings:,.2f} {each.currency}"
-        console.print(f"[bold]{escape(each.title)}[/bold]")
+        console.print(each.title, style="bold")
         lines = [f"saves {saved}{_between(each)}, confidence {each.confidence:.0%} ({each.grade})"]
         lines += [each.description]
         lines += [f"evidence: {text}" for text in each.evidence]
@@ -105,7 +105,7 @@ def print_advice(found: list[OptimizationRecommendation]) -> None:
         lines += [f"risk: {text}" for text in each.risks]
         lines += [f"to know better: {text}" for text in each.needed]
         for line in lines:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}")
         console.print()
     console.print(
         f"In all up to {total_savings(found):,.2f}; what saves the same money counts once."

@@ -6,15 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from outlay.cli.output import (
-    AsJson,
-    console,
-    new_table,
-    print_findings,
-    print_json,
-)
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import Finding, InvalidValue
 from outlay.runs.collect import collect, find_runs, refresh_registered
@@ -25,7 +19,7 @@ from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 
-def overview(as_json: bool) -> None:
+def overview(*, as_json: bool) -> None:
     """Show what runs now, what it burns per hour, and what is wrong."""
     now_ns = SYSTEM.wall_ns()
     collected = refresh_registered(open_store(), now_ns)
@@ -41,7 +35,7 @@ def overview(as_json: bool) -> None:
     else:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
     if findings:
-        console.print("\n[bold]What is wrong[/bold]")
+        console.print("\nWhat is wrong", style="bold")
         print_findings(findings)
 
 
@@ -87,8 +81,8 @@ def show_runs(
     for row in stored:
         cost = str(row.cost) if row.cost is not None else "no price"
         table.add_row(
-            escape(row.name), row.status, str(row.attempts), f"{row.steps:,}", cost,
-            _ago(now_ns - row.last_seen_ns), escape(row.dir),
+            row.name, row.status, str(row.attempts), f"{row.steps:,}", cost,
+            _ago(now_ns - row.last_seen_ns), row.dir,
         )  # fmt: skip
     console.print(table)
     print_findings(collected.findings)
@@ -127,8 +121,8 @@ def _show_figures(
     table = new_table("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
     for row in rows:
         table.add_row(
-            escape(row.name), row.status, str(row.attempts), f"{row.steps:,}", _cost(row),
-            _ago(now_ns - row.last_seen_ns), escape(row.dir),
+            row.name, row.status, str(row.attempts), f"{row.steps:,}", _cost(row),
+            _ago(now_ns - row.last_seen_ns), row.dir,
         )  # fmt: skip
     console.print(table)
     print_findings(findings)
@@ -144,7 +138,7 @@ def _running_table(running: list[RunFigures], now_ns: int) -> object:
             else str(Money(burn, figures.cost.currency))
         )
         table.add_row(
-            escape(figures.name), f"{figures.steps:,}", duration_text(figures.wall_ns),
+            figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns),
             _cost(figures), per_hour, _ago(now_ns - figures.last_seen_ns),
         )  # fmt: skip
     return table

@@ -10,7 +10,8 @@ import typer
 from outlay.budget.dimensions import MODES
 from outlay.budget.report import BudgetReport, plan_from, read_report
 from outlay.budget.terms import Budget
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
 from outlay.runs.figures import RunFigures, RunFollower

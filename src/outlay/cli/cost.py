@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.markup import escape
 
 from outlay.advise.exchange import export_recommendations, import_recommendations
 from outlay.advise.optimizer import CostOptimizer
@@ -23,7 +22,8 @@ from outlay.cli.cost_tables import (
     unit_lines,
 )
 from outlay.cli.groups import DefaultGroup
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.chart import save_bars, save_front
@@ -64,7 +64,7 @@ def show(
         return
     console.print(run_table(cost))
     for line in unit_lines(cost):
-        console.print(line, markup=False)
+        console.print(line)
     print_findings(cost.findings)
 
 
@@ -114,7 +114,7 @@ def show_model(model: Model, as_json: AsJson = False) -> None:
     table = new_table("run", "when", ">cost", ">GPU-hours", ">accuracy", "source")
     for row in rows:
         table.add_row(
-            escape(row.run_id), utc_text(row.at_ns)[:10], str(row.cost),
+            row.run_id, utc_text(row.at_ns)[:10], str(row.cost),
             f"{row.gpu_us / 3.6e9:,.2f}", score(row.accuracy), row.source,
         )  # fmt: skip
     console.print()
@@ -148,13 +148,13 @@ def compare_models(
     if models:
         console.print(comparison_table(models))
     if front:
-        console.print("\n[bold]Nothing beats[/bold]")
+        console.print("\nNothing beats", style="bold")
         table = new_table("run", ">accuracy", ">cost", ">hours", ">Wh")
         for each in front:
             energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
             hours = f"{each.hours:,.2f}"
             cost = amount(each.cost, each.currency)
-            table.add_row(escape(each.name), score(each.metric), cost, hours, energy)
+            table.add_row(each.name, score(each.metric), cost, hours, energy)
         console.print(table)
     else:
         console.print("No run with an accuracy is known: run.metric('accuracy', ...) records one.")
@@ -198,7 +198,7 @@ def forecast(
         print_json(found | {"findings": findings})
         return
     for line in forecast_lines(found):
-        console.print(line, markup=False)
+        console.print(line)
     print_findings(findings)
 
 
@@ -245,7 +245,7 @@ def roi(model: Model, as_json: AsJson = False) -> None:
         for gain in found["gains"]:
             rate = "-" if gain["per_dollar"] is None else f"{gain['per_dollar']:.3g}"
             table.add_row(
-                escape(gain["run_id"]), score(gain["accuracy"]), f"{gain['gained']:+.4f}",
+                gain["run_id"], score(gain["accuracy"]), f"{gain['gained']:+.4f}",
                 amount(gain["spent"], currency), rate,
             )  # fmt: skip
         console.print(table)
@@ -283,9 +283,7 @@ def _show_exchanged(done: Exchanged, recommendations: int, where: str, *, as_jso
         print_json(asdict(done) | {"recommendations": recommendations})
         return
     counts = f"{done.reports:,} reports, {done.budgets:,} budgets"
-    console.print(
-        f"{counts} and {recommendations:,} recommendations {where}", markup=False, soft_wrap=True
-    )
+    console.print(f"{counts} and {recommendations:,} recommendations {where}", soft_wrap=True)
     print_findings(done.findings)
 
 
@@ -319,7 +317,7 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
         console.print("No step was recorded yet: nothing to go by.")
     else:
         for line in _rest_lines(rest, reading):
-            console.print(line, markup=False)
+            console.print(line)
     print_findings(findings)
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from outlay.cli.cost_tables import open_books
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
 from outlay.cost.charges import Charges, RunCharge, charges_within, month_window, owner_by
@@ -120,7 +120,7 @@ def _print(result: Allocation, month: str) -> None:
     for row in result.rows:
         parts = [Money(each, result.currency) for each in (row.direct, row.shared, row.idle)]
         table.add_row(
-            escape(row.owner), str(row.runs), f"{row.gpu_hours:,.2f}",
+            row.owner, str(row.runs), f"{row.gpu_hours:,.2f}",
             *(f"{part.amount:,.2f}" for part in parts), str(Money(row.total, result.currency)),
         )  # fmt: skip
     table.add_section()

@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from outlay.cli.cost_tables import budget_rows, budget_table, open_books
-from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_findings, print_json
 from outlay.cost.analyzer import CostAnalyzer
 
 app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_help=True)
@@ -49,5 +50,6 @@ def _show(only: list[str] | None, *, as_json: bool) -> None:
     else:
         console.print(budget_table(rows))
     for alert in alerts:
-        console.print(f"[yellow]alert[/yellow] {alert.message}")
+        console.print("alert ", style="yellow", end="")
+        console.print(alert.message)
     print_findings(books.findings)

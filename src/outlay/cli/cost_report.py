@@ -11,7 +11,8 @@ from outlay.advise.optimizer import CostOptimizer
 from outlay.cli.advise import print_advice
 from outlay.cli.cost import UnknownModel, forecast_lines
 from outlay.cli.cost_tables import Books, budget_rows, budget_table, comparison_table, open_books
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.cli.price_tables import print_some_findings
 from outlay.cli.prices import ask
 from outlay.cost.analyzer import CostAnalyzer
@@ -107,7 +108,7 @@ def _fetched(books: Books) -> tuple[Section, list[Finding]]:
     def show() -> None:
         for one in snapshots:
             said = "not loaded" if one.failed else f"{len(one.offers):,} offers"
-            console.print(f"{one.source}: {said}", markup=False)
+            console.print(f"{one.source}: {said}")
 
     return (values, show), [finding for one in snapshots for finding in one.findings]
 
@@ -181,6 +182,6 @@ def _forecast(model: str, runs: str) -> Section:
 
     def show() -> None:
         for line in forecast_lines(found):
-            console.print(line, markup=False)
+            console.print(line)
 
     return found, show

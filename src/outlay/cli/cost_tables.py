@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 from sqlalchemy import Engine
 
@@ -66,7 +65,7 @@ def comparison_table(models: dict[str, ModelComparison]) -> Table:
     for name, figures in models.items():
         currency = figures.currency
         table.add_row(
-            escape(name), str(figures.runs), amount(figures.total_cost, currency),
+            name, str(figures.runs), amount(figures.total_cost, currency),
             amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
@@ -118,7 +117,7 @@ def budget_table(rows: list[dict[str, Any]]) -> Table:
     for row in rows:
         percent = row["percent_used"]
         table.add_row(
-            escape(row["model"]), str(row["spent"]), str(row["limit"]), str(row["left"]),
+            row["model"], str(row["spent"]), str(row["limit"]), str(row["left"]),
             f"{percent:.1f} %" if percent != float("inf") else "all", row["status"],
         )  # fmt: skip
     return table

@@ -12,7 +12,8 @@ import typer
 
 from outlay.advise.run_advice import advise_run
 from outlay.cli.advise import print_advice
-from outlay.cli.output import AsJson, console, new_table, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_json
 from outlay.cli.sweep import render_plan
 from outlay.cli.sweep_live import show_while
 from outlay.clock import SYSTEM
@@ -237,7 +238,7 @@ class _Show:
 
     def _say(self, what: object) -> None:
         if not self._quiet:
-            console.print(what, markup=False, soft_wrap=isinstance(what, str))
+            console.print(what, soft_wrap=isinstance(what, str))
 
 
 def _exact(cost: Money) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, errors, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import errors, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute
@@ -44,7 +45,7 @@ def show_exec(
         print_json({"exit_code": result.exit_code, "run": result.figures})
     elif result.figures is not None:
         lines = _summary(result.figures, result)
-        errors.print("\n".join(lines), markup=False, soft_wrap=True)
+        errors.print("\n".join(lines), soft_wrap=True)
     raise typer.Exit(result.exit_code)
 
 

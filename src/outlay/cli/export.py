@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_findings, print_json
 from outlay.export.csv_files import export_csv
 
 app = typer.Typer(help="Write results in the forms that other tools read.", no_args_is_help=True)
@@ -30,5 +31,5 @@ def show_csv(
         print_json({"files": exported.files, "findings": exported.findings})
         return
     for path in exported.files:
-        console.print(str(path), markup=False, soft_wrap=True)
+        console.print(str(path), soft_wrap=True)
     print_findings(exported.findings)

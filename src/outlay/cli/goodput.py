@@ -14,7 +14,8 @@ from rich.text import Text
 from outlay.cli import goodput_deviation
 from outlay.cli.groups import DefaultGroup
 from outlay.cli.moments import parse_interval, parse_window
-from outlay.cli.output import AsJson, console, errors, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, errors, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import GoodputFollower
@@ -171,7 +172,7 @@ def import_log(
     if as_json:
         print_json({"dir": directory, "findings": findings})
         return
-    console.print(f"Imported. Look at it with: outlay goodput {directory}", markup=False)
+    console.print(f"Imported. Look at it with: outlay goodput {directory}")
     print_findings(findings)
 
 

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.goodput.deviation import StepTimes, worst_steps

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from outlay.cli import guard_plan, guard_spend
 from outlay.cli.guard_options import Ceiling, Log, open_guard
-from outlay.cli.output import AsJson, console, fits, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, fits, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.books import Hold
@@ -54,7 +55,7 @@ def show_authorize(
         print_json(hold)
     else:
         text = f"hold {hold.id}: {hold.amount} for {label}, lab {hold.lab}"
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
 
 @app.command("record")
@@ -90,7 +91,7 @@ def show_record(
         return
     settled = f"settles hold {captured.hold}" if captured.hold else "was never authorised"
     text = f"{captured.actual} {captured.currency} for {label} ({settled})"
-    console.print(text, markup=False, soft_wrap=True)
+    console.print(text, soft_wrap=True)
 
 
 @app.command("void")
@@ -150,7 +151,7 @@ def show_verify(log: Log = Path("spend.jsonl"), as_json: AsJson = False) -> None
     else:
         sound = "sound" if verification.sound else "NOT SOUND"
         chained = f"{verification.chained} of {verification.lines} lines chained"
-        console.print(f"{guard.log_path}: {sound}, {chained}", markup=False, soft_wrap=True)
+        console.print(f"{guard.log_path}: {sound}, {chained}", soft_wrap=True)
         print_findings(verification.findings)
     raise typer.Exit(0 if verification.sound else 3)
 
@@ -212,7 +213,7 @@ def show_reconcile(
             since = found.ts[:16].replace("T", " ") + "Z"
             console.print(
                 f"hold {found.id}: {found.amount} for {found.op_label} since {since}; {why}",
-                markup=False, soft_wrap=True,
+                soft_wrap=True,
             )  # fmt: skip
     if not stale:
         console.print("every hold has somebody to settle it")

@@ -43,4 +43,4 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
 
 def say(text: str) -> None:
     """Tell a person something while a command runs; standard output is the command's own."""
-    errors.print(f"outlay: {text}", markup=False, soft_wrap=True)
+    errors.print(f"outlay: {text}", soft_wrap=True)

@@ -13,7 +13,8 @@ from rich.table import Table
 from rich.text import Text
 
 from outlay.cli.guard_options import Ceiling, Log, open_guard
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_json
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import InvalidValue
 from outlay.guard.documents import Estimate, Plan, Survey, write_documents
@@ -81,8 +82,8 @@ def show_init(
         print_json({"written": [os.fspath(path) for path in paths], "total": plan.total})
         return
     for path in paths:
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
-    console.print(f"{plan.total} of {plan.ceiling} are planned; nothing was launched", markup=False)
+        console.print(f"wrote {path}", soft_wrap=True)
+    console.print(f"{plan.total} of {plan.ceiling} are planned; nothing was launched")
 
 
 def show_preflight(

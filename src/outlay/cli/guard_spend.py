@@ -11,7 +11,8 @@ import msgspec
 import typer
 
 from outlay.cli.guard_options import Ceiling, Log, open_guard, say
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.errors import InvalidValue
 from outlay.guard.commands import words
 from outlay.guard.entries import Vendor
@@ -125,7 +126,7 @@ def show_rent(
     console.print(
         f"{hold.rental.name} is {hold.resource}; hold {hold.id}: {hold.amount}. It is told to end "
         f"at {hold.rental.deadline[:19]}Z, or now with `outlay guard down {label}`.",
-        markup=False, soft_wrap=True,
+        soft_wrap=True,
     )  # fmt: skip
 
 
@@ -193,7 +194,7 @@ def _show_census(census: Census, *, as_json: bool) -> None:
         table.add_row(
             row.vendor, row.name, row.id, row.state, row.label, row.deadline[:16].replace("T", " ")
         )
-    console.print(table if census.rows else "nothing is rented", markup=False)
+    console.print(table if census.rows else "nothing is rented")
     print_findings(census.findings)
 
 

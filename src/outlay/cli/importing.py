@@ -7,9 +7,9 @@ from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
-from rich.markup import escape
 
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_datetime
 from outlay.errors import Finding, InvalidValue
 from outlay.runs.partition_rates import read_rates
@@ -104,9 +104,7 @@ def _print(rows: list[dict[str, object]], done: Imported) -> None:
         cost = row["cost"]
         assert isinstance(cost, list)
         money = ", ".join(map(str, cost)) or "no price"
-        table.add_row(
-            escape(str(row["partition"])), str(row["jobs"]), f"{row['gpu_hours']:,.2f}", money
-        )
+        table.add_row(str(row["partition"]), str(row["jobs"]), f"{row['gpu_hours']:,.2f}", money)
     console.print(table)
     recorded = f"; {done.recorded} had recorded themselves" if done.recorded else ""
     console.print(f"\nRegistered {len(done.jobs)} jobs{recorded}.", soft_wrap=True)

@@ -8,7 +8,8 @@ from typing import Annotated
 import msgspec
 import typer
 
-from outlay.cli.output import AsJson, console, print_findings, print_json, print_json_line
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_findings, print_json, print_json_line
 from outlay.clock import utc_text
 from outlay.ledger import Record, kind_of, read_run
 
@@ -58,4 +59,4 @@ def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
     when = utc_text(fields.pop("t_ns"))
     fields.pop("seq")
     text = " ".join(f"{name}={value}" for name, value in fields.items())
-    console.print(f"{when}  r{rank}  {kind_of(record):<20} {text}", markup=False, soft_wrap=True)
+    console.print(f"{when}  r{rank}  {kind_of(record):<20} {text}", soft_wrap=True)

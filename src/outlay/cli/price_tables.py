@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from outlay.cli.output import console, new_table, print_findings
@@ -58,7 +57,7 @@ def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
             duration_text(now_ns - offer.fetched_ns),
             offer.source,
         )
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     return table
 
 
@@ -99,7 +98,7 @@ def series_table(points: Sequence[PricePoint]) -> Table:
             _amount(high),
             f"{change:+.1f} %",
         )
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     first, last = points[0].at_ns, points[-1].at_ns
     table.caption = f"{utc_text(first)} to {utc_text(last)}, per GPU-hour"
     table.caption_justify = "left"

@@ -10,7 +10,8 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from sqlalchemy import Engine
 
-from outlay.cli.output import AsJson, console, errors, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, errors, new_table, print_findings, print_json
 from outlay.cli.price_files import export_prices, import_prices
 from outlay.cli.price_tables import (
     offer_table,
@@ -95,7 +96,7 @@ def ask(names: list[str]) -> list[Snapshot]:
     from outlay.prices.sources.registry import sources_named
 
     sources = sources_named(names)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"))
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=errors, transient=True) as progress:
         tasks = {one.name: progress.add_task(f"asking {one.name}", total=1) for one in sources}
         return fetch_all(
@@ -192,10 +193,10 @@ def history(
     if as_json:
         print_json({"points": found})
     elif not found:
-        console.print(f"No price of {gpu} was seen in the last {since}.", markup=False)
+        console.print(f"No price of {gpu} was seen in the last {since}.")
     else:
         chart = text_chart(cheapest_over_time(found), width=console.width)
-        console.print(chart, markup=False, soft_wrap=True)
+        console.print(chart, soft_wrap=True)
         console.print(series_table(found))
 
 
@@ -249,7 +250,7 @@ def stats(as_json: AsJson = False) -> None:
     console.print(table)
     for state in states:
         loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)
-        console.print(f"{state.source}: {loaded}, {state.offers:,} offers", markup=False)
+        console.print(f"{state.source}: {loaded}, {state.offers:,} offers")
 
 
 app.command("import")(import_prices)

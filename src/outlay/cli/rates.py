@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from outlay.cli.output import AsJson, console, new_table, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_json
 from outlay.runs.partition_rates import read_rates, set_rate
 from outlay.units import Rate
 
@@ -58,5 +58,5 @@ def _show(rates: dict[str, Rate], *, as_json: bool) -> None:
         return
     table = new_table("partition", ">per GPU-hour")
     for name, rate in rates.items():
-        table.add_row(escape(name), str(rate))
+        table.add_row(name, str(rate))
     console.print(table)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_json
 from outlay.clock import SYSTEM
 from outlay.report.rendering import to_html, to_markdown
 from outlay.report.run_account import RunAccount, read_account
@@ -50,9 +51,9 @@ def show_report(
     if as_json:
         print_json(_json_of(account, written))
         return
-    console.print(run_document(account).verdict, markup=False)
+    console.print(run_document(account).verdict)
     for file in written:
-        console.print(str(file), markup=False, soft_wrap=True)
+        console.print(str(file), soft_wrap=True)
 
 
 def _write(account: RunAccount, directory: Path, *, html: bool, md: bool, png: bool) -> list[Path]:

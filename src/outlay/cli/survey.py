@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_json
 from outlay.cli.price_tables import offer_table, priced, print_some_findings, writing_to
 from outlay.cli.prices import ask
 from outlay.clock import SYSTEM
@@ -73,10 +74,10 @@ def _show(result: Survey, path: Path | None) -> None:
     if offers:
         console.print(offer_table(offers, result.taken_ns))
         console.print()
-    console.print(justification(result).replace("**", ""), markup=False)
+    console.print(justification(result).replace("**", ""))
     print_some_findings(result.findings)
     if path is not None:
-        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+        console.print(f"Written: {path}", soft_wrap=True)
 
 
 def _as_json(result: Survey, path: Path | None) -> dict[str, object]:

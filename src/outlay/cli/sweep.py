@@ -9,16 +9,9 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.markup import escape
 
-from outlay.cli.output import (
-    AsJson,
-    console,
-    new_table,
-    print_findings,
-    print_json,
-    print_sentence,
-)
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json, print_sentence
 from outlay.cli.sweep_live import show_while, standing, status_table
 from outlay.clock import SYSTEM
 from outlay.errors import Finding
@@ -231,7 +224,7 @@ def show_sweep_files(files: SweepFiles, findings: Sequence[Finding] = (), *, as_
         return
     print_sentence(files.verdict)
     for path in (*files.written.values(), *files.pictures):
-        console.print(str(path), soft_wrap=True, markup=False)
+        console.print(str(path), soft_wrap=True)
 
 
 def _ask(plan: Plan) -> None:
@@ -275,7 +268,7 @@ def render_plan(plan: Plan, *, commands: bool = False) -> None:
         ns, cost = run.prediction.ns, run.prediction.cost
         params = " ".join(f"{k}={v}" for k, v in run.params.items() if k != "world_size")
         table.add_row(
-            escape(run.id), escape(params), budget_text(run),
+            run.id, params, budget_text(run),
             str(run.gpus) if run.gpus is not None else f"≤{run.most_gpus}",
             "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost),
         )  # fmt: skip
@@ -292,7 +285,7 @@ def _render_commands(plan: Plan) -> None:
     for run in plan.runs:
         lines = command_lines(planned_command(plan, run), console.width - len(_INDENT))
         text = "\n".join(f"{_INDENT}{line}" for line in lines)
-        console.print(f"\n{run.id}\n{text}", markup=False, soft_wrap=True)
+        console.print(f"\n{run.id}\n{text}", soft_wrap=True)
     console.print()
 
 

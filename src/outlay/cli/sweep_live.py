@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -87,7 +86,7 @@ class _Lines:
             if state.status != "pending" and self._seen.get(run) != now:
                 self._seen[run] = now
                 tail = f": {state.reason}" if state.reason else ""
-                console.print(f"{run} {state.status}{tail}", markup=False, soft_wrap=True)
+                console.print(f"{run} {state.status}{tail}", soft_wrap=True)
 
 
 def standing(manifest: Manifest) -> str:
@@ -117,10 +116,10 @@ def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None
     for run in names[:_ROWS]:
         state, going_ns = manifest.state(run), _going_ns(manifest, run, now_ns)
         table.add_row(
-            escape(run), state.status, _time(state.elapsed_ns + going_ns),
+            run, state.status, _time(state.elapsed_ns + going_ns),
             _budget_used(manifest.root / manifest.runs[run]["run_dir"]),
             _cost(state, manifest.runs[run], going_ns),
-            escape((told or {}).get(run) or state.reason),
+            (told or {}).get(run) or state.reason,
         )  # fmt: skip
     if len(names) > _ROWS:
         table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "")
