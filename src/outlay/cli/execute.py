@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.options import AsJson
-from outlay.cli.output import errors, print_json
+from outlay.cli.output import counted, errors, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute
@@ -53,7 +53,7 @@ def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
     cost = "no price (say --price)" if figures.cost is None else str(figures.cost)
     lines = [
         f"outlay: {figures.name} {figures.status} with exit code {result.exit_code}",
-        f"  wall time  {duration_text(figures.wall_ns)} in {_plural(figures.attempts, 'attempt')}",
+        f"  wall time  {duration_text(figures.wall_ns)} in {counted(figures.attempts, 'attempt')}",
         f"  cost       {cost}",
     ]
     if figures.steps:
@@ -67,7 +67,3 @@ def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
     lines += [f"  assumed    {text}" for text in figures.assumptions]
     lines.append(f"  recorded   {figures.dir}")
     return lines
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
