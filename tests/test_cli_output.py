@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -90,3 +91,42 @@ def test_a_reader_that_went_away_is_not_answered_with_a_traceback() -> None:
     )  # fmt: skip
     os.close(writing)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who has ``outlay`` on the path and an empty home."""
+    command = tmp_path / "bin" / "outlay"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nfrom outlay.cli import main\nmain()\n")
+    command.chmod(0o755)
+    return os.environ | {"HOME": str(tmp_path), "PATH": f"{command.parent}:{os.environ['PATH']}"}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    "learn",
+    [
+        'eval "$(outlay --show-completion)"',
+        "outlay --install-completion >/dev/null && source ~/.bashrc",
+    ],
+)
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("goo", "goodput"), ("sweep agg", "aggregate"), ("goodput runs/001 --fail", "--fail-under")],
+)
+def test_a_real_bash_completes_what_is_typed(
+    home: dict[str, str], learn: str, typed: str, completed: str
+) -> None:
+    words = ["outlay", *typed.split()]
+    script = f"""
+        {learn}
+        COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}
+        $(complete -p outlay | grep -o '_[a-z_]*') outlay
+        echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        env=home, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.split() == [completed], done.stderr
