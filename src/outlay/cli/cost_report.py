@@ -9,8 +9,15 @@ import typer
 
 from outlay.advise.optimizer import CostOptimizer
 from outlay.cli.advise import print_advice
-from outlay.cli.cost import UnknownModel, forecast_lines
-from outlay.cli.cost_tables import Books, budget_rows, budget_table, comparison_table, open_books
+from outlay.cli.cost_forecast import forecast_lines
+from outlay.cli.cost_tables import (
+    Books,
+    UnknownModel,
+    budget_rows,
+    budget_table,
+    comparison_table,
+    open_books,
+)
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.cli.price_tables import print_some_findings

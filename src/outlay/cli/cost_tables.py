@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.table import Table
@@ -15,7 +17,7 @@ from outlay.cost.collect import refresh_reports
 from outlay.cost.compare import ModelComparison
 from outlay.cost.run_cost import RunCost
 from outlay.cost.thresholds import percent_used, standing
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.units.quantity import duration_text
@@ -46,12 +48,38 @@ def open_books() -> Books:
     return Books(store, CostBook(store), [*registered.findings, *refreshed.findings])
 
 
-def amount(value: float | None, currency: str = "USD") -> str:
+class UnknownModel(OutlayError):
+    """No run of a model has a cost."""
+
+    exit_code = 2
+
+    def __init__(self, model: str, known: Iterable[str]) -> None:
+        names = ", ".join(sorted(set(known)))
+        others = f"; known are {names}" if names else ""
+        super().__init__(f"no cost of {model!r} is known{others}. outlay collect DIR adds runs.")
+
+
+def must_be_drawable(png: Path, found: object, wanted: str) -> None:
+    """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
+    if not found:
+        expected = f"{wanted} to draw, and none is known: outlay collect DIR adds runs"
+        raise InvalidValue("--png", str(png), expected)
+
+
+def amount(value: float | None, currency: str) -> str:
     """Return an amount as people read it; small ones keep their leading digits."""
-    if value is None:
-        return "-"
-    shown = f"{value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
-    return f"{shown} {currency}"
+    return "-" if value is None else f"{_digits(value)} {currency}"
+
+
+def interval(low: float | None, high: float | None, currency: str) -> str:
+    """Return an interval as people read it; "" where there is none."""
+    if low is None or high is None:
+        return ""
+    return f" ({_digits(low)} to {amount(high, currency)})"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
 
 
 def score(value: float | None) -> str:
@@ -121,10 +149,3 @@ def budget_table(rows: list[dict[str, Any]]) -> Table:
             f"{percent:.1f} %" if percent != float("inf") else "all", row["status"],
         )  # fmt: skip
     return table
-
-
-def interval(low: float | None, high: float | None, currency: str) -> str:
-    """Return an interval as people read it; "" where there is none."""
-    if low is None or high is None:
-        return ""
-    return f" ({amount(low)[:-4]} to {amount(high, currency)})"
