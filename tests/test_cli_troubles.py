@@ -37,7 +37,7 @@ def in_a_sentence(done: Outcome, *codes: int) -> None:
     assert done.code == 0 or "error" in done.err + done.out
 
 
-@pytest.mark.parametrize("command", [[], ["runs"], ["cost", "summary"], ["guard", "verify"]])
+@pytest.mark.parametrize("command", [[], ["runs"], ["cost", "summary"]])
 def test_where_there_is_nothing_yet_it_says_so_and_what_to_do(
     empty: Path, command: list[str]
 ) -> None:
