@@ -74,6 +74,14 @@ def test_cat_prints_every_record_with_its_kind(finished: Path) -> None:
     assert kinds == ["attempt_started", "step", "step", "step", "attempt_ended"]
 
 
+def test_cat_says_what_is_wrong_beside_its_json(finished: Path) -> None:
+    (segment,) = (finished / "ledger").glob("*.jsonl")
+    segment.write_bytes(segment.read_bytes() + b"no record\n")
+    shown = outlay("ledger", "cat", finished, "--json")
+    assert len(shown.json_lines) == 5
+    assert segment.name in shown.err
+
+
 def test_verify_passes_a_good_log(finished: Path) -> None:
     assert outlay("ledger", "verify", finished).code == 0
 

@@ -413,3 +413,12 @@ def test_the_rest_of_a_run_with_a_budget_goes_to_its_limit(tmp_path: Path) -> No
     assert found.code == 0
     assert found.json["target_steps"] == 100
     assert found.json["rest"]["steps_left"] in (90.0, 91.0)
+
+
+def test_files_are_not_imported_from_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    found = outlay("cost", "import", tmp_path / "nowhere")
+    assert (found.code, "an existing directory" in found.err) == (2, True)
+
+
+def test_what_advice_saves_in_all_has_its_currency(runs: Path) -> None:
+    assert re.search(r"In all up to [\d.]+ USD; ", outlay("advise", runs / "a").out)

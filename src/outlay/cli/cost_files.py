@@ -14,8 +14,9 @@ from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_findings, print_json
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.exchange import Exchanged, export_costs, import_costs
+from outlay.errors import InvalidValue
 
-Files = Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are.")]
+Files = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the files.")]
 
 
 def import_files(directory: Files, as_json: AsJson = False) -> None:
@@ -23,8 +24,11 @@ def import_files(directory: Files, as_json: AsJson = False) -> None:
 
     Example: outlay cost import ~/.context/training
     """
-    done = import_costs(CostAnalyzer(), directory.expanduser())
-    taken, findings = import_recommendations(CostOptimizer(), directory.expanduser())
+    source = directory.expanduser()
+    if not source.is_dir():
+        raise InvalidValue("DIR", str(directory), "an existing directory")
+    done = import_costs(CostAnalyzer(), source)
+    taken, findings = import_recommendations(CostOptimizer(), source)
     done = replace(done, findings=done.findings + findings)
     _show_exchanged(done, taken, f"read from {directory}", as_json=as_json)
 

@@ -139,21 +139,23 @@ def _prices(books: Books, *, demanded: bool) -> Section:
     if demanded:
         must_be_loaded(book)
     loaded = anything_loaded(book)
-    cheapest = [GPUPrice.from_offer(offer) for offer in book.cheapest_rentable()]
+    offers = book.cheapest_rentable()
 
     def show() -> None:
         if not loaded:
             console.print("No prices are known: outlay cost-report --fetch-prices")
             return
-        if not cheapest:
+        if not offers:
             console.print("Nothing can be rented at the prices that were loaded.")
             return
         table = new_table("gpu", "provider", "terms", ">per GPU-hour")
-        for price in cheapest[:20]:
-            table.add_row(price.gpu_name, price.provider, price.tier, f"{price.price_per_hour:.4f}")
+        for offer in offers[:20]:
+            price = f"{offer.price_per_gpu.amount:.4f} {offer.price_per_gpu.currency}"
+            table.add_row(offer.gpu, offer.provider, str(offer.tier), price)
         console.print(table)
 
-    return (cheapest if loaded else None), show
+    values = [GPUPrice.from_offer(offer) for offer in offers] if loaded else None
+    return values, show
 
 
 def _model(books: Books, model: str) -> Section:

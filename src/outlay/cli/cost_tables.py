@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich.table import Table
 from sqlalchemy import Engine
@@ -20,6 +19,7 @@ from outlay.cost.thresholds import percent_used, standing
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
+from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 _STANDING = {
@@ -121,31 +121,40 @@ def unit_lines(cost: RunCost) -> list[str]:
     return [*lines, *(f"assumed: {text}" for text in cost.assumptions)]
 
 
-def budget_rows(book: CostBook) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRow:
+    """How a model's budget stands."""
+
+    model: str
+    limit: Money
+    spent: Money
+    left: Money
+    percent_used: float
+    status: str
+
+
+def budget_rows(book: CostBook) -> list[BudgetRow]:
     """Return how every model's budget stands."""
     rows = []
     for model, budget in book.budgets().items():
         spent = book.spent(model, budget.limit.currency)
         rows.append(
-            {
-                "model": model,
-                "limit": budget.limit,
-                "spent": spent,
-                "left": budget.limit - spent,
-                "percent_used": percent_used(spent, budget.limit),
-                "status": _STANDING[standing(spent, budget.limit)],
-            }
+            BudgetRow(
+                model=model,
+                limit=budget.limit,
+                spent=spent,
+                left=budget.limit - spent,
+                percent_used=percent_used(spent, budget.limit),
+                status=_STANDING[standing(spent, budget.limit)],
+            )
         )
     return rows
 
 
-def budget_table(rows: list[dict[str, Any]]) -> Table:
+def budget_table(rows: list[BudgetRow]) -> Table:
     """Return how every model's budget stands, for reading."""
-    table = new_table("model", ">spent", ">of", ">left", ">used", "status")
+    table = new_table("model", ">spent", ">of", ">left", ">share", "status")
     for row in rows:
-        percent = row["percent_used"]
-        table.add_row(
-            row["model"], str(row["spent"]), str(row["limit"]), str(row["left"]),
-            f"{percent:.1f} %" if percent != float("inf") else "all", row["status"],
-        )  # fmt: skip
+        share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
+        table.add_row(row.model, str(row.spent), str(row.limit), str(row.left), share, row.status)
     return table

@@ -27,7 +27,8 @@ def show_exec(
     gpus: Annotated[int | None, typer.Option(help="GPUs of the whole run.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where to record; reuse it to resume a run.")
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Where to record; reuse it to resume a run."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

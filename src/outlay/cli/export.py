@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.options import AsJson
+from outlay.cli.options import AsJson, RunDir
 from outlay.cli.output import console, print_findings, print_json
 from outlay.export.csv_files import export_csv
 
@@ -16,9 +16,10 @@ app = typer.Typer(help="Write results in the forms that other tools read.", no_a
 
 @app.command("csv")
 def show_csv(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")],
+    run: RunDir,
     output: Annotated[
-        Path | None, typer.Option(help="Where the files go; default: the run's directory.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the files go; default: the run's directory."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

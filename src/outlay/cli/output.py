@@ -29,12 +29,12 @@ def print_json_line(value: object) -> None:
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
 
 
-def print_findings(findings: Iterable[Finding]) -> None:
+def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
     """Show what is wrong in the data, beside whatever was shown before."""
     for finding in findings:
         style = "red" if finding.severity == "error" else "yellow"
-        console.print(f"{finding.severity} ", style=style, end="")
-        console.print(str(finding), soft_wrap=True)
+        to.print(f"{finding.severity} ", style=style, end="")
+        to.print(str(finding), soft_wrap=True)
 
 
 def print_sentence(text: str) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from sqlalchemy import Engine
 
-from outlay.cli.options import AsJson
-from outlay.cli.output import console, errors, new_table, print_findings, print_json
+from outlay.cli.options import AsJson, Png
+from outlay.cli.output import console, counted, errors, new_table, print_findings, print_json
 from outlay.cli.price_files import export_prices, import_prices
 from outlay.cli.price_tables import (
     offer_table,
@@ -37,24 +36,32 @@ from outlay.units import Duration, Money, Rate
 
 app = typer.Typer(help="What a GPU costs, where, now and before.", no_args_is_help=True)
 
-Gpu = Annotated[str | None, typer.Option("--gpu", help="A card or a family: H100, A100-80GB.")]
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", help="A card or a family, such as H100 or A100-80GB.")
+]
 Count = Annotated[int | None, typer.Option("--count", min=1, help="GPUs in one offer.")]
 Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only these terms.")]
-MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most: "2.50 USD/h".')]
-MaxTotal = Annotated[str | None, typer.Option(help='Whole offer per hour at most: "20 USD/h".')]
+MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most, such as "2.50 USD/h".')]
+MaxTotal = Annotated[
+    str | None, typer.Option(help='For the whole offer at most, such as "20 USD/h".')
+]
 MinMemory = Annotated[int | None, typer.Option(min=1, help="GB of one GPU, at least.")]
 Region = Annotated[str | None, typer.Option(help="Text in the region's name.")]
 Provider = Annotated[str | None, typer.Option(help="Only this provider's.")]
 Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to be joined by NVLink.")]
-MaxAge = Annotated[str | None, typer.Option(help="Leave out what was seen longer ago: 7d.")]
-At = Annotated[str | None, typer.Option(help="As of an instant instead of now: 2026-01-31.")]
+MaxAge = Annotated[
+    str | None, typer.Option(help="Leave out what was last seen longer ago, such as 7d.")
+]
+At = Annotated[
+    str | None, typer.Option(help="As of an instant instead of now, such as 2026-01-31.")
+]
 
 
 @app.command("fetch")
 def fetch_prices(
     source: Annotated[
         list[str] | None,
-        typer.Option(help="runpod, lambda, vast or gpuhunt:PROVIDER; repeat for several."),
+        typer.Option(help="Whom to ask: runpod, lambda, vast or gpuhunt:PROVIDER; repeatable."),
     ] = None,
     drop: Annotated[float, typer.Option(help="Alert on a fall of more than this percent.")] = 10,
     surge: Annotated[float, typer.Option(help="Alert on a rise of more than this percent.")] = 20,
@@ -84,7 +91,7 @@ def fetch_prices(
         for one in snapshots:
             print_some_findings(one.findings)
         if raised:
-            console.print(f"{len(raised)} price alerts: outlay prices alerts")
+            console.print(f"{counted(len(raised), 'price alert')}: outlay prices alerts")
     if all(one.failed for one in snapshots):
         raise typer.Exit(1)
 
@@ -106,8 +113,8 @@ def ask(names: list[str]) -> list[Snapshot]:
 
 @app.command("set")
 def set_price(
-    gpu: Annotated[str, typer.Argument(help="A card: A100-80GB.")],
-    price: Annotated[str, typer.Argument(help='Per GPU-hour: "1.50 USD/h".')],
+    gpu: Annotated[str, typer.Argument(help="A card, such as A100-80GB.")],
+    price: Annotated[str, typer.Argument(help='Per GPU-hour, such as "1.50 USD/h".')],
     provider: Annotated[str, typer.Option(help="Whose price it is.")] = "own",
     count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
     tier: Annotated[Tier, typer.Option(help="On which terms.")] = Tier.ON_DEMAND,
@@ -120,11 +127,11 @@ def set_price(
     from outlay.prices.sources.base import fetch
     from outlay.prices.sources.manual import ManualSource
 
-    rate = Rate.parse(price)
+    rate = Rate.parse(price, name="PRICE")
     source = ManualSource(provider=provider, gpu=gpu, price=rate, gpu_count=count, tier=tier)
     snapshot = fetch(source)
     if not snapshot.offers:
-        raise InvalidValue("price", price, snapshot.findings[0].message)
+        raise InvalidValue("PRICE", price, snapshot.findings[0].message)
     PriceBook(open_store()).record([snapshot])
     if as_json:
         print_json([priced(offer) for offer in snapshot.offers])
@@ -145,7 +152,7 @@ def show_offers(
     nvlink: Nvlink = False,
     max_age: MaxAge = None,
     at: At = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="How many offers at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
@@ -171,11 +178,11 @@ app.command(
 
 @app.command("history")
 def history(
-    gpu: Annotated[str, typer.Argument(help="A card or a family: H100, A100-80GB.")],
+    gpu: Annotated[str, typer.Argument(help="A card or a family, such as H100 or A100-80GB.")],
     provider: Provider = None,
     spot: Spot = None,
-    since: Annotated[str, typer.Option(help="How far back: 30d.")] = "30d",
-    png: Annotated[Path | None, typer.Option(help="Also draw a picture into this file.")] = None,
+    since: Annotated[str, typer.Option(help="How far back, such as 30d.")] = "30d",
+    png: Png = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how a GPU's price moved: the cheapest offer of each snapshot.
@@ -202,7 +209,7 @@ def history(
 
 @app.command("alerts")
 def show_alerts(
-    hours: Annotated[float, typer.Option(min=0, help="How far back.")] = 24,
+    hours: Annotated[float, typer.Option(min=0, help="How many hours back.")] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Show prices that dropped, surged or reached a historic low.
@@ -219,7 +226,9 @@ def show_alerts(
     if not found:
         console.print(f"No price alerts in the last {hours:g} hours.")
         return
-    table = new_table("when", "what", "provider", "gpu", "terms", ">now", ">before", ">change")
+    table = new_table(
+        "when", "what", "provider", "gpu", "terms", ">now, per GPU-h", ">before", ">change"
+    )
     for alert in found:
         series = alert.series
         table.add_row(

@@ -21,7 +21,9 @@ Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="As Slurm na
 @app.command("set")
 def set_partition(
     partition: Partition,
-    rate: Annotated[str, typer.Argument(metavar="RATE", help='Per GPU: "1.20 USD/h".')],
+    rate: Annotated[
+        str, typer.Argument(metavar="RATE", help='Per GPU-hour, such as "1.20 USD/h".')
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Set what a GPU-hour costs on a partition, for sweeps and imported jobs from now on.

@@ -12,7 +12,7 @@ from outlay.cli.output import console, print_json
 from outlay.cli.price_tables import offer_table, priced, print_some_findings, writing_to
 from outlay.cli.prices import ask
 from outlay.clock import SYSTEM
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.prices.book import PriceBook
 from outlay.prices.snapshot import Snapshot
 from outlay.prices.survey import Survey, survey
@@ -24,12 +24,16 @@ FILE_NAME = "vendor-survey.md"
 
 def show_survey(
     gpus: Annotated[int, typer.Option(min=1, help="GPUs in one machine.")] = 2,
-    vendors: Annotated[str, typer.Option(help="Separated by commas.")] = "runpod,lambda,vast",
+    vendors: Annotated[
+        str, typer.Option(help="Whom to ask, separated by commas.")
+    ] = "runpod,lambda,vast",
     gpu: Annotated[
-        list[str] | None, typer.Option(help="Compare these cards instead of the usual ones.")
+        list[str] | None,
+        typer.Option(help="Compare this card instead of the usual ones, such as H100; repeatable."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help=f"Directory for {FILE_NAME}.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help=f"Also write {FILE_NAME} there."),
     ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask nobody; plan with the placeholder price.")
@@ -41,6 +45,8 @@ def show_survey(
     Example: outlay survey --gpus 2 --vendors runpod,lambda,vast -o experiments/cloud-budget
     """
     names = [name.strip() for name in vendors.split(",") if name.strip()]
+    if not names:
+        raise InvalidValue("--vendors", vendors, "names separated by commas: runpod,lambda,vast")
     snapshots = _not_asked(names) if offline else ask(names)
     if not offline:
         PriceBook(open_store()).record(snapshots)
