@@ -10,8 +10,8 @@ import typer
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
-from outlay.errors import Finding, InvalidValue
-from outlay.runs.collect import collect, find_runs, refresh_registered
+from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.runs.collect import Collected, collect, find_runs, refresh_registered
 from outlay.runs.figures import RunFigures, RunFollower
 from outlay.store import open_store
 from outlay.store.runs import list_runs
@@ -63,9 +63,9 @@ def show_runs(
     now_ns = SYSTEM.wall_ns()
     if directory is not None:
         _must_exist(directory)
-        figures = [RunFollower(path).refresh(now_ns) for path in find_runs([directory])]
-        rows = sorted(figures, key=lambda f: -f.started_ns)
-        findings = [finding for of_run in rows for finding in of_run.findings]
+        found = _runs_below(directory, now_ns)
+        rows = sorted(found.figures, key=lambda f: -f.started_ns)
+        findings = [*found.findings, *(each for of_run in rows for each in of_run.findings)]
         _show_figures(rows, findings, now_ns, as_json=as_json)
         return
     engine = open_store()
@@ -109,6 +109,17 @@ def show_collect(
     print_findings(collected.findings)
 
 
+def _runs_below(directory: Path, now_ns: int) -> Collected:
+    """Read the runs below a directory; one that cannot be read does not hide the others."""
+    found = Collected([], [])
+    for path in find_runs([directory]):
+        try:
+            found.figures.append(RunFollower(path).refresh(now_ns))
+        except (OutlayError, OSError) as error:
+            found.findings.append(Finding(source=str(path), message=str(error)))
+    return found
+
+
 def _show_figures(
     rows: list[RunFigures], findings: list[Finding], now_ns: int, *, as_json: bool
 ) -> None:
@@ -117,6 +128,7 @@ def _show_figures(
         return
     if not rows:
         console.print("No runs here. A run is a directory with ledger/*.jsonl in it.")
+        print_findings(findings)
         return
     table = new_table("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
     for row in rows:

@@ -19,7 +19,7 @@ from outlay.cli.sweep_plan import print_plan
 from outlay.clock import SYSTEM
 from outlay.cost.reading import RunReading, read_whole_run
 from outlay.demo import dollars
-from outlay.demo.grid import JOBS, PRICE, Stakes, grid_text
+from outlay.demo.grid import JOBS, LEAST, PRICE, Stakes, grid_text
 from outlay.demo.mishaps import Mishap, Mishaps
 from outlay.demo.overhead import recording_ns_per_step
 from outlay.errors import InvalidValue, OutlayError
@@ -89,10 +89,10 @@ def show_demo(
 
 
 def _dollars(limit: str) -> Money:
-    """Return what each run may spend; the demo's price is in dollars, and nothing buys nothing."""
+    """Return what each run may spend; for less the runs would end before they have begun."""
     money = Money.parse(limit, name="--limit")
-    if not money or money.currency != "USD":
-        raise InvalidValue("--limit", limit, 'an amount above zero in USD, such as "8 USD"')
+    if money.currency != LEAST.currency or money < LEAST:
+        raise InvalidValue("--limit", limit, f'{LEAST} or more, such as "8 USD"')
     return money
 
 
