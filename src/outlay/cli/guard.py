@@ -24,10 +24,10 @@ app = typer.Typer(
 def show_authorize(
     label: Annotated[str, typer.Argument(help="The operation, such as lab02-tp-spinup.")],
     amount: Annotated[str, typer.Argument(help='The most it may cost, such as "3.00 USD".')],
-    log: Log = DEFAULT_LOG,
-    ceiling: Ceiling = None,
     lab: Lab = None,
     key: Annotated[str, typer.Option(help="Idempotency key: asking twice holds once.")] = "",
+    log: Log = DEFAULT_LOG,
+    ceiling: Ceiling = None,
     as_json: AsJson = False,
 ) -> None:
     """Set money aside for an operation; exit 3 when there is no room.
@@ -51,13 +51,13 @@ def show_record(
         str | None,
         typer.Argument(metavar="[AMOUNT]", help='What it cost, such as "2.10 USD"; or --rate.'),
     ] = None,
-    log: Log = DEFAULT_LOG,
-    ceiling: Ceiling = None,
     rate: Annotated[
         str | None, typer.Option(help='Charge the time since its preflight, at "0.70 USD/h".')
     ] = None,
     hold: Annotated[str | None, typer.Option(help="The hold it settles.")] = None,
     key: Annotated[str, typer.Option(help="Idempotency key: recording twice counts once.")] = "",
+    log: Log = DEFAULT_LOG,
+    ceiling: Ceiling = None,
     as_json: AsJson = False,
 ) -> None:
     """Record what an operation really cost; it settles the label's oldest hold.

@@ -51,8 +51,8 @@ def show_verify(log: Log = DEFAULT_LOG, as_json: AsJson = False) -> None:
 
 
 def show_history(
-    log: Log = DEFAULT_LOG,
     label: Annotated[str | None, typer.Option(help="Only this operation.")] = None,
+    log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
     """Show every line of the spend log, oldest first.
