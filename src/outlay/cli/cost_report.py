@@ -20,8 +20,8 @@ from outlay.cli.cost_tables import (
 )
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.cli.price_fetch import VENDORS, ask
 from outlay.cli.price_tables import print_some_findings
-from outlay.cli.prices import ask
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.compare import by_model, compare
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -108,7 +108,7 @@ def _set_budget(model: str, amount: str) -> None:
 
 
 def _fetched(books: Books) -> tuple[Section, list[Finding]]:
-    snapshots = ask(["runpod", "lambda", "vast"])
+    snapshots = ask(VENDORS)
     PriceBook(books.store).record(snapshots)
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 

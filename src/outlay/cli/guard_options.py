@@ -1,4 +1,4 @@
-"""What every command of ``outlay guard`` takes: which log, and which ceiling."""
+"""What the commands of ``outlay guard`` share: their options, and how they open a log."""
 
 from __future__ import annotations
 

@@ -47,12 +47,12 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def new_table(*columns: str, title: str | None = None) -> Table:
+def new_table(*columns: str) -> Table:
     """Return an empty table in the house style; columns that start with ">" align right.
 
     What is too wide for its column goes on below: a figure or a name that is cut is a wrong one.
     """
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         justify: JustifyMethod = "right" if column.startswith(">") else "left"
         table.add_column(column.lstrip(">"), justify=justify, overflow="fold")

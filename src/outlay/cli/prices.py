@@ -6,23 +6,20 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
 from sqlalchemy import Engine
 
 from outlay.cli.options import AsJson, Png
-from outlay.cli.output import console, counted, errors, new_table, print_findings, print_json
+from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.cli.price_fetch import fetch_prices
 from outlay.cli.price_files import export_prices, import_prices
 from outlay.cli.price_tables import (
     offer_table,
     priced,
-    print_some_findings,
     series_table,
-    summary,
     writing_to,
 )
 from outlay.clock import SYSTEM, utc_text, wall_ns_of
 from outlay.errors import InvalidValue
-from outlay.prices.alerts import AlertRules
 from outlay.prices.book import PriceBook
 from outlay.prices.catalog import Query
 from outlay.prices.chart import cheapest_over_time, save_png, text_chart
@@ -30,11 +27,11 @@ from outlay.prices.gpu_price import NS_PER_HOUR, as_utc
 from outlay.prices.lookup import look_up, must_be_loaded
 from outlay.prices.offer import Tier
 from outlay.prices.series import alerts, points
-from outlay.prices.snapshot import Snapshot
 from outlay.store import open_store
 from outlay.units import Duration, Money, Rate
 
 app = typer.Typer(help="What a GPU costs, where, now and before.", no_args_is_help=True)
+app.command("fetch")(fetch_prices)
 
 Gpu = Annotated[
     str | None, typer.Option("--gpu", help="A card or a family, such as H100 or A100-80GB.")
@@ -55,60 +52,6 @@ MaxAge = Annotated[
 At = Annotated[
     str | None, typer.Option(help="As of an instant instead of now, such as 2026-01-31.")
 ]
-
-
-@app.command("fetch")
-def fetch_prices(
-    source: Annotated[
-        list[str] | None,
-        typer.Option(help="Whom to ask: runpod, lambda, vast or gpuhunt:PROVIDER; repeatable."),
-    ] = None,
-    drop: Annotated[float, typer.Option(help="Alert on a fall of more than this percent.")] = 10,
-    surge: Annotated[float, typer.Option(help="Alert on a rise of more than this percent.")] = 20,
-    as_json: AsJson = False,
-) -> None:
-    """Ask vendors for their prices, all at once, and keep the answers.
-
-    Keys come from RUNPOD_API_KEY, LAMBDA_API_KEY and VAST_API_KEY.
-
-    Example: outlay prices fetch --source vast --source runpod
-    """
-    store = open_store()
-    book = PriceBook(store, rules=AlertRules.parse(drop, surge))
-    snapshots = ask(source or ["runpod", "lambda", "vast"])
-    book.record(snapshots)
-    instants = {snapshot.fetched_ns for snapshot in snapshots}
-    raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
-    if as_json:
-        print_json({"snapshots": [summary(one) for one in snapshots], "alerts": raised})
-    else:
-        table = new_table("source", ">offers", ">quarantined", "result")
-        for one in snapshots:
-            bad = "" if one.failed else str(len(one.findings))
-            result = "not loaded" if one.failed else "loaded"
-            table.add_row(one.source, "" if one.failed else f"{len(one.offers):,}", bad, result)
-        console.print(table)
-        for one in snapshots:
-            print_some_findings(one.findings)
-        if raised:
-            console.print(f"{counted(len(raised), 'price alert')}: outlay prices alerts")
-    if all(one.failed for one in snapshots):
-        raise typer.Exit(1)
-
-
-def ask(names: list[str]) -> list[Snapshot]:
-    """Fetch sources by name, showing which are still being waited for."""
-    # Loaded here: an HTTP client is of no use to the commands that only read the store.
-    from outlay.prices.sources.base import fetch_all
-    from outlay.prices.sources.registry import sources_named
-
-    sources = sources_named(names)
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False))
-    with Progress(*columns, console=errors, transient=True) as progress:
-        tasks = {one.name: progress.add_task(f"asking {one.name}", total=1) for one in sources}
-        return fetch_all(
-            sources, on_done=lambda snapshot: progress.update(tasks[snapshot.source], completed=1)
-        )
 
 
 @app.command("set")

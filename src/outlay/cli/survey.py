@@ -9,8 +9,8 @@ import typer
 
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_json
+from outlay.cli.price_fetch import VENDORS, ask
 from outlay.cli.price_tables import offer_table, priced, print_some_findings, writing_to
-from outlay.cli.prices import ask
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.book import PriceBook
@@ -24,9 +24,9 @@ FILE_NAME = "vendor-survey.md"
 
 def show_survey(
     gpus: Annotated[int, typer.Option(min=1, help="GPUs in one machine.")] = 2,
-    vendors: Annotated[
-        str, typer.Option(help="Whom to ask, separated by commas.")
-    ] = "runpod,lambda,vast",
+    vendors: Annotated[str, typer.Option(help="Whom to ask, separated by commas.")] = ",".join(
+        VENDORS
+    ),
     gpu: Annotated[
         list[str] | None,
         typer.Option(help="Compare this card instead of the usual ones, such as H100; repeatable."),
@@ -46,7 +46,7 @@ def show_survey(
     """
     names = [name.strip() for name in vendors.split(",") if name.strip()]
     if not names:
-        raise InvalidValue("--vendors", vendors, "names separated by commas: runpod,lambda,vast")
+        raise InvalidValue("--vendors", vendors, f"names separated by commas: {','.join(VENDORS)}")
     snapshots = _not_asked(names) if offline else ask(names)
     if not offline:
         PriceBook(open_store()).record(snapshots)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal
 
+from outlay.files import write_whole
 from outlay.report.blocks import Document
 from outlay.report.pictures import write_pictures
 from outlay.report.rendering import to_html, to_markdown
@@ -60,5 +61,5 @@ def _written(
     """Write what is text; return the files."""
     wanted = {directory / f"report.{form}": texts[form] for form in forms if form in texts}
     for path, text in wanted.items():
-        path.write_text(text(), encoding="utf-8")
+        write_whole(path, text().encode())
     return list(wanted)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlay.files import write_whole
 from outlay.report.files import PICTURES
 from outlay.report.latex import table
 from outlay.report.pictures import write_pictures
@@ -44,8 +45,8 @@ def write_sweep_files(
     """
     reports = write_reports(account.root, account.summary, now_ns, directory)
     html, latex = directory / "report.html", directory / "table.tex"
-    html.write_text(account.to_html(), encoding="utf-8")
-    latex.write_text(table(account.summary.rows), encoding="utf-8")
+    write_whole(html, account.to_html().encode())
+    write_whole(latex, table(account.summary.rows).encode())
     charts = account.charts() if pictures else []
     return SweepFiles(
         csv=reports.csv, markdown=reports.markdown, html=html, latex=latex,
