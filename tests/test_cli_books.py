@@ -47,6 +47,15 @@ def test_runs_lists_what_a_directory_holds(finished: Path) -> None:
     assert (row["status"], row["attempts"], row["steps"], row["tokens"]) == ("completed", 1, 3, 15)
 
 
+def test_a_run_that_cannot_be_read_does_not_hide_the_others(finished: Path) -> None:
+    log = finished.parent / "b" / "ledger" / "1-host-7-r0.jsonl"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"\x00" * 4096)
+    listed = outlay("runs", finished.parent, "--json")
+    assert [row["dir"] for row in listed.json["runs"]] == [str(finished)]
+    assert [finding["source"] for finding in listed.json["findings"]] == [str(log.parent.parent)]
+
+
 def test_a_run_registers_itself(finished: Path) -> None:
     (row,) = outlay("runs", "--json").json["runs"]
     assert row["dir"] == str(finished)
@@ -72,6 +81,14 @@ def test_collecting_twice_changes_nothing(finished: Path) -> None:
 def test_cat_prints_every_record_with_its_kind(finished: Path) -> None:
     kinds = [line["kind"] for line in outlay("ledger", "cat", finished, "--json").json_lines]
     assert kinds == ["attempt_started", "step", "step", "step", "attempt_ended"]
+
+
+def test_cat_says_what_is_wrong_beside_its_json(finished: Path) -> None:
+    (segment,) = (finished / "ledger").glob("*.jsonl")
+    segment.write_bytes(segment.read_bytes() + b"no record\n")
+    shown = outlay("ledger", "cat", finished, "--json")
+    assert len(shown.json_lines) == 5
+    assert segment.name in shown.err
 
 
 def test_verify_passes_a_good_log(finished: Path) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import command_line
@@ -119,6 +121,29 @@ def test_compare_shows_what_nothing_beats(tmp_path: Path) -> None:
 def test_compare_names_the_currency_of_each_run() -> None:
     CostAnalyzer().analyze_training_run(costing(20, currency="EUR"))
     assert "20.00 EUR" in outlay("cost", "compare").out
+
+
+def test_runs_in_two_currencies_are_neither_added_nor_rivals(runs: Path) -> None:
+    """Run "b" is cheaper than "c" in figures, and as good; nobody knows what a euro is worth."""
+    euros = msgspec.structs.replace(dollars(7.2), currency="EUR")
+    about = {"price": euros, "model": "bert-base", "run_id": "c", "name": "c"}
+    paid = Segment(start=20_000, about=about).step(3600)
+    paid.add(Metric(t_ns=paid.now_ns, name="accuracy", value=0.95)).end().write(runs / "c")
+    assert outlay("collect", runs).code == 0
+    shown, plain = both("cost", "compare")
+    assert [point["name"] for point in plain.json["front"]] == ["b", "c"]
+    assert re.search(r"^c +0\.9500 +7\.20 EUR", shown.out, re.MULTILINE)
+    assert outlay("cost", "summary", "--json").json["totals"] == {"EUR": 7.2, "USD": 7.2}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("bert-base", "5", "--run", "here", "--steps", "9"), ("bert-base", "5", "--steps", "9")],
+)
+def test_a_forecast_is_of_planned_runs_or_of_one_run_but_not_of_both(
+    words: tuple[str, ...],
+) -> None:
+    assert outlay("cost", "forecast", *words).code == 2
 
 
 @pytest.mark.usefixtures("runs")
@@ -388,3 +413,12 @@ def test_the_rest_of_a_run_with_a_budget_goes_to_its_limit(tmp_path: Path) -> No
     assert found.code == 0
     assert found.json["target_steps"] == 100
     assert found.json["rest"]["steps_left"] in (90.0, 91.0)
+
+
+def test_files_are_not_imported_from_a_directory_that_is_not_there(tmp_path: Path) -> None:
+    found = outlay("cost", "import", tmp_path / "nowhere")
+    assert (found.code, "an existing directory" in found.err) == (2, True)
+
+
+def test_what_advice_saves_in_all_has_its_currency(runs: Path) -> None:
+    assert re.search(r"In all up to [\d.]+ USD; ", outlay("advise", runs / "a").out)

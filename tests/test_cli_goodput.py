@@ -10,7 +10,9 @@ import pytest
 
 from command_line import outlay
 from outlay import run
+from outlay.cli.goodput_tables import bar_of
 from outlay.clock import ManualClock
+from outlay.goodput.summary import PhaseRow
 from terminal import terminal
 
 SECOND = 10**9
@@ -61,6 +63,25 @@ def test_a_window_is_clipped_to_what_was_asked(trained: Path) -> None:
 @pytest.mark.parametrize(("floor", "code"), [("50", 0), ("50.1", 3)])
 def test_a_floor_gates_by_exit_code(trained: Path, floor: str, code: int) -> None:
     assert outlay("goodput", trained, "--fail-under", floor).code == code
+
+
+def test_a_floor_that_is_met_exactly_is_met(tmp_path: Path) -> None:
+    """29 % as a float, times a hundred, is less than 29."""
+    clock = ManualClock()
+    with run("bert", dir=tmp_path, clock=clock) as training:
+        with training.span("training_prep"):
+            clock.advance(71 * SECOND)
+        for _ in training.steps(range(29)):
+            clock.advance(SECOND)
+    assert outlay("goodput", tmp_path, "--fail-under", "29").code == 0
+
+
+def test_no_phase_is_missing_from_the_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlay.cli.output.console.width", 40)
+    small = [PhaseRow(phase=f"custom:{n}", ns=1, share=0.0, cost=None) for n in range(5)]
+    bar = bar_of([PhaseRow(phase="step", ns=10**9, share=1.0, cost=None), *small])
+    assert len(bar) == 40
+    assert len(bar.spans) == 6
 
 
 def test_a_run_with_nothing_in_the_window_is_under_any_floor(trained: Path) -> None:
@@ -177,6 +198,15 @@ def test_watching_shows_what_is_new_until_it_is_interrupted(tmp_path: Path) -> N
         for _ in training.steps(range(3)):
             pass
         screen.until("progress     step 2")
+        screen.type("\x03")
+        assert screen.end() == 130
+
+
+def test_what_is_wrong_is_shown_while_watching(trained: Path) -> None:
+    log = next((trained / "ledger").glob("*.jsonl"))
+    log.write_text(log.read_text() + "no record\n")
+    with terminal("goodput", trained, "--watch") as screen:
+        screen.until("the line is damaged")
         screen.type("\x03")
         assert screen.end() == 130
 

@@ -37,7 +37,7 @@ def in_a_sentence(done: Outcome, *codes: int) -> None:
     assert done.code == 0 or "error" in done.err + done.out
 
 
-@pytest.mark.parametrize("command", [[], ["runs"], ["cost", "summary"], ["guard", "verify"]])
+@pytest.mark.parametrize("command", [[], ["runs"], ["cost", "summary"]])
 def test_where_there_is_nothing_yet_it_says_so_and_what_to_do(
     empty: Path, command: list[str]
 ) -> None:
@@ -150,3 +150,11 @@ def test_ctrl_c_while_commands_are_loaded_leaves_no_traceback(
         main()
     assert ended.value.code == 130
     assert "interrupted" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("limit", ["8 EUR", "0 USD", "0.2 USD", "some"])
+def test_a_demo_for_too_little_or_another_currency_is_not_begun(empty: Path, limit: str) -> None:
+    done = outlay("demo", "--limit", limit)
+    in_a_sentence(done, 2)
+    assert "--limit" in done.err
+    assert not (empty / "demo-runs").exists()

@@ -169,8 +169,8 @@ def test_a_report_can_be_asked_for_again_with_pictures(demo: dict[str, Any]) -> 
     done = outlay("report", _sweep(demo), "--png", "--json")
     assert done.code == 0, done.err
     assert done.json["verdict"].startswith("Best: ")
-    assert done.json["pictures"]
-    for picture in done.json["pictures"]:
+    assert done.json["files"]
+    for picture in done.json["files"]:
         assert Path(picture).read_bytes().startswith(b"\x89PNG")
 
 

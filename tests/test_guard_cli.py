@@ -151,6 +151,30 @@ class TestTheBooks:
         assert said.code == 3
         assert "spend.jsonl:1:" in said.out
 
+    @pytest.mark.parametrize("command", ["verify", "history"])
+    def test_a_log_that_is_not_there_is_not_called_sound(
+        self, tmp_path: Path, command: str
+    ) -> None:
+        said = outlay(command, "--log", tmp_path / "gone.jsonl")
+        assert said.code == 2
+        assert "a spend log that exists" in said.out
+
+    def test_amounts_in_the_history_have_their_currency(self, plan: Path) -> None:
+        outlay("authorize", "lab02-a", "2 USD", "--log", plan)
+        assert "2.00 USD" in outlay("history", "--log", plan).out
+
+    @pytest.mark.parametrize("how", [("--actual", "1"), ("--void", "no pod"), ("--as-held",)])
+    def test_settling_no_hold_in_particular_is_refused(
+        self, plan: Path, how: tuple[str, ...]
+    ) -> None:
+        said = outlay("reconcile", *how, "--log", plan)
+        assert said.code == 2
+        assert "the id of a hold" in said.out
+
+    def test_more_taken_back_than_spent_leaves_an_empty_bar(self, plan: Path) -> None:
+        outlay("correct", "lab02-a", "--reason", "bill", "--log", plan, "--", "-1")
+        assert f" {'·' * 24}\n" in outlay("status", "--log", plan).out
+
     def test_history_shows_every_line(self, plan: Path) -> None:
         outlay("authorize", "lab02-a", "2 USD", "--log", plan)
         outlay("record", "lab02-a", "1", "--log", plan)

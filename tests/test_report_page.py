@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
 from outlay.report.latex import escaped, table
-from outlay.report.svg import pareto
+from outlay.report.numbers import number_text
+from outlay.report.sweep_charts import pareto
 from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.aggregate.rows import Subject, rows_of
@@ -21,14 +22,16 @@ from outlay.sweep.states import RunState
 MINUTE = 60 * 10**9
 
 
-def subject(number: int, value: float, micros: int, status: str = "completed") -> Subject:
+def subject(
+    number: int, value: float, micros: int, status: str = "completed", currency: str = "USD"
+) -> Subject:
     about = {"target_metric": "acc", "target_value": 0.8, "target_direction": "max"}
     limits = {"mode": "iso_cost", "limits": {"max_cost_usd": 1.0}}
     static = {
         "id": f"{number:03d}_<rate>", "params": {"lr": number}, "metadata": about, "budget": limits,
     }  # fmt: skip
     facts = RunFacts(
-        source="ledger", steps=10, step_ns=MINUTE, items=100, cost_micros=micros, currency="USD",
+        source="ledger", steps=10, step_ns=MINUTE, items=100, cost_micros=micros, currency=currency,
         goodput=0.9, wall_ns=2 * MINUTE, phases={"step": MINUTE}, phase_micros={"step": micros},
         metrics={"acc": [Seen(value / 2, MINUTE, 1), Seen(value, 2 * MINUTE, 2)]},
         assumptions=["assumed billed"],
@@ -93,6 +96,28 @@ def test_runs_of_one_configuration_share_a_line_in_the_legend() -> None:
     text = page("seeds", two, rows_of(two), [])
     assert re.findall(r"</svg> ([^<]*)</li>", text) == ["lr=5"]
     assert text.count('class="curve c0"') == 3
+
+
+def test_money_of_two_currencies_shares_no_axis_and_is_never_added() -> None:
+    two = [subject(1, 0.9, 900_000), subject(2, 0.7, 950_000, currency="EUR")]
+    text = page("mixed", two, rows_of(two), [])
+    for title in ("acc against cost", "Learning for the money", "Where the dollars went"):
+        assert re.findall(rf"<h2>{title} \((...)\)</h2>", text) == ["USD", "EUR"]
+    assert "together 0.90 USD." in text
+    assert "together 0.95 EUR." in text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.12345, "0.1235"), (999.96, "1000"), (12345.678, "12,345.68"), (1_234_567, "1,234,567")],
+)
+def test_a_number_in_a_table_is_never_cut_to_a_power_of_ten(value: float, text: str) -> None:
+    assert number_text(value) == text
+
+
+def test_costs_in_the_tables_have_their_currency() -> None:
+    cells = re.findall(r"<td[^>]*>([^<]*)</td>", report())
+    assert cells[cells.index("lr=1") :][3:5] == ["0.9", "USD"]
 
 
 def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from outlay.advise.optimizer import CostOptimizer
 from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances
-from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.cost.reading import read_whole_run
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -35,7 +35,7 @@ def show_advice(
     speed: Annotated[
         list[str] | None,
         typer.Option(
-            help="How fast another GPU is, the present one being 1: H100=2.2; repeatable."
+            help="How fast another GPU is, the present one being 1, such as H100=2.2; repeatable."
         ),
     ] = None,
     evaluations: Annotated[
@@ -45,7 +45,7 @@ def show_advice(
         str, typer.Option(help="Mean time until a spot machine is taken back.")
     ] = f"{SPOT_MTTF_HOURS:g}h",
     deadline: Annotated[
-        str | None, typer.Option(help='How long a run like this may take: "48h".')
+        str | None, typer.Option(help='How long a run like this may take, such as "48h".')
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -55,6 +55,8 @@ def show_advice(
 
     Example: outlay advise runs/001 --speed H100=2.2 --deadline 48h
     """
+    if (run is None) == (model is None):
+        raise InvalidValue("advise", None if run is None else str(run), "a RUN, or --model MODEL")
     around = Circumstances(
         offers=PriceBook(open_store()).cheapest_rentable(),
         speeds=_speeds(speed or []),
@@ -64,8 +66,6 @@ def show_advice(
         if deadline is None
         else Duration.parse(deadline, name="--deadline").seconds / 3600,
     )
-    if (run is None) == (model is None):
-        raise InvalidValue("advise", None if run is None else str(run), "a RUN, or --model MODEL")
     dirs = [run] if run is not None else _runs_of(model or "")
     advice = _advise(dirs, around, strict=run is not None)
     found, findings = advice.found, advice.findings
@@ -86,7 +86,7 @@ def show_advice(
     else:
         console.print("Without a price nothing can be said about what a change would save.")
     for line in missing:
-        console.print(line, markup=False)
+        console.print(line)
     print_findings(findings)
 
 
@@ -97,7 +97,7 @@ def print_advice(found: list[OptimizationRecommendation]) -> None:
         return
     for each in found:
         saved = f"{each.estimated_savings:,.2f} {each.currency}"
-        console.print(f"[bold]{escape(each.title)}[/bold]")
+        console.print(each.title, style="bold")
         lines = [f"saves {saved}{_between(each)}, confidence {each.confidence:.0%} ({each.grade})"]
         lines += [each.description]
         lines += [f"evidence: {text}" for text in each.evidence]
@@ -105,11 +105,18 @@ def print_advice(found: list[OptimizationRecommendation]) -> None:
         lines += [f"risk: {text}" for text in each.risks]
         lines += [f"to know better: {text}" for text in each.needed]
         for line in lines:
-            console.print(f"  {line}", markup=False)
+            console.print(f"  {line}")
         console.print()
-    console.print(
-        f"In all up to {total_savings(found):,.2f}; what saves the same money counts once."
-    )
+    console.print(f"In all up to {_in_all(found)}; what saves the same money counts once.")
+
+
+def _in_all(found: list[OptimizationRecommendation]) -> str:
+    """Return what can be saved in all, by currency."""
+    totals = {
+        currency: total_savings(each for each in found if each.currency == currency)
+        for currency in sorted({each.currency for each in found})
+    }
+    return ", ".join(f"{total:,.2f} {currency}" for currency, total in totals.items())
 
 
 def _between(each: OptimizationRecommendation) -> str:

@@ -14,7 +14,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from outlay import __version__
-from outlay.cli.output import AsJson, errors
+from outlay.cli.options import AsJson
+from outlay.cli.output import errors
 from outlay.errors import OutlayError
 
 # The five questions, in the order in which a user meets them.
@@ -24,7 +25,6 @@ HOW_MUCH_WAS_PRODUCTIVE = "How much was productive?"
 WHAT_DID_IT_COST = "What did it cost, and what should I change?"
 WHICH_IS_BEST = "Which configuration is best for the same money?"
 THE_BOOKS = "The books"
-
 
 INTERRUPTED = "interrupted; what was written so far stays"
 
@@ -112,7 +112,7 @@ def overview(
     if context.invoked_subcommand is None:
         from outlay.cli import books
 
-        books.overview(as_json)
+        books.overview(as_json=as_json)
 
 
 def main() -> None:
@@ -129,10 +129,6 @@ def main() -> None:
     except KeyboardInterrupt:  # Before typer took over.
         errors.print(INTERRUPTED)
         sys.exit(130)
-    except BrokenPipeError:
-        # The reader went away (`outlay ... | head`): nothing is wrong and nobody listens.
-        sys.stderr.close()
-        sys.exit(0)
     except OSError as error:
         if error.filename is None:
             raise  # It says nothing that a user could mend.
@@ -149,8 +145,8 @@ def _was_interrupted(ended: BaseException) -> bool:
 
 
 def _print_error(text: str) -> None:
-    errors.print("[red]error:[/red] ", end="")
-    errors.print(text, markup=False, soft_wrap=True)
+    errors.print("error: ", style="red", end="")
+    errors.print(text, soft_wrap=True)
 
 
 def __getattr__(name: str) -> Any:

@@ -6,18 +6,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from outlay.cli.output import (
-    AsJson,
-    console,
-    new_table,
-    print_findings,
-    print_json,
-)
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
-from outlay.errors import Finding, InvalidValue
-from outlay.runs.collect import collect, find_runs, refresh_registered
+from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.runs.collect import Collected, collect, find_runs, refresh_registered
 from outlay.runs.figures import RunFigures, RunFollower
 from outlay.store import open_store
 from outlay.store.runs import list_runs
@@ -25,7 +19,7 @@ from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 
-def overview(as_json: bool) -> None:
+def overview(*, as_json: bool) -> None:
     """Show what runs now, what it burns per hour, and what is wrong."""
     now_ns = SYSTEM.wall_ns()
     collected = refresh_registered(open_store(), now_ns)
@@ -41,7 +35,7 @@ def overview(as_json: bool) -> None:
     else:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
     if findings:
-        console.print("\n[bold]What is wrong[/bold]")
+        console.print("\nWhat is wrong", style="bold")
         print_findings(findings)
 
 
@@ -69,9 +63,9 @@ def show_runs(
     now_ns = SYSTEM.wall_ns()
     if directory is not None:
         _must_exist(directory)
-        figures = [RunFollower(path).refresh(now_ns) for path in find_runs([directory])]
-        rows = sorted(figures, key=lambda f: -f.started_ns)
-        findings = [finding for of_run in rows for finding in of_run.findings]
+        found = _runs_below(directory, now_ns)
+        rows = sorted(found.figures, key=lambda f: -f.started_ns)
+        findings = [*found.findings, *(each for of_run in rows for each in of_run.findings)]
         _show_figures(rows, findings, now_ns, as_json=as_json)
         return
     engine = open_store()
@@ -87,8 +81,8 @@ def show_runs(
     for row in stored:
         cost = str(row.cost) if row.cost is not None else "no price"
         table.add_row(
-            escape(row.name), row.status, str(row.attempts), f"{row.steps:,}", cost,
-            _ago(now_ns - row.last_seen_ns), escape(row.dir),
+            row.name, row.status, str(row.attempts), f"{row.steps:,}", cost,
+            _ago(now_ns - row.last_seen_ns), row.dir,
         )  # fmt: skip
     console.print(table)
     print_findings(collected.findings)
@@ -115,6 +109,17 @@ def show_collect(
     print_findings(collected.findings)
 
 
+def _runs_below(directory: Path, now_ns: int) -> Collected:
+    """Read the runs below a directory; one that cannot be read does not hide the others."""
+    found = Collected([], [])
+    for path in find_runs([directory]):
+        try:
+            found.figures.append(RunFollower(path).refresh(now_ns))
+        except (OutlayError, OSError) as error:
+            found.findings.append(Finding(source=str(path), message=str(error)))
+    return found
+
+
 def _show_figures(
     rows: list[RunFigures], findings: list[Finding], now_ns: int, *, as_json: bool
 ) -> None:
@@ -123,12 +128,13 @@ def _show_figures(
         return
     if not rows:
         console.print("No runs here. A run is a directory with ledger/*.jsonl in it.")
+        print_findings(findings)
         return
     table = new_table("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
     for row in rows:
         table.add_row(
-            escape(row.name), row.status, str(row.attempts), f"{row.steps:,}", _cost(row),
-            _ago(now_ns - row.last_seen_ns), escape(row.dir),
+            row.name, row.status, str(row.attempts), f"{row.steps:,}", _cost(row),
+            _ago(now_ns - row.last_seen_ns), row.dir,
         )  # fmt: skip
     console.print(table)
     print_findings(findings)
@@ -144,7 +150,7 @@ def _running_table(running: list[RunFigures], now_ns: int) -> object:
             else str(Money(burn, figures.cost.currency))
         )
         table.add_row(
-            escape(figures.name), f"{figures.steps:,}", duration_text(figures.wall_ns),
+            figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns),
             _cost(figures), per_hour, _ago(now_ns - figures.last_seen_ns),
         )  # fmt: skip
     return table

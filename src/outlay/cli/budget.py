@@ -10,15 +10,14 @@ import typer
 from outlay.budget.dimensions import MODES
 from outlay.budget.report import BudgetReport, plan_from, read_report
 from outlay.budget.terms import Budget
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson, RunDir
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
 from outlay.runs.figures import RunFigures, RunFollower
 from outlay.units.quantity import duration_text
 
 budget = typer.Typer(help="When a run must stop, and how much is left.", no_args_is_help=True)
-
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
 
 
 @budget.command("show")
@@ -42,7 +41,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
 @budget.command("plan")
 def plan(
-    mode: Annotated[str, typer.Option(help=f"{', '.join(MODES)}.")],
+    mode: Annotated[str, typer.Option(help=f"What is limited: {', '.join(MODES)}.")],
     limit: Annotated[str, typer.Option(help='How much, such as "2h", "50k" or "5 USD".')],
     run: Annotated[
         Path, typer.Option("--from", metavar="RUN", help="A run whose pace and price to assume.")
@@ -83,7 +82,7 @@ def _present_ns(figures: RunFigures) -> int:
 
 
 def _limits_table(report: BudgetReport) -> object:
-    table = new_table("limit", ">used", ">of", ">left", ">")
+    table = new_table("limit", ">used", ">of", ">left", ">share")
     for bound in report.budget.bounds_known:
         text, used = bound.dimension.text, bound.used(report.used)
         table.add_row(

@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from outlay.advise.exchange import export_recommendations, import_recommendations
-from outlay.advise.optimizer import CostOptimizer
-from outlay.budget.report import read_report
-from outlay.cli import cost_allocate, cost_budget
+from outlay.cli import cost_allocate, cost_budget, cost_files, cost_forecast
 from outlay.cli.cost_tables import (
+    UnknownModel,
     amount,
     comparison_table,
-    interval,
+    must_be_drawable,
     open_books,
     run_table,
     score,
     unit_lines,
 )
 from outlay.cli.groups import DefaultGroup
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson, Model, Png, RunDir
+from outlay.cli.output import console, counted, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
 from outlay.cost.analyzer import CostAnalyzer
+from outlay.cost.book import CostRow
 from outlay.cost.chart import save_bars, save_front
-from outlay.cost.compare import ModelComparison, by_model, candidates_of, compare, pareto_front
-from outlay.cost.exchange import Exchanged, export_costs, import_costs
-from outlay.cost.forecast import Rest
-from outlay.cost.live import rest_of
-from outlay.cost.reading import RunReading, read_whole_run
+from outlay.cost.compare import (
+    by_model,
+    candidates_of,
+    compare,
+    pareto_front,
+    total_of,
+)
+from outlay.cost.reading import read_whole_run
 from outlay.cost.run_cost import cost_of
-from outlay.errors import InvalidValue, OutlayError, choices
-from outlay.units.money import MICROS
-from outlay.units.quantity import duration_text
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -43,17 +41,10 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 app.add_typer(cost_budget.app, name="budget")
-app.command("allocate")(cost_allocate.allocate_cost)
-
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.")]
-Png = Annotated[Path | None, typer.Option(help="Also draw a picture into this file.")]
 
 
 @app.command("show")
-def show(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")],
-    as_json: AsJson = False,
-) -> None:
+def show(run: RunDir, as_json: AsJson = False) -> None:
     """Show what a run cost: by phase, and per step, sample, token and point of accuracy.
 
     Example: outlay cost runs/001
@@ -64,7 +55,7 @@ def show(
         return
     console.print(run_table(cost))
     for line in unit_lines(cost):
-        console.print(line, markup=False)
+        console.print(line)
     print_findings(cost.findings)
 
 
@@ -75,9 +66,10 @@ def summary(png: Png = None, as_json: AsJson = False) -> None:
     Example: outlay cost summary --png cost.png
     """
     books = open_books()
-    models = {name: compare(rows) for name, rows in by_model(books.book.reports()).items()}
+    rows = books.book.reports()
+    models = {name: compare(found) for name, found in by_model(rows).items()}
     if png is not None:
-        _must_be_drawable(png, models, "a cost")
+        must_be_drawable(png, models, "a cost")
         save_bars(
             {name: figures.total_cost for name, figures in models.items()},
             png,
@@ -85,13 +77,13 @@ def summary(png: Png = None, as_json: AsJson = False) -> None:
             unit="/".join(sorted({figures.currency for figures in models.values()})),
         )
     if as_json:
-        print_json({"models": models, "totals": _totals(models), "findings": books.findings})
+        print_json({"models": models, "totals": _totals(rows), "findings": books.findings})
         return
     if not models:
         console.print("No costs are known. Register runs with: outlay collect DIR")
     else:
         console.print(comparison_table(models))
-        for currency, total in _totals(models).items():
+        for currency, total in _totals(rows).items():
             console.print(f"\nIn all: {amount(total, currency)}")
     print_findings(books.findings)
 
@@ -114,7 +106,7 @@ def show_model(model: Model, as_json: AsJson = False) -> None:
     table = new_table("run", "when", ">cost", ">GPU-hours", ">accuracy", "source")
     for row in rows:
         table.add_row(
-            escape(row.run_id), utc_text(row.at_ns)[:10], str(row.cost),
+            row.run_id, utc_text(row.at_ns)[:10], str(row.cost),
             f"{row.gpu_us / 3.6e9:,.2f}", score(row.accuracy), row.source,
         )  # fmt: skip
     console.print()
@@ -140,7 +132,7 @@ def compare_models(
     front = pareto_front(candidates)
     models = {name: compare(found) for name, found in by_model(rows).items()}
     if png is not None:
-        _must_be_drawable(png, candidates, "a run with an accuracy")
+        must_be_drawable(png, candidates, "a run with an accuracy")
         save_front(candidates, front, png, title=model or "All runs")
     if as_json:
         print_json({"models": models, "front": front, "findings": books.findings})
@@ -148,77 +140,18 @@ def compare_models(
     if models:
         console.print(comparison_table(models))
     if front:
-        console.print("\n[bold]Nothing beats[/bold]")
+        console.print("\nNothing beats", style="bold")
         table = new_table("run", ">accuracy", ">cost", ">hours", ">Wh")
         for each in front:
             energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
-            hours = f"{each.hours:,.2f}"
-            cost = amount(each.cost, each.currency)
-            table.add_row(escape(each.name), score(each.metric), cost, hours, energy)
+            table.add_row(
+                each.name, score(each.metric), amount(each.cost, each.currency),
+                f"{each.hours:,.2f}", energy,
+            )  # fmt: skip
         console.print(table)
     else:
         console.print("No run with an accuracy is known: run.metric('accuracy', ...) records one.")
     print_findings(books.findings)
-
-
-@app.command("forecast")
-def forecast(
-    model: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="A model.")] = None,
-    runs: Annotated[int | None, typer.Argument(metavar="[RUNS]", min=0, help="How many.")] = None,
-    run: Annotated[Path | None, typer.Option(help="Instead: the rest of this run.")] = None,
-    steps: Annotated[
-        int | None, typer.Option(min=1, help="With --run: how far it goes; else to its budget.")
-    ] = None,
-    png: Png = None,
-    as_json: AsJson = False,
-) -> None:
-    """Show what planned runs of a model will cost, or the rest of a live run.
-
-    Example: outlay cost forecast bert-base 5
-    """
-    if run is not None:
-        _show_rest(run, steps, png, as_json=as_json)
-        return
-    if model is None or runs is None:
-        raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
-    findings = open_books().findings
-    found = CostAnalyzer().forecast_cost(model, runs)
-    if png is not None:
-        _must_be_drawable(png, found["history"], f"a cost of {model}")
-        ends = (found["low"], found["high"])
-        spent = {} if found["spent"] is None else {"spent": found["spent"]}
-        save_bars(
-            spent | {f"{runs} more runs": found["estimated_total"]},
-            png,
-            title=f"{model}: forecast",
-            unit=found["currency"],
-            intervals={} if None in ends else {f"{runs} more runs": ends},
-        )
-    if as_json:
-        print_json(found | {"findings": findings})
-        return
-    for line in forecast_lines(found):
-        console.print(line, markup=False)
-    print_findings(findings)
-
-
-def forecast_lines(found: dict[str, Any]) -> list[str]:
-    """Return a model's forecast, for reading."""
-    currency = found["currency"]
-    if found["estimated_total"] is None:
-        return [f"{found['model_name']}: {found['note']}"]
-    shown = interval(found["low"], found["high"], currency)
-    total = amount(found["estimated_total"], currency)
-    lines = [f"{found['planned_runs']} runs of {found['model_name']}: {total}{shown}"]
-    if found["low"] is not None:
-        lines.append(f"80 % interval, from {found['history']} runs")
-    if found["note"]:
-        lines.append(found["note"])
-    if found["budget"] is not None:
-        used = f"{amount(found['spent'], currency)} of {amount(found['budget'], currency)} spent"
-        over = f", {amount(found['overage'], currency)} over" if found["overage"] else ""
-        lines.append(f"budget {found['budget_status']}: {used}{over}")
-    return lines
 
 
 @app.command("roi")
@@ -235,7 +168,7 @@ def roi(model: Model, as_json: AsJson = False) -> None:
         print_json(found | {"findings": books.findings})
         return
     currency = found["currency"]
-    console.print(f"{found['runs']} runs, {amount(found['total_investment'], currency)}")
+    console.print(f"{counted(found['runs'], 'run')}, {amount(found['total_investment'], currency)}")
     console.print(
         f"accuracy: first {score(found['first_accuracy'])}, "
         f"last {score(found['current_accuracy'])}, best {score(found['best_accuracy'])}"
@@ -245,124 +178,24 @@ def roi(model: Model, as_json: AsJson = False) -> None:
         for gain in found["gains"]:
             rate = "-" if gain["per_dollar"] is None else f"{gain['per_dollar']:.3g}"
             table.add_row(
-                escape(gain["run_id"]), score(gain["accuracy"]), f"{gain['gained']:+.4f}",
+                gain["run_id"], score(gain["accuracy"]), f"{gain['gained']:+.4f}",
                 amount(gain["spent"], currency), rate,
             )  # fmt: skip
         console.print(table)
     print_findings(books.findings)
 
 
-Files = Annotated[Path, typer.Argument(metavar="DIR", help="Where the files are.")]
+def _totals(rows: Sequence[CostRow]) -> dict[str, float]:
+    """Return what all runs cost together, by currency."""
+    return {currency: float(total_of(mine).amount) for currency, mine in _by_currency(rows).items()}
 
 
-@app.command("import")
-def import_files(directory: Files, as_json: AsJson = False) -> None:
-    """Import cost_history.json, budgets.json and recommendations.json; again with no effect.
-
-    Example: outlay cost import ~/.context/training
-    """
-    done = import_costs(CostAnalyzer(), directory.expanduser())
-    taken, findings = import_recommendations(CostOptimizer(), directory.expanduser())
-    done = replace(done, findings=done.findings + findings)
-    _show_exchanged(done, taken, f"read from {directory}", as_json=as_json)
+def _by_currency(rows: Sequence[CostRow]) -> dict[str, list[CostRow]]:
+    currencies = sorted({row.currency for row in rows})
+    return {currency: [row for row in rows if row.currency == currency] for currency in currencies}
 
 
-@app.command("export")
-def export_files(directory: Files, as_json: AsJson = False) -> None:
-    """Write cost_history.json, budgets.json and recommendations.json, keeping what they hold.
-
-    Example: outlay cost export ~/.context/training
-    """
-    done = export_costs(CostAnalyzer(), directory.expanduser())
-    written = export_recommendations(CostOptimizer(), directory.expanduser())
-    _show_exchanged(done, written, f"in {directory}", as_json=as_json)
-
-
-def _show_exchanged(done: Exchanged, recommendations: int, where: str, *, as_json: bool) -> None:
-    if as_json:
-        print_json(asdict(done) | {"recommendations": recommendations})
-        return
-    counts = f"{done.reports:,} reports, {done.budgets:,} budgets"
-    console.print(
-        f"{counts} and {recommendations:,} recommendations {where}", markup=False, soft_wrap=True
-    )
-    print_findings(done.findings)
-
-
-class UnknownModel(OutlayError):
-    """No run of a model has a cost."""
-
-    exit_code = 2
-
-    def __init__(self, model: str, known: list[str]) -> None:
-        others = f"; known are {choices(set(known))[7:]}" if known else ""
-        super().__init__(f"no cost of {model!r} is known{others}. outlay collect DIR adds runs.")
-
-
-def _totals(models: dict[str, ModelComparison]) -> dict[str, float]:
-    totals: dict[str, float] = {}
-    for figures in models.values():
-        totals[figures.currency] = totals.get(figures.currency, 0.0) + figures.total_cost
-    return totals
-
-
-def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool) -> None:
-    reading = read_whole_run(run, SYSTEM.wall_ns())
-    target = _target(reading) if steps is None else steps
-    rest, findings = rest_of(reading.view, target), reading.view.findings
-    if png is not None:
-        _save_rest(rest, reading, png)
-    if as_json:
-        print_json({"target_steps": target, "rest": rest, "findings": findings})
-        return
-    if rest is None:
-        console.print("No step was recorded yet: nothing to go by.")
-    else:
-        for line in _rest_lines(rest, reading):
-            console.print(line, markup=False)
-    print_findings(findings)
-
-
-def _must_be_drawable(png: Path, found: object, wanted: str) -> None:
-    """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
-    if not found:
-        expected = f"{wanted} to draw, and none is known: outlay collect DIR adds runs"
-        raise InvalidValue("--png", str(png), expected)
-
-
-def _save_rest(rest: Rest | None, reading: RunReading, png: Path) -> None:
-    spent = cost_of(reading).cost
-    if rest is None or spent is None:
-        raise InvalidValue("--png", str(png), "a run with a price and a step: this one lacks one")
-    low, high = rest.cost.low, rest.cost.high
-    save_bars(
-        {"spent": spent.micros / MICROS, "to go": rest.cost.point},
-        png,
-        title=f"{reading.identity.name}: forecast",
-        unit=spent.currency,
-        intervals={} if low is None or high is None else {"to go": (low, high)},
-    )
-
-
-def _target(reading: RunReading) -> int:
-    ahead = read_report(reading.dir, reading.view.timeline.end_ns).forecast
-    if ahead is None:
-        raise InvalidValue("--steps", None, "how far the run goes: it has no budget to go to")
-    return ahead.at_step
-
-
-def _rest_lines(rest: Rest, reading: RunReading) -> list[str]:
-    low, high = rest.seconds.low, rest.seconds.high
-    between = ""
-    if low is not None and high is not None:
-        between = f" ({_time(low)} to {_time(high)})"
-    lines = [f"{rest.steps_left:,.0f} steps to go: {_time(rest.seconds.point)}{between}"]
-    if reading.view.rates is not None:
-        currency = reading.view.rates.currency
-        shown = interval(rest.cost.low, rest.cost.high, currency)
-        lines.append(f"cost {amount(rest.cost.point, currency)}{shown}, 80 % interval")
-    return [*lines, *([rest.cost.note] if rest.cost.note else [])]
-
-
-def _time(seconds: float) -> str:
-    return duration_text(round(seconds * 1e9))
+app.command("forecast")(cost_forecast.show_forecast)
+app.command("allocate")(cost_allocate.allocate_cost)
+app.command("import")(cost_files.import_files)
+app.command("export")(cost_files.export_files)

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
 from outlay.cli.cost_tables import open_books
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
 from outlay.cost.charges import Charges, RunCharge, charges_within, month_window, owner_by
@@ -22,10 +22,11 @@ _CSV_COLUMNS = ("owner", "runs", "gpu_hours", "direct", "shared", "idle", "total
 
 
 def allocate_cost(
-    by: Annotated[str, typer.Option(help="user, model, team, project or tag:NAME.")],
-    month: Annotated[str, typer.Option(help="Which month, in UTC: 2026-10.")],
+    by: Annotated[str, typer.Option(help="Who pays: user, model, team, project or tag:NAME.")],
+    month: Annotated[str, typer.Option(help="Which month, in UTC, such as 2026-10.")],
     bill: Annotated[
-        str | None, typer.Option(help='The invoice; what no run used of it is idle: "900 USD".')
+        str | None,
+        typer.Option(help='The invoice, such as "900 USD"; what no run used of it is idle.'),
     ] = None,
     shared: Annotated[
         list[str] | None, typer.Option(help="An owner whose cost the others share; repeatable.")
@@ -33,9 +34,12 @@ def allocate_cost(
     spread: Annotated[
         Spread, typer.Option(help="How idle and shared cost are spread.")
     ] = Spread.PROPORTIONAL,
-    csv: Annotated[Path | None, typer.Option(help="Also write the table to this file.")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the table to it.")
+    ] = None,
     focus: Annotated[
-        Path | None, typer.Option(help="Also write FOCUS 1.2 rows, one per run, to this file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write FOCUS 1.2 rows to it, one per run."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,11 +48,13 @@ def allocate_cost(
     Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
     """
     period, owner_of = month_window(month), owner_by(by)
+    invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books()
     found = charges_within(list_runs(books.store), books.book.reports(), period, SYSTEM.wall_ns())
     owners = {c.run.run_id: owner_of(c.run) or UNTAGGED for c in found.charges}
-    currency, kept, doubts = _one_currency(found, bill)
-    idle, over = _idle(kept, bill, currency)
+    currency = _currency(found, invoice)
+    kept = [charge for charge in found.charges if charge.cost.currency == currency]
+    idle, over = _idle(kept, invoice, currency)
     result = allocate(
         [Charge(owner=owners[c.run.run_id], micros=c.cost.micros, gpu_us=c.gpu_us) for c in kept],
         [Pool(name=IDLE, micros=idle.micros)] if idle else [],
@@ -56,11 +62,12 @@ def allocate_cost(
         spread=spread,
         currency=currency,
     )
-    findings = [*books.findings, *doubts, *over]
+    findings = [*books.findings, *found.findings, *_foreign(found, currency), *over]
     if csv is not None:
-        csv.write_text(to_csv(_rows(result), _CSV_COLUMNS))
+        csv.write_text(to_csv(_rows(result), _CSV_COLUMNS), encoding="utf-8")
     if focus is not None:
-        focus.write_text(to_csv(focus_rows(kept, idle, period, owners=owners), COLUMNS))
+        rows = focus_rows(kept, idle, period, owners=owners)
+        focus.write_text(to_csv(rows, COLUMNS), encoding="utf-8")
     if as_json:
         print_json({"rows": _rows(result), "total": result.total, "findings": findings})
         return
@@ -68,12 +75,16 @@ def allocate_cost(
     print_findings(findings)
 
 
-def _one_currency(found: Charges, bill: str | None) -> tuple[str, list[RunCharge], list[Finding]]:
-    """Return the bill's currency (else the runs' first), what was paid in it, and findings."""
-    paid = [charge.cost.currency for charge in found.charges]
-    currency = Money.parse(bill, name="--bill").currency if bill else (paid or ["USD"])[0]
-    kept = [charge for charge in found.charges if charge.cost.currency == currency]
-    foreign = [
+def _currency(found: Charges, bill: Money | None) -> str:
+    """Return the bill's currency, else that of the first run."""
+    if bill is not None:
+        return bill.currency
+    return found.charges[0].cost.currency if found.charges else "USD"
+
+
+def _foreign(found: Charges, currency: str) -> list[Finding]:
+    """Return the runs that were paid in another currency, which nobody adds."""
+    return [
         Finding(
             source=charge.run.dir,
             message=f"cost {charge.cost}, which is not counted among {currency}",
@@ -81,15 +92,16 @@ def _one_currency(found: Charges, bill: str | None) -> tuple[str, list[RunCharge
         for charge in found.charges
         if charge.cost.currency != currency
     ]
-    return currency, kept, [*found.findings, *foreign]
 
 
-def _idle(charges: list[RunCharge], bill: str | None, currency: str) -> tuple[Money, list[Finding]]:
+def _idle(
+    charges: list[RunCharge], bill: Money | None, currency: str
+) -> tuple[Money, list[Finding]]:
     """Return what the bill holds beyond the runs; that runs cost more than it is a finding."""
     used = Money(sum(charge.cost.micros for charge in charges), currency)
     if bill is None:
         return Money(0, currency), []
-    idle = Money.parse(bill, name="--bill") - used
+    idle = bill - used
     if idle.micros >= 0:
         return idle, []
     message = f"recorded runs cost {used}, more than the bill: prices or the bill are wrong"
@@ -116,11 +128,15 @@ def _print(result: Allocation, month: str) -> None:
     if not result.rows:
         console.print(f"Nothing was spent in {month} that is known here.")
         return
-    table = new_table("owner", ">runs", ">GPU-hours", ">direct", ">shared", ">idle", ">total")
+    currency = result.currency
+    table = new_table(
+        "owner", ">runs", ">GPU-hours",
+        *(f">{part}, {currency}" for part in ("direct", "shared", "idle")), ">total",
+    )  # fmt: skip
     for row in result.rows:
         parts = [Money(each, result.currency) for each in (row.direct, row.shared, row.idle)]
         table.add_row(
-            escape(row.owner), str(row.runs), f"{row.gpu_hours:,.2f}",
+            row.owner, str(row.runs), f"{row.gpu_hours:,.2f}",
             *(f"{part.amount:,.2f}" for part in parts), str(Money(row.total, result.currency)),
         )  # fmt: skip
     table.add_section()

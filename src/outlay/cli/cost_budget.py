@@ -7,7 +7,8 @@ from typing import Annotated
 import typer
 
 from outlay.cli.cost_tables import budget_rows, budget_table, open_books
-from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_findings, print_json
 from outlay.cost.analyzer import CostAnalyzer
 
 app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_help=True)
@@ -16,7 +17,7 @@ app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_h
 @app.command("set")
 def set_budget(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A model; it may have no run yet.")],
-    limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='Such as "1000 USD".')],
+    limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='How much, such as "1000 USD".')],
     as_json: AsJson = False,
 ) -> None:
     """Set a model's budget.
@@ -24,7 +25,7 @@ def set_budget(
     Example: outlay cost budget set bert-base "1000 USD"
     """
     CostAnalyzer().set_budget(model, limit)
-    _show([model], as_json=as_json)
+    _show(model, as_json=as_json)
 
 
 @app.command("status")
@@ -33,14 +34,14 @@ def status(as_json: AsJson = False) -> None:
 
     Example: outlay cost budget status
     """
-    _show(None, as_json=as_json)
+    _show(as_json=as_json)
 
 
-def _show(only: list[str] | None, *, as_json: bool) -> None:
+def _show(only: str | None = None, *, as_json: bool) -> None:
     books = open_books()
-    rows = [row for row in budget_rows(books.book) if only is None or row["model"] in only]
+    rows = [row for row in budget_rows(books.book) if only in (None, row.model)]
     analyzer = CostAnalyzer()
-    alerts = [alert for row in rows if (alert := analyzer.check_budget(row["model"]))]
+    alerts = [alert for row in rows if (alert := analyzer.check_budget(row.model))]
     if as_json:
         print_json({"budgets": rows, "alerts": alerts, "findings": books.findings})
         return
@@ -49,5 +50,6 @@ def _show(only: list[str] | None, *, as_json: bool) -> None:
     else:
         console.print(budget_table(rows))
     for alert in alerts:
-        console.print(f"[yellow]alert[/yellow] {alert.message}")
+        console.print("alert ", style="yellow", end="")
+        console.print(alert.message)
     print_findings(books.findings)

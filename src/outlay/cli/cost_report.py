@@ -9,11 +9,19 @@ import typer
 
 from outlay.advise.optimizer import CostOptimizer
 from outlay.cli.advise import print_advice
-from outlay.cli.cost import UnknownModel, forecast_lines
-from outlay.cli.cost_tables import Books, budget_rows, budget_table, comparison_table, open_books
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.cost_forecast import forecast_lines
+from outlay.cli.cost_tables import (
+    Books,
+    UnknownModel,
+    budget_rows,
+    budget_table,
+    comparison_table,
+    open_books,
+)
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.cli.price_fetch import VENDORS, ask
 from outlay.cli.price_tables import print_some_findings
-from outlay.cli.prices import ask
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.compare import by_model, compare
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -100,14 +108,14 @@ def _set_budget(model: str, amount: str) -> None:
 
 
 def _fetched(books: Books) -> tuple[Section, list[Finding]]:
-    snapshots = ask(["runpod", "lambda", "vast"])
+    snapshots = ask(VENDORS)
     PriceBook(books.store).record(snapshots)
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 
     def show() -> None:
         for one in snapshots:
             said = "not loaded" if one.failed else f"{len(one.offers):,} offers"
-            console.print(f"{one.source}: {said}", markup=False)
+            console.print(f"{one.source}: {said}")
 
     return (values, show), [finding for one in snapshots for finding in one.findings]
 
@@ -131,21 +139,23 @@ def _prices(books: Books, *, demanded: bool) -> Section:
     if demanded:
         must_be_loaded(book)
     loaded = anything_loaded(book)
-    cheapest = [GPUPrice.from_offer(offer) for offer in book.cheapest_rentable()]
+    offers = book.cheapest_rentable()
 
     def show() -> None:
         if not loaded:
             console.print("No prices are known: outlay cost-report --fetch-prices")
             return
-        if not cheapest:
+        if not offers:
             console.print("Nothing can be rented at the prices that were loaded.")
             return
         table = new_table("gpu", "provider", "terms", ">per GPU-hour")
-        for price in cheapest[:20]:
-            table.add_row(price.gpu_name, price.provider, price.tier, f"{price.price_per_hour:.4f}")
+        for offer in offers[:20]:
+            price = f"{offer.price_per_gpu.amount:.4f} {offer.price_per_gpu.currency}"
+            table.add_row(offer.gpu, offer.provider, str(offer.tier), price)
         console.print(table)
 
-    return (cheapest if loaded else None), show
+    values = [GPUPrice.from_offer(offer) for offer in offers] if loaded else None
+    return values, show
 
 
 def _model(books: Books, model: str) -> Section:
@@ -181,6 +191,6 @@ def _forecast(model: str, runs: str) -> Section:
 
     def show() -> None:
         for line in forecast_lines(found):
-            console.print(line, markup=False)
+            console.print(line)
 
     return found, show

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
 
-from rich.markup import escape
 from rich.table import Table
 from sqlalchemy import Engine
 
@@ -16,9 +16,10 @@ from outlay.cost.collect import refresh_reports
 from outlay.cost.compare import ModelComparison
 from outlay.cost.run_cost import RunCost
 from outlay.cost.thresholds import percent_used, standing
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
+from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 _STANDING = {
@@ -47,12 +48,38 @@ def open_books() -> Books:
     return Books(store, CostBook(store), [*registered.findings, *refreshed.findings])
 
 
-def amount(value: float | None, currency: str = "USD") -> str:
+class UnknownModel(OutlayError):
+    """No run of a model has a cost."""
+
+    exit_code = 2
+
+    def __init__(self, model: str, known: Iterable[str]) -> None:
+        names = ", ".join(sorted(set(known)))
+        others = f"; known are {names}" if names else ""
+        super().__init__(f"no cost of {model!r} is known{others}. outlay collect DIR adds runs.")
+
+
+def must_be_drawable(png: Path, found: object, wanted: str) -> None:
+    """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
+    if not found:
+        expected = f"{wanted} to draw, and none is known: outlay collect DIR adds runs"
+        raise InvalidValue("--png", str(png), expected)
+
+
+def amount(value: float | None, currency: str) -> str:
     """Return an amount as people read it; small ones keep their leading digits."""
-    if value is None:
-        return "-"
-    shown = f"{value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
-    return f"{shown} {currency}"
+    return "-" if value is None else f"{_digits(value)} {currency}"
+
+
+def interval(low: float | None, high: float | None, currency: str) -> str:
+    """Return an interval as people read it; "" where there is none."""
+    if low is None or high is None:
+        return ""
+    return f" ({_digits(low)} to {amount(high, currency)})"
+
+
+def _digits(value: float) -> str:
+    return f"{value:,.2f}" if abs(value) >= 0.1 or value == 0 else f"{value:.4g}"
 
 
 def score(value: float | None) -> str:
@@ -66,7 +93,7 @@ def comparison_table(models: dict[str, ModelComparison]) -> Table:
     for name, figures in models.items():
         currency = figures.currency
         table.add_row(
-            escape(name), str(figures.runs), amount(figures.total_cost, currency),
+            name, str(figures.runs), amount(figures.total_cost, currency),
             amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
@@ -94,38 +121,40 @@ def unit_lines(cost: RunCost) -> list[str]:
     return [*lines, *(f"assumed: {text}" for text in cost.assumptions)]
 
 
-def budget_rows(book: CostBook) -> list[dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetRow:
+    """How a model's budget stands."""
+
+    model: str
+    limit: Money
+    spent: Money
+    left: Money
+    percent_used: float
+    status: str
+
+
+def budget_rows(book: CostBook) -> list[BudgetRow]:
     """Return how every model's budget stands."""
     rows = []
     for model, budget in book.budgets().items():
         spent = book.spent(model, budget.limit.currency)
         rows.append(
-            {
-                "model": model,
-                "limit": budget.limit,
-                "spent": spent,
-                "left": budget.limit - spent,
-                "percent_used": percent_used(spent, budget.limit),
-                "status": _STANDING[standing(spent, budget.limit)],
-            }
+            BudgetRow(
+                model=model,
+                limit=budget.limit,
+                spent=spent,
+                left=budget.limit - spent,
+                percent_used=percent_used(spent, budget.limit),
+                status=_STANDING[standing(spent, budget.limit)],
+            )
         )
     return rows
 
 
-def budget_table(rows: list[dict[str, Any]]) -> Table:
+def budget_table(rows: list[BudgetRow]) -> Table:
     """Return how every model's budget stands, for reading."""
-    table = new_table("model", ">spent", ">of", ">left", ">used", "status")
+    table = new_table("model", ">spent", ">of", ">left", ">share", "status")
     for row in rows:
-        percent = row["percent_used"]
-        table.add_row(
-            escape(row["model"]), str(row["spent"]), str(row["limit"]), str(row["left"]),
-            f"{percent:.1f} %" if percent != float("inf") else "all", row["status"],
-        )  # fmt: skip
+        share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
+        table.add_row(row.model, str(row.spent), str(row.limit), str(row.left), share, row.status)
     return table
-
-
-def interval(low: float | None, high: float | None, currency: str) -> str:
-    """Return an interval as people read it; "" where there is none."""
-    if low is None or high is None:
-        return ""
-    return f" ({amount(low)[:-4]} to {amount(high, currency)})"

@@ -12,22 +12,24 @@ import typer
 
 from outlay.advise.run_advice import advise_run
 from outlay.cli.advise import print_advice
-from outlay.cli.output import AsJson, console, new_table, print_json
-from outlay.cli.sweep import render_plan
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_json
 from outlay.cli.sweep_live import show_while
+from outlay.cli.sweep_plan import print_plan
 from outlay.clock import SYSTEM
 from outlay.cost.reading import RunReading, read_whole_run
 from outlay.demo import dollars
-from outlay.demo.grid import JOBS, PRICE, Stakes, grid_text
+from outlay.demo.grid import JOBS, LEAST, PRICE, Stakes, grid_text
 from outlay.demo.mishaps import Mishap, Mishaps
 from outlay.demo.overhead import recording_ns_per_step
-from outlay.errors import OutlayError
+from outlay.errors import InvalidValue, OutlayError
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Note, read_run
-from outlay.report.rendering import to_html
+from outlay.report.files import write_run_report
 from outlay.report.run_account import read_account
 from outlay.report.run_document import run_document
-from outlay.report.sweep_files import SweepFiles, write_sweep_files
+from outlay.report.sweep_account import SweepAccount, read_sweep
+from outlay.report.sweep_files import write_sweep_files
 from outlay.sweep.aggregate.comparison import ranked
 from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness
@@ -53,10 +55,13 @@ class NotOurs(OutlayError):
 
 def show_demo(
     directory: Annotated[
-        Path, typer.Option("--dir", help="Where everything goes; an earlier demo is replaced.")
+        Path,
+        typer.Option(
+            "--dir", metavar="DIR", help="Where everything goes; an earlier demo is replaced."
+        ),
     ] = Path("demo-runs"),
     limit: Annotated[
-        str, typer.Option(help="What each run may spend; a dollar buys a second.")
+        str, typer.Option(help="What each run may spend, in USD; a dollar buys a second.")
     ] = "8 USD",
     as_json: AsJson = False,
 ) -> None:
@@ -66,22 +71,29 @@ def show_demo(
 
     Example: outlay demo
     """
-    stakes = Stakes(Money.parse(limit, name="--limit"))
+    stakes = Stakes(_dollars(limit))
     plan = _prepare(directory, stakes)
-    os.environ["OUTLAY_HOME"] = str(
-        (directory / "home").absolute()
-    )  # Leave the user's books alone.
+    # Leave the user's books alone.
+    os.environ["OUTLAY_HOME"] = str((directory / "home").absolute())
     show = _Show(directory, plan, stakes, quiet=as_json)
     show.plan_it()
     show.run_it()
-    files = show.rank()
-    show.follow_the_money(files)
+    account = show.rank()
+    show.follow_the_money(account)
     show.advise()
     show.verify()
     show.weigh_the_bookkeeping()
-    show.say_what_is_next(files)
+    show.say_what_is_next(account)
     if as_json:
         print_json(show.said)
+
+
+def _dollars(limit: str) -> Money:
+    """Return what each run may spend; for less the runs would end before they have begun."""
+    money = Money.parse(limit, name="--limit")
+    if money.currency != LEAST.currency or money < LEAST:
+        raise InvalidValue("--limit", limit, f'{LEAST} or more, such as "8 USD"')
+    return money
 
 
 def _prepare(directory: Path, stakes: Stakes) -> Plan:
@@ -93,7 +105,7 @@ def _prepare(directory: Path, stakes: Stakes) -> Plan:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MARK).touch()
     grid = directory / "grid.yaml"
-    grid.write_text(grid_text(stakes))
+    grid.write_text(grid_text(stakes), encoding="utf-8")
     return plan_file(grid)
 
 
@@ -113,7 +125,7 @@ class _Show:
         """Show what there is to run, and that it is too much."""
         self._title(f"1. The plan: equal money for each, at an invented price of {PRICE}")
         if not self._quiet:
-            render_plan(self._plan)
+            print_plan(self._plan)
 
     def run_it(self) -> None:
         """Run the sweep, during which one run is killed and one loses its machine."""
@@ -136,28 +148,28 @@ class _Show:
         self.said["counts"] = result.counts
         self.said["attempts"] = {run: state.attempts for run, state in states.items()}
 
-    def rank(self) -> SweepFiles:
+    def rank(self) -> SweepAccount:
         """Compare configurations for the same dollars."""
         self._title("3. Which is best for the same dollars")
-        files = write_sweep_files(self._root, SYSTEM.wall_ns(), allow_missing=True)
+        account = read_sweep(self._root, SYSTEM.wall_ns(), allow_missing=True)
         table = new_table("configuration", ">runs", ">accuracy, 95 % interval", ">mean cost")
-        found = ranked(files.summary.subjects, files.summary.rows)
+        found = ranked(account.summary.subjects, account.summary.rows)
         for one in found:
             cost = "" if one.cost is None else f"{one.cost:.4f} {one.currency}"
             table.add_row(one.label, str(len(one.runs)), str(one), cost)
         self._say(table)
-        self._say(files.verdict)
+        self._say(account.verdict)
         self._say(f"{self._skipped_evaluations()} evaluations were skipped: no budget was left.")
         self.said["ranking"] = found
         self.said["skipped_evaluations"] = self._skipped_evaluations()
-        return files
+        return account
 
-    def follow_the_money(self, files: SweepFiles) -> None:
+    def follow_the_money(self, account: SweepAccount) -> None:
         """Show where every dollar went that the guard captured."""
         self._title("4. Where the dollars went")
         books = BudgetGuard.of_log(self._root / SPEND_LOG).log.books()
         captured = Money(books.captured())
-        logged = [s.facts.phase_micros for s in files.summary.subjects if s.facts is not None]
+        logged = [s.facts.phase_micros for s in account.summary.subjects if s.facts is not None]
         parts = dollars.by_phase(logged, captured)
         table = new_table("phase", ">cost", ">share")
         for phase, cost in parts.items():
@@ -188,21 +200,21 @@ class _Show:
         self._title("7. What the bookkeeping itself takes")
         own_ns = recording_ns_per_step(self._dir / "overhead")
         typical = self._reading(self._plan.runs[0].id).view.timeline.typical
-        assert typical is not None
-        share = own_ns / typical.step_ns
-        self._say(
-            f"{duration_text(own_ns)} a step, {share:.2%} of a {duration_text(typical.step_ns)} "
-            "step; of a step of 100 ms it would be "
-            f"{own_ns / 1e8:.4%}."
-        )
+        share = None if typical is None else own_ns / typical.step_ns
+        part = ""
+        if typical is not None:
+            part = f", {share:.2%} of a {duration_text(typical.step_ns)} step"
+        of_100_ms = f"{own_ns / 1e8:.4%}"
+        self._say(f"{duration_text(own_ns)} a step{part}; of a step of 100 ms it is {of_100_ms}.")
         self.said["bookkeeping_share"] = share
 
-    def say_what_is_next(self, files: SweepFiles) -> None:
-        """Name the reports and the next command."""
+    def say_what_is_next(self, sweep: SweepAccount) -> None:
+        """Write the reports, and name them and the next command."""
         self._title("Look, and try it on your own script")
-        page = self._root / self._killed / "report.html"
-        account = read_account(self._root / self._killed, SYSTEM.wall_ns())
-        page.write_text(to_html(run_document(account)), encoding="utf-8")
+        files = write_sweep_files(sweep, sweep.reports, SYSTEM.wall_ns())
+        run_dir = self._root / self._killed
+        run = read_account(run_dir, SYSTEM.wall_ns())
+        (page,) = write_run_report(run, run_document(run), run_dir, ["html"])
         self._say(f"the sweep        {files.html}\nthe killed run   {page}")
         self._say('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
         self.said["reports"] = [files.html, page]
@@ -237,7 +249,7 @@ class _Show:
 
     def _say(self, what: object) -> None:
         if not self._quiet:
-            console.print(what, markup=False, soft_wrap=isinstance(what, str))
+            console.print(what, soft_wrap=isinstance(what, str))
 
 
 def _exact(cost: Money) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, errors, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import counted, errors, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute
@@ -26,7 +27,8 @@ def show_exec(
     gpus: Annotated[int | None, typer.Option(help="GPUs of the whole run.")] = None,
     name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
     directory: Annotated[
-        Path | None, typer.Option("--dir", help="Where to record; reuse it to resume a run.")
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Where to record; reuse it to resume a run."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -44,7 +46,7 @@ def show_exec(
         print_json({"exit_code": result.exit_code, "run": result.figures})
     elif result.figures is not None:
         lines = _summary(result.figures, result)
-        errors.print("\n".join(lines), markup=False, soft_wrap=True)
+        errors.print("\n".join(lines), soft_wrap=True)
     raise typer.Exit(result.exit_code)
 
 
@@ -52,7 +54,7 @@ def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
     cost = "no price (say --price)" if figures.cost is None else str(figures.cost)
     lines = [
         f"outlay: {figures.name} {figures.status} with exit code {result.exit_code}",
-        f"  wall time  {duration_text(figures.wall_ns)} in {_plural(figures.attempts, 'attempt')}",
+        f"  wall time  {duration_text(figures.wall_ns)} in {counted(figures.attempts, 'attempt')}",
         f"  cost       {cost}",
     ]
     if figures.steps:
@@ -66,7 +68,3 @@ def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
     lines += [f"  assumed    {text}" for text in figures.assumptions]
     lines.append(f"  recorded   {figures.dir}")
     return lines
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.cli.options import AsJson, RunDir
+from outlay.cli.output import console, print_findings, print_json
 from outlay.export.csv_files import export_csv
 
 app = typer.Typer(help="Write results in the forms that other tools read.", no_args_is_help=True)
@@ -15,9 +16,10 @@ app = typer.Typer(help="Write results in the forms that other tools read.", no_a
 
 @app.command("csv")
 def show_csv(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")],
+    run: RunDir,
     output: Annotated[
-        Path | None, typer.Option(help="Where the files go; default: the run's directory.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the files go; default: the run's directory."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -30,5 +32,5 @@ def show_csv(
         print_json({"files": exported.files, "findings": exported.findings})
         return
     for path in exported.files:
-        console.print(str(path), markup=False, soft_wrap=True)
+        console.print(str(path), soft_wrap=True)
     print_findings(exported.findings)

@@ -4,52 +4,50 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from outlay.cli import goodput_deviation
+from outlay.cli.goodput_deviation import show_deviation
+from outlay.cli.goodput_tables import difference_table, render, window_table
 from outlay.cli.groups import DefaultGroup
 from outlay.cli.moments import parse_interval, parse_window
-from outlay.cli.output import AsJson, console, errors, new_table, print_findings, print_json
-from outlay.clock import SYSTEM, utc_text
-from outlay.errors import InvalidValue
+from outlay.cli.options import AsJson, RunDir
+from outlay.cli.output import console, errors, print_findings, print_json
+from outlay.clock import SYSTEM
+from outlay.errors import InvalidValue, Refused
 from outlay.goodput.follower import GoodputFollower
 from outlay.goodput.importing import import_payloads
-from outlay.goodput.summary import GoodputSummary, PhaseRow, WindowRow, roll, summarise
+from outlay.goodput.summary import GoodputSummary, WindowRow, roll, summarise
 from outlay.goodput.throughput import ModelFlops
-from outlay.units import Duration, Money
-from outlay.units.quantity import duration_text
+from outlay.units import Duration
 
 app = typer.Typer(
     cls=DefaultGroup,
     help="How much of a run was productive, and where the rest went.",
     no_args_is_help=True,
 )
-app.command("deviation")(goodput_deviation.show_deviation)
 
-REFUSED = 3
 _WATCH_S = 2.0
-# Colours that stay apart for colour-blind readers (Okabe and Ito 2008), in order of phases.
-_COLOURS = ("#009e73", "#56b4e9", "#e69f00", "#f0e442", "#0072b2", "#d55e00", "#cc79a7", "#999999")
-
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
 
 
 @app.command("show")
 def show(
     run: RunDir,
     since: Annotated[
-        str | None, typer.Option(help='From when: "2026-11-15T20:00Z", or "2h" for 2 hours ago.')
+        str | None,
+        typer.Option(help='From when, such as "2026-11-15T20:00Z", or "2h" for 2 hours ago.'),
     ] = None,
     until: Annotated[str | None, typer.Option(help="Until when, likewise.")] = None,
-    window: Annotated[str | None, typer.Option(help='Only the last, such as "1h".')] = None,
+    window: Annotated[
+        str | None, typer.Option(help='Only the last part of it, such as "1h".')
+    ] = None,
     exclude: Annotated[
         list[str] | None,
-        typer.Option(metavar="FROM..TO", help='Leave out, such as "2h..1h"; repeatable.'),
+        typer.Option(metavar="FROM..TO", help='What to leave out, such as "2h..1h"; repeatable.'),
     ] = None,
     rolling: Annotated[
         str | None, typer.Option(help='Also show windows of this length, such as "1h".')
@@ -78,34 +76,62 @@ def show(
     if watch and (as_json or fail_under is not None):
         other = "--json" if as_json else "--fail-under"
         raise InvalidValue("--watch", other, "one of the two: watching has no end to answer at")
-    lengths = _lengths(rolling, every)
     model = _model_flops(flops_per_token, peak_flops)
+    question = _Question(
+        since=since, until=until, last=window, exclude=tuple(exclude or ()),
+        lengths=_lengths(rolling, every), model=model,
+    )  # fmt: skip
     follower = GoodputFollower(run)
-
-    def look() -> _Answer:
-        now_ns = SYSTEM.wall_ns()
-        view = follower.view(now_ns)
-        chosen = parse_window(view, since=since, until=until, last=window, now_ns=now_ns)
-        left_out = tuple(
-            parse_interval(text, name="--exclude", now_ns=now_ns) for text in exclude or []
-        )
-        return _Answer(
-            summarise(view, chosen, exclusions=left_out, model=model),
-            None if lengths is None else roll(view, *lengths, within=chosen, exclusions=left_out),
-        )
-
     if watch:
-        with Live(console=console, auto_refresh=False) as live:
-            while True:
-                live.update(look().rendered(), refresh=True)
-                SYSTEM.sleep(_WATCH_S)
-    answer = look()
+        _watch(question, follower)
+    answer = question.ask(follower)
     if as_json:
         print_json(answer.document())
     else:
         console.print(answer.rendered())
         print_findings(answer.summary.findings)
     _check_floor(answer.summary, fail_under)
+
+
+def _watch(question: _Question, follower: GoodputFollower) -> NoReturn:
+    """Show the answer again and again, until somebody interrupts."""
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            answer = question.ask(follower)
+            wrong = (Text(f"{each.severity} {each}") for each in answer.summary.findings)
+            live.update(Group(answer.rendered(), *wrong), refresh=True)
+            SYSTEM.sleep(_WATCH_S)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """What is asked about a run, as it was typed: how long ago "2h" is changes as time goes on.
+
+    Attributes:
+        lengths: How long rolling windows are and how far apart, in ns; None without any.
+    """
+
+    since: str | None
+    until: str | None
+    last: str | None
+    exclude: tuple[str, ...]
+    lengths: tuple[int, int] | None
+    model: ModelFlops | None
+
+    def ask(self, follower: GoodputFollower) -> _Answer:
+        """Return the answer as of now."""
+        now_ns = SYSTEM.wall_ns()
+        view = follower.view(now_ns)
+        window = parse_window(
+            view, since=self.since, until=self.until, last=self.last, now_ns=now_ns
+        )
+        left_out = tuple(
+            parse_interval(text, name="--exclude", now_ns=now_ns) for text in self.exclude
+        )
+        summary = summarise(view, window, exclusions=left_out, model=self.model)
+        if self.lengths is None:
+            return _Answer(summary, None)
+        return _Answer(summary, roll(view, *self.lengths, within=window, exclusions=left_out))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +149,7 @@ class _Answer:
 
     def rendered(self) -> RenderableType:
         shown = render(self.summary)
-        return shown if self.windows is None else Group(shown, "", _window_table(self.windows))
+        return shown if self.windows is None else Group(shown, "", window_table(self.windows))
 
 
 def _lengths(rolling: str | None, every: str | None) -> tuple[int, int] | None:
@@ -150,7 +176,7 @@ def diff(
     if as_json:
         print_json({"a": summaries[0], "b": summaries[1]})
         return
-    console.print(_difference_table(*summaries))
+    console.print(difference_table(*summaries))
     for summary in summaries:
         print_findings(summary.findings)
 
@@ -171,7 +197,7 @@ def import_log(
     if as_json:
         print_json({"dir": directory, "findings": findings})
         return
-    console.print(f"Imported. Look at it with: outlay goodput {directory}", markup=False)
+    console.print(f"Imported. Look at it with: outlay goodput {directory}", soft_wrap=True)
     print_findings(findings)
 
 
@@ -184,152 +210,14 @@ def _model_flops(per_token: float | None, peak: float | None) -> ModelFlops | No
     return ModelFlops(per_token=per_token, peak=peak)
 
 
-def render(summary: GoodputSummary) -> RenderableType:
-    """Return the summary for a terminal of any width."""
-    parts: list[RenderableType] = [_headline(summary)]
-    if summary.phases:
-        parts += [_bar(summary.phases), _phase_table(summary), Text("")]
-    return Group(*parts, *(Text(line) for line in _details(summary)))
-
-
-def _headline(summary: GoodputSummary) -> Text:
-    goodput = "no wall time" if summary.goodput is None else f"{summary.goodput:.1%}"
-    state = "still running" if summary.alive else "over"
-    line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
-    start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
-    cost = "no price" if summary.cost is None else str(summary.cost)
-    wall = duration_text(summary.wall_ns)
-    return line.append(f"{start} to {end}\nwall time {wall}, cost {cost}\n")
-
-
-def _bar(rows: list[PhaseRow]) -> Text:
-    """Return one line in which every phase has its share; none that exists is invisible."""
-    width = min(console.width, 100)
-    bar = Text()
-    for index, row in enumerate(rows):
-        bar.append("█" * (round(row.share * width) or 1), style=_colour(index))
-    bar.truncate(width)
-    return bar
-
-
-def _phase_table(summary: GoodputSummary) -> RenderableType:
-    table = new_table("phase", ">time", ">share", ">cost")
-    for index, row in enumerate(summary.phases):
-        name = Text.assemble(("█ ", _colour(index)), row.phase)
-        table.add_row(name, duration_text(row.ns), f"{row.share:.1%}", _money(row.cost))
-    table.add_section()
-    wall, cost = duration_text(summary.wall_ns), _money(summary.cost)
-    table.add_row("  total", wall, "100.0%", cost, style="bold")
-    return table
-
-
-def _window_table(rows: list[WindowRow]) -> RenderableType:
-    table = new_table("from", "to", ">wall time", ">goodput", "most badput", ">cost")
-    for row in rows:
-        goodput = "-" if row.goodput is None else f"{row.goodput:.1%}"
-        table.add_row(
-            utc_text(row.window.start_ns), utc_text(row.window.end_ns),
-            duration_text(row.wall_ns), goodput, row.badput or "-", _money(row.cost),
-        )  # fmt: skip
-    return table
-
-
-def _details(summary: GoodputSummary) -> list[str]:
-    # A part was asked for, and these are known of all of it alone.
-    of_all = " (whole run)" if summary.of_whole_run else ""
-    lines = [_reliability(summary), _progress(summary) + of_all]
-    if summary.slices is not None:
-        slices = summary.slices
-        lines.append(
-            f"slices       goodput {slices.goodput:.1%} weighted by slices; "
-            f"{slices.stepping:.1%} of them trained, {slices.available:.1%} could"
-        )
-    if summary.disruptions and summary.ettr is not None:
-        lines.insert(1, f"ETTR         {summary.ettr:.1%} of wall time not lost to disruptions")
-    if speed := summary.throughput.per_wall_second:
-        lines.append(f"throughput   {speed:,.0f} tokens/s of wall time")
-    if summary.mfu is not None and summary.mfu.of_productive is not None:
-        lines.append(
-            f"MFU          {summary.mfu.of_wall:.1%} of wall time, "
-            f"{summary.mfu.of_productive:.1%} while productive"
-        )
-    if summary.typical_step_ns is not None:
-        typical = duration_text(summary.typical_step_ns)
-        lines.append(
-            f"steps        {typical} typical (host time), {summary.stalls} stalled{of_all}"
-        )
-    for phase, ns in summary.beside.items():
-        lines.append(f"beside       {phase} {duration_text(ns)}, overlapped with training")
-    if summary.idle_ns:
-        lines.append(f"idle         {duration_text(summary.idle_ns)} after completed attempts")
-    for row in summary.ranks[:5]:
-        step = duration_text(row.median_step_ns)
-        lines.append(
-            f"rank {row.rank:<8}{step} median step, {row.slowdown:.2f}x the fastest{of_all}"
-        )
-    return [*lines, *(f"assumed      {text}" for text in summary.assumptions)]
-
-
-def _reliability(summary: GoodputSummary) -> str:
-    count = len(summary.disruptions)
-    if not count:
-        return "disruptions  none"
-    mttf = summary.mttf
-    mean = "unknown" if mttf.mean_ns is None else duration_text(mttf.mean_ns)
-    high = "?" if mttf.high_ns is None else duration_text(mttf.high_ns)
-    interval = f"{mttf.confidence:.0%} interval {duration_text(mttf.low_ns)} to {high}"
-    of_all = " in the whole run" if summary.of_whole_run else ""
-    return f"disruptions  {count}; mean time to failure{of_all} {mean} ({interval})"
-
-
-def _progress(summary: GoodputSummary) -> str:
-    progress = summary.progress
-    if progress.last_step is None:
-        return "progress     no steps recorded: busy or idle is known, productive is not"
-    since = "the start" if progress.committed_step is None else f"step {progress.committed_step}"
-    risk = duration_text(progress.at_risk_ns)
-    cost = "" if progress.at_risk_cost is None else f" ({progress.at_risk_cost})"
-    return f"progress     step {progress.last_step}; at risk since {since}: {risk}{cost}"
-
-
-def _difference_table(first: GoodputSummary, second: GoodputSummary) -> RenderableType:
-    table = new_table("phase", ">A", ">B", ">share A", ">share B", ">cost A", ">cost B")
-    rows = ({row.phase: row for row in summary.phases} for summary in (first, second))
-    in_first, in_second = rows
-    for phase in {**in_first, **in_second}:
-        a, b = in_first.get(phase), in_second.get(phase)
-        table.add_row(
-            phase, _time(a), _time(b), _share(a), _share(b),
-            _money(a.cost) if a else "-", _money(b.cost) if b else "-",
-        )  # fmt: skip
-    table.add_section()
-    table.add_row(
-        "total", duration_text(first.wall_ns), duration_text(second.wall_ns), "", "",
-        _money(first.cost), _money(second.cost), style="bold",
-    )  # fmt: skip
-    return table
-
-
 def _check_floor(summary: GoodputSummary, floor_percent: float | None) -> None:
     if floor_percent is None:
         return
-    percent = 0.0 if summary.goodput is None else summary.goodput * 100
-    if percent < floor_percent:
-        errors.print(f"goodput {percent:.1f}% is under {floor_percent:g}%")
-        raise typer.Exit(REFUSED)
+    goodput = summary.goodput or 0.0
+    # Not a hundred times as much on the left: 0.29 * 100 is less than 29.
+    if goodput < floor_percent / 100:
+        errors.print(f"goodput {goodput:.1%} is under {floor_percent:g}%")
+        raise typer.Exit(Refused.exit_code)
 
 
-def _colour(index: int) -> str:
-    return _COLOURS[index % len(_COLOURS)]
-
-
-def _money(cost: Money | None) -> str:
-    return "no price" if cost is None else str(cost)
-
-
-def _time(row: PhaseRow | None) -> str:
-    return "-" if row is None else duration_text(row.ns)
-
-
-def _share(row: PhaseRow | None) -> str:
-    return "-" if row is None else f"{row.share:.1%}"
+app.command("deviation")(show_deviation)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson, RunDir
+from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.goodput.deviation import StepTimes, worst_steps
@@ -17,7 +17,7 @@ from outlay.units.quantity import duration_text
 
 
 def show_deviation(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")],
+    run: RunDir,
     worst: Annotated[int, typer.Option(min=1, help="How many steps to show.")] = 10,
     ideal: Annotated[
         str | None, typer.Option(help='What a step should take, such as "250ms"; else measured.')

@@ -12,35 +12,35 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from outlay.cli.guard_options import Ceiling, Log, open_guard
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.guard_options import (
+    DEFAULT_LOG,
+    Ceiling,
+    Confirm,
+    Lab,
+    Log,
+    open_guard,
+    watched,
+)
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_json
 from outlay.clock import SYSTEM, utc_text
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, Refused
 from outlay.guard.documents import Estimate, Plan, Survey, write_documents
-from outlay.guard.entries import Vendor
 from outlay.guard.preflight import Check, Flight, postflight, preflight
 from outlay.guard.reap import Reaper
 from outlay.guard.scopes import lab_of
-from outlay.guard.vendors import preset
 from outlay.units import Money, Rate
 from outlay.units.numbers import exact_decimal
 
-Confirm = Annotated[
-    list[str] | None, typer.Option("--confirm", help="A check that you have made, by its name.")
-]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the group."""
-    app.command("init")(show_init)
-    app.command("preflight")(show_preflight)
-    app.command("postflight")(show_postflight)
-
 
 def show_init(
-    directory: Annotated[Path, typer.Argument(help="Where the pages and the log go.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Where the pages and the log go.")
+    ],
     ceiling: Annotated[str, typer.Option(help="The hard ceiling, such as 5.")],
-    lab: Annotated[list[str] | None, typer.Option(help="A lab's cap, such as 02=3.00.")] = None,
+    lab: Annotated[
+        list[str] | None, typer.Option(help="A lab's cap, such as 02=3.00; repeatable.")
+    ] = None,
     day: Annotated[str | None, typer.Option(help="A cap on every day, UTC.")] = None,
     month: Annotated[str | None, typer.Option(help="A cap on every month, UTC.")] = None,
     buffer: Annotated[str, typer.Option(help="For retries and setup.")] = "0",
@@ -50,7 +50,7 @@ def show_init(
     vendor: Annotated[str, typer.Option(help="The vendor that was picked.")] = "<chosen>",
     survey_date: Annotated[str, typer.Option(help="When prices were looked up.")] = "",
     survey_price: Annotated[
-        list[str] | None, typer.Option(help="A vendor's price, such as runpod=0.35.")
+        list[str] | None, typer.Option(help="A vendor's price, such as runpod=0.35; repeatable.")
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite an earlier plan.")] = False,
     as_json: AsJson = False,
@@ -61,19 +61,19 @@ def show_init(
     """
     estimate = Estimate(
         gpus=gpus,
-        price=Rate.parse(price or "0.35", name="price"),
-        hours=exact_decimal(hours, name="hours", expected="a number of hours"),
+        price=Rate.parse(price or "0.35", name="--price"),
+        hours=exact_decimal(hours, name="--hours", expected="a number of hours"),
         assumed=price is None,
     )
     plan = Plan(
-        ceiling=Money.parse(ceiling, name="ceiling"),
-        labs={lab_of("", n): Money.parse(v, name=f"lab {n}") for n, v in _pairs(lab, "lab")},
-        buffer=Money.parse(buffer, name="buffer"),
-        day=None if day is None else Money.parse(day, name="day"),
-        month=None if month is None else Money.parse(month, name="month"),
+        ceiling=Money.parse(ceiling, name="--ceiling"),
+        labs={lab_of("", n): Money.parse(v, name=f"lab {n}") for n, v in _pairs(lab, "--lab")},
+        buffer=Money.parse(buffer, name="--buffer"),
+        day=None if day is None else Money.parse(day, name="--day"),
+        month=None if month is None else Money.parse(month, name="--month"),
         estimate=estimate,
         survey=Survey(
-            vendor=vendor, date=survey_date, prices=dict(_pairs(survey_price, "survey-price"))
+            vendor=vendor, date=survey_date, prices=dict(_pairs(survey_price, "--survey-price"))
         ),
     )
     paths = write_documents(directory, plan, replace=replace)
@@ -81,20 +81,22 @@ def show_init(
         print_json({"written": [os.fspath(path) for path in paths], "total": plan.total})
         return
     for path in paths:
-        console.print(f"wrote {path}", markup=False, soft_wrap=True)
-    console.print(f"{plan.total} of {plan.ceiling} are planned; nothing was launched", markup=False)
+        console.print(f"wrote {path}", soft_wrap=True)
+    console.print(f"{plan.total} of {plan.ceiling} are planned; nothing was launched")
 
 
 def show_preflight(
     label: Annotated[str, typer.Option(help="What is about to be launched.")],
     estimate: Annotated[str, typer.Option(help='What it should cost, such as "2.10 USD".')],
-    rate: Annotated[str | None, typer.Option(help='Everything, such as "0.70 USD/h".')] = None,
-    lab: Annotated[
-        str | None, typer.Option(help="The lab that pays; default: the label's.")
+    rate: Annotated[
+        str | None, typer.Option(help='What all of it costs, such as "0.70 USD/h".')
     ] = None,
-    vendor: Annotated[str | None, typer.Option(help="Ask this vendor what else runs.")] = None,
+    lab: Lab = None,
+    vendor: Annotated[
+        str | None, typer.Option(help="Ask runpod, vast or lambda what else runs.")
+    ] = None,
     confirm: Confirm = None,
-    log: Log = Path("spend.jsonl"),
+    log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
     as_json: AsJson = False,
 ) -> None:
@@ -105,12 +107,12 @@ def show_preflight(
     guard = open_guard(log, ceiling)
     flight = Flight(
         label=label,
-        estimate=Money.parse(estimate, name="estimate", currency=guard.currency, rounding="up"),
-        rate=None if rate is None else Rate.parse(rate, name="rate", currency=guard.currency),
+        estimate=Money.parse(estimate, name="--estimate", currency=guard.currency, rounding="up"),
+        rate=None if rate is None else Rate.parse(rate, name="--rate", currency=guard.currency),
         lab=lab,
     )
     now_ns = SYSTEM.wall_ns()
-    census = Reaper(guard, os.environ, extra=_extra(vendor)).census() if vendor else None
+    census = Reaper(guard, os.environ, extra=watched(vendor)).census() if vendor else None
     checks = preflight(guard, flight, now_ns=now_ns, census=census)
     checks = _ask(checks, confirm or [], as_json=as_json)
     passed = all(check.passed for check in checks)
@@ -123,11 +125,13 @@ def show_preflight(
 def show_postflight(
     label: Annotated[str, typer.Option(help="What was launched.")],
     proof: Annotated[
-        Path | None, typer.Option(help="A screenshot of the vendor's console.")
+        Path | None, typer.Option(metavar="FILE", help="A screenshot of the vendor's console.")
     ] = None,
-    vendor: Annotated[str | None, typer.Option(help="Ask this vendor what still runs.")] = None,
+    vendor: Annotated[
+        str | None, typer.Option(help="Ask runpod, vast or lambda what still runs.")
+    ] = None,
     confirm: Confirm = None,
-    log: Log = Path("spend.jsonl"),
+    log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
     """Check that all of it ended and was settled, and record the proof; exit 3 on a failure.
@@ -136,8 +140,8 @@ def show_postflight(
     """
     guard = open_guard(log, None)
     if proof is not None and not proof.is_file():
-        raise InvalidValue("proof", str(proof), "a file, such as a screenshot")
-    census = Reaper(guard, os.environ, extra=_extra(vendor)).census() if vendor else None
+        raise InvalidValue("--proof", str(proof), "a file, such as a screenshot")
+    census = Reaper(guard, os.environ, extra=watched(vendor)).census() if vendor else None
     confirmed = [*(confirm or []), *(["gone"] if proof else [])]
     checks = _ask(postflight(guard, label, census=census), confirmed, as_json=as_json)
     passed = all(check.passed for check in checks)
@@ -148,10 +152,6 @@ def show_postflight(
             detail |= {"proof": proof.name, "sha256": digest}
         guard.note("postflight", label, detail=detail)
     _show_checks(checks, passed=passed, as_json=as_json)
-
-
-def _extra(vendor: str | None) -> tuple[Vendor, ...]:
-    return (preset(vendor),) if vendor else ()
 
 
 def _ask(checks: tuple[Check, ...], confirmed: list[str], *, as_json: bool) -> tuple[Check, ...]:
@@ -169,7 +169,7 @@ def _show_checks(checks: tuple[Check, ...], *, passed: bool, as_json: bool) -> N
         print_json({"passed": passed, "checks": checks})
     else:
         console.print(_checks_table(checks))
-    raise typer.Exit(0 if passed else 3)
+    raise typer.Exit(0 if passed else Refused.exit_code)
 
 
 def _checks_table(checks: tuple[Check, ...]) -> Table:

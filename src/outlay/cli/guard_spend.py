@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import os
 from decimal import Decimal
-from pathlib import Path
 from typing import Annotated
 
 import msgspec
 import typer
 
-from outlay.cli.guard_options import Ceiling, Log, open_guard, say
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.errors import InvalidValue
+from outlay.cli.guard_options import (
+    DEFAULT_LOG,
+    Ceiling,
+    Lab,
+    Log,
+    VendorName,
+    minute_of,
+    open_guard,
+    say,
+    watched,
+)
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.errors import InvalidValue, Refused
 from outlay.guard.commands import words
 from outlay.guard.entries import Vendor
 from outlay.guard.lease import Terms
@@ -25,34 +35,32 @@ from outlay.units import Duration, Money, Rate
 from outlay.units.numbers import exact_decimal
 
 Label = Annotated[str, typer.Option(help="What the spend is called, such as lab02-train.")]
-RateOption = Annotated[str, typer.Option("--rate", help='Everything, such as "0.70 USD/h".')]
-Lab = Annotated[str | None, typer.Option(help="The lab that pays.")]
-VendorName = Annotated[str | None, typer.Option(help="runpod, vast or lambda: fills in the rest.")]
+RateOption = Annotated[
+    str, typer.Option("--rate", help='What all of it costs, such as "0.70 USD/h".')
+]
 ListCommand = Annotated[
-    str | None, typer.Option("--list", help="Prints everything that runs, as JSON.")
+    str | None,
+    typer.Option("--list", metavar="COMMAND", help="Prints everything that runs, as JSON."),
 ]
 TerminateCommand = Annotated[
-    str | None, typer.Option("--terminate", help="Ends {id} for good; never merely stops it.")
+    str | None,
+    typer.Option(
+        "--terminate", metavar="COMMAND", help="Ends {id} for good; never merely stops it."
+    ),
 ]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to the group."""
-    app.command("run")(show_run)
-    app.command("rent")(show_rent)
-    app.command("reap")(show_reap)
-    app.command("down")(show_down)
 
 
 def show_run(
     label: Label,
     rate: RateOption,
     command: Annotated[list[str] | None, typer.Argument(metavar="-- CMD...")] = None,
-    max_hours: Annotated[str | None, typer.Option(help="The longest it may run.")] = None,
+    max_hours: Annotated[
+        str | None, typer.Option(help='The longest it may run: 3, or "90m".')
+    ] = None,
     slice: Annotated[str, typer.Option(help="How much time is paid for at once.")] = "5m",
-    notice: Annotated[str, typer.Option(help="From SIGTERM to SIGKILL.")] = "30s",
+    notice: Annotated[str, typer.Option(help="How long it has from SIGTERM to SIGKILL.")] = "30s",
     lab: Lab = None,
-    log: Log = Path("spend.jsonl"),
+    log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
     as_json: AsJson = False,
 ) -> None:
@@ -62,13 +70,14 @@ def show_run(
     """
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
+    guard = open_guard(log, ceiling)
     terms = Terms(
-        rate=Rate.parse(rate, name="rate"),
+        rate=Rate.parse(rate, name="--rate", currency=guard.currency),
         most=None if max_hours is None else _hours(max_hours),
-        slice=Duration.parse(slice, name="slice"),
-        notice=Duration.parse(notice, name="notice"),
+        slice=Duration.parse(slice, name="--slice"),
+        notice=Duration.parse(notice, name="--notice"),
     )
-    supervisor = Supervisor(open_guard(log, ceiling), label, terms, lab=lab, say=say)
+    supervisor = Supervisor(guard, label, terms, lab=lab, say=say)
     outcome = supervisor.run(command, os.environ)
     if as_json:
         print_json(outcome)
@@ -79,12 +88,16 @@ def show_rent(
     label: Label,
     rate: RateOption,
     limit: Annotated[str, typer.Option(help='What it may cost, such as "20 USD".')],
-    create: Annotated[str, typer.Option(help="Creates it, with {name} in it.")],
+    create: Annotated[str, typer.Option(metavar="COMMAND", help="Creates it, with {name} in it.")],
     vendor: VendorName = None,
     list_command: ListCommand = None,
     terminate_command: TerminateCommand = None,
-    id_from: Annotated[str | None, typer.Option(help="Where creation prints the id.")] = None,
-    max_hours: Annotated[str | None, typer.Option(help="The longest it may live.")] = None,
+    id_from: Annotated[
+        str | None, typer.Option(help="Where creation prints the id, such as json:.id.")
+    ] = None,
+    max_hours: Annotated[
+        str | None, typer.Option(help='The longest it may live: 3, or "90m".')
+    ] = None,
     margin: Annotated[str, typer.Option(help="Termination begins this early.")] = "2m",
     settle: Annotated[str, typer.Option(help="How long to look for a failed creation.")] = "60s",
     poll: Annotated[str, typer.Option(help="How often the watcher asks the vendor.")] = "30s",
@@ -92,7 +105,7 @@ def show_rent(
         str, typer.Option(help="A timer set at the vendor; recorded, never trusted.")
     ] = "",
     lab: Lab = None,
-    log: Log = Path("spend.jsonl"),
+    log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
     as_json: AsJson = False,
 ) -> None:
@@ -101,17 +114,17 @@ def show_rent(
     Example: outlay guard rent --label lab02 --limit "20 USD" --rate "0.70 USD/h" --vendor runpod
     --create 'runpodctl pod create --name {name} --gpu-id "NVIDIA GeForce RTX 4090"'
     """
-    guard, every = open_guard(log, ceiling), Duration.parse(poll, name="poll")
+    guard, every = open_guard(log, ceiling), Duration.parse(poll, name="--poll")
     order = Order(
         label=label,
-        limit=Money.parse(limit, name="limit", currency=guard.currency),
-        rate=Rate.parse(rate, name="rate", currency=guard.currency),
+        limit=Money.parse(limit, name="--limit", currency=guard.currency),
+        rate=Rate.parse(rate, name="--rate", currency=guard.currency),
         vendor=_vendor(vendor, list_command, terminate_command, id_from),
-        create=words(create, name="create"),
+        create=words(create, name="--create"),
         lab=lab,
         most=None if max_hours is None else _hours(max_hours),
-        margin=Duration.parse(margin, name="margin"),
-        settle=Duration.parse(settle, name="settle"),
+        margin=Duration.parse(margin, name="--margin"),
+        settle=Duration.parse(settle, name="--settle"),
         vendor_timer=vendor_timer,
     )
     hold = rent(
@@ -125,7 +138,7 @@ def show_rent(
     console.print(
         f"{hold.rental.name} is {hold.resource}; hold {hold.id}: {hold.amount}. It is told to end "
         f"at {hold.rental.deadline[:19]}Z, or now with `outlay guard down {label}`.",
-        markup=False, soft_wrap=True,
+        soft_wrap=True,
     )  # fmt: skip
 
 
@@ -135,8 +148,10 @@ def show_reap(
     ] = False,
     vendor: VendorName = None,
     list_command: ListCommand = None,
-    pause: Annotated[str, typer.Option(help="Between two looks at the vendor.")] = "5s",
-    log: Log = Path("spend.jsonl"),
+    pause: Annotated[
+        str, typer.Option(help="How long to wait between two looks at the vendor.")
+    ] = "5s",
+    log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
     """Compare what vendors run with the books; safe to run from cron, any number of times.
@@ -145,7 +160,7 @@ def show_reap(
 
     Example: outlay guard reap --terminate
     """
-    guard, pause_s = open_guard(log, None), Duration.parse(pause, name="pause").seconds
+    guard, pause_s = open_guard(log, None), Duration.parse(pause, name="--pause").seconds
     reaper = Reaper(guard, os.environ, extra=_lister(vendor, list_command), say=say)
     census = reaper.census()
     if terminate:
@@ -158,25 +173,27 @@ def show_reap(
         census = reaper.census()
     _show_census(census, as_json=as_json)
     bad = census.findings or any(r.needs_ending or r.state == "lost" for r in census.rows)
-    raise typer.Exit(3 if bad else 0)
+    raise typer.Exit(Refused.exit_code if bad else 0)
 
 
 def show_down(
     label: Annotated[str, typer.Argument(help="The operation whose rented things to end.")],
-    pause: Annotated[str, typer.Option(help="Between two looks at the vendor.")] = "5s",
+    pause: Annotated[
+        str, typer.Option(help="How long to wait between two looks at the vendor.")
+    ] = "5s",
     rounds: Annotated[int, typer.Option(help="How often to look before giving up.")] = 60,
-    log: Log = Path("spend.jsonl"),
+    log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
     """End everything that was rented for an operation, and wait until it is gone.
 
     Example: outlay guard down lab02-train
     """
-    guard, pause_s = open_guard(log, None), Duration.parse(pause, name="pause").seconds
+    guard, pause_s = open_guard(log, None), Duration.parse(pause, name="--pause").seconds
     holds = [hold for hold in guard.holds() if hold.op_label == label and hold.rental]
     if not holds:
         expected = "an operation with something rented; `outlay guard status` lists them"
-        raise InvalidValue("label", label, expected)
+        raise InvalidValue("LABEL", label, expected)
     reaper = Reaper(guard, os.environ, say=say)
     gone = {hold.id: reaper.end(hold, rounds=rounds, pause_s=pause_s) for hold in holds}
     if as_json:
@@ -191,18 +208,23 @@ def _show_census(census: Census, *, as_json: bool) -> None:
     table = new_table("vendor", "name", "id", "state", "operation", "ends at")
     for row in census.rows:
         table.add_row(
-            row.vendor, row.name, row.id, row.state, row.label, row.deadline[:16].replace("T", " ")
+            row.vendor,
+            row.name,
+            row.id,
+            row.state,
+            row.label,
+            minute_of(row.deadline) if row.deadline else "",
         )
-    console.print(table if census.rows else "nothing is rented", markup=False)
+    console.print(table if census.rows else "nothing is rented")
     print_findings(census.findings)
 
 
 def _hours(text: str) -> Duration:
     """Return "3" as three hours; "90m" and "1h30m" as they say."""
     try:
-        hours = exact_decimal(text, name="max-hours", expected="hours")
+        hours = exact_decimal(text, name="--max-hours", expected="hours")
     except InvalidValue:
-        return Duration.parse(text, name="max-hours")
+        return Duration.parse(text, name="--max-hours")
     return Duration(int(hours * Decimal(3600 * 10**9)))
 
 
@@ -211,19 +233,19 @@ def _vendor(
 ) -> Vendor:
     """Return the vendor's commands: a preset, our own, or a preset with some of our own."""
     if not name and not (list_command and terminate):
-        raise InvalidValue("vendor", name, "--vendor, or both --list and --terminate")
+        raise InvalidValue("--vendor", name, "--vendor, or both --list and --terminate")
     vendor = preset(name) if name else Vendor(name="own", list=(), terminate=())
     if list_command:
         # Our own command prints what it prints: a bare array, and it reads nothing.
-        own = words(list_command, name="list")
+        own = words(list_command, name="--list")
         vendor = msgspec.structs.replace(vendor, list=own, items="", stdin="")
     if terminate:
-        vendor = msgspec.structs.replace(vendor, terminate=words(terminate, name="terminate"))
+        vendor = msgspec.structs.replace(vendor, terminate=words(terminate, name="--terminate"))
     return msgspec.structs.replace(vendor, id_from=id_from) if id_from else vendor
 
 
 def _lister(name: str | None, list_command: str | None) -> tuple[Vendor, ...]:
     """Return a vendor to be looked at and never told anything, if one was named."""
     if list_command:
-        return (Vendor(name=name or "own", list=words(list_command, name="list"), terminate=()),)
-    return (preset(name),) if name else ()
+        return (Vendor(name=name or "own", list=words(list_command, name="--list"), terminate=()),)
+    return watched(name)

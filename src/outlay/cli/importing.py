@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import typer
-from rich.markup import escape
 
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, counted, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_datetime
 from outlay.errors import Finding, InvalidValue
 from outlay.runs.partition_rates import read_rates
@@ -26,7 +27,7 @@ def import_sacct(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Output of sacct --parsable2.")],
     timezone: Annotated[
         str | None,
-        typer.Option(help="Of the times in it, such as Europe/Paris. Default: this machine's."),
+        typer.Option(help="Of the times in it, such as Europe/Paris; default: this machine's."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -52,7 +53,7 @@ def import_sacct(
 
 def _text(file: Path) -> str:
     try:
-        return file.expanduser().read_text()
+        return file.expanduser().read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         problem = getattr(error, "strerror", None) or "no UTF-8 text"
         raise InvalidValue("FILE", str(file), f"a file that can be read ({problem})") from None
@@ -76,40 +77,46 @@ def _doubts(file: Path, accounts: Accounts, done: Imported) -> list[Finding]:
     return [Finding(source=str(file), message=text, severity="warning") for text in messages]
 
 
-def _by_partition(done: Imported) -> list[dict[str, object]]:
-    """Return jobs, GPU-hours and cost of each partition, the one with most GPU-hours first."""
-    costs: dict[str, dict[str, int]] = {}
-    for job, figures in zip(done.jobs, done.figures, strict=True):
-        if figures.cost is not None:
-            of_partition = costs.setdefault(job.partition, {})
-            before = of_partition.get(figures.cost.currency, 0)
-            of_partition[figures.cost.currency] = before + figures.cost.micros
-    gpu_ns: dict[str, int] = {}
-    for job in done.jobs:
-        gpu_ns[job.partition] = gpu_ns.get(job.partition, 0) + job.gpu_ns
-    return [
-        {
-            "partition": name,
-            "jobs": sum(job.partition == name for job in done.jobs),
-            "gpu_hours": ns / 3.6e12,
-            "cost": [Money(micros, unit) for unit, micros in sorted(costs.get(name, {}).items())],
-        }
-        for name, ns in sorted(gpu_ns.items(), key=lambda item: -item[1])
-    ]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Partition:
+    """What the jobs of one partition used; their cost is one amount per currency."""
+
+    partition: str
+    jobs: int
+    gpu_hours: float
+    cost: list[Money]
 
 
-def _print(rows: list[dict[str, object]], done: Imported) -> None:
+def _by_partition(done: Imported) -> list[_Partition]:
+    """Return every partition, the one with most GPU-hours first."""
+    pairs = list(zip(done.jobs, done.figures, strict=True))
+    rows = []
+    for name in dict.fromkeys(job.partition for job in done.jobs):
+        mine = [(job, figures) for job, figures in pairs if job.partition == name]
+        costs = [figures.cost for _, figures in mine if figures.cost is not None]
+        currencies = sorted({cost.currency for cost in costs})
+        rows.append(
+            _Partition(
+                partition=name,
+                jobs=len(mine),
+                gpu_hours=sum(job.gpu_ns for job, _ in mine) / 3.6e12,
+                cost=[
+                    Money(sum(cost.micros for cost in costs if cost.currency == unit), unit)
+                    for unit in currencies
+                ],
+            )
+        )
+    return sorted(rows, key=lambda row: -row.gpu_hours)
+
+
+def _print(rows: list[_Partition], done: Imported) -> None:
     table = new_table("partition", ">jobs", ">GPU-hours", ">cost")
     for row in rows:
-        cost = row["cost"]
-        assert isinstance(cost, list)
-        money = ", ".join(map(str, cost)) or "no price"
-        table.add_row(
-            escape(str(row["partition"])), str(row["jobs"]), f"{row['gpu_hours']:,.2f}", money
-        )
+        money = ", ".join(map(str, row.cost)) or "no price"
+        table.add_row(row.partition, str(row.jobs), f"{row.gpu_hours:,.2f}", money)
     console.print(table)
     recorded = f"; {done.recorded} had recorded themselves" if done.recorded else ""
-    console.print(f"\nRegistered {len(done.jobs)} jobs{recorded}.", soft_wrap=True)
+    console.print(f"\nRegistered {counted(len(done.jobs), 'job')}{recorded}.", soft_wrap=True)
     if done.jobs:
         month = f"{utc_datetime(done.jobs[-1].stays[-1].end_ns):%Y-%m}"
         console.print(f"Share them out with: outlay cost allocate --by user --month {month}")

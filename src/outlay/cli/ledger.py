@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import sys
 
 import msgspec
 import typer
 
-from outlay.cli.output import AsJson, console, print_findings, print_json, print_json_line
+from outlay.cli.options import AsJson, RunDir
+from outlay.cli.output import (
+    console,
+    counted,
+    errors,
+    print_findings,
+    print_json,
+    print_json_line,
+)
 from outlay.clock import utc_text
 from outlay.ledger import Record, kind_of, read_run
 
 app = typer.Typer(help="Look into a run's log.", no_args_is_help=True)
 
-RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
-
 
 @app.command("cat")
 def cat(run: RunDir, as_json: AsJson = False) -> None:
-    """Print a run's records, oldest first; with --json one object per line.
+    """Print a run's records, segment after segment; with --json one object per line.
 
     Example: outlay ledger cat runs/001 --json
     """
@@ -27,8 +32,8 @@ def cat(run: RunDir, as_json: AsJson = False) -> None:
     for segment in sorted(log.segments):
         for record in log.segments[segment]:
             _print_record(segment.rank, record, as_json=as_json)
-    if not as_json:
-        print_findings(log.findings)
+    sys.stdout.flush()
+    print_findings(log.findings, to=errors if as_json else console)
 
 
 @app.command("verify")
@@ -43,8 +48,9 @@ def verify(run: RunDir, as_json: AsJson = False) -> None:
         print_json({"records": count, "segments": len(log.segments), "findings": log.findings})
     else:
         print_findings(log.findings)
-        verdict = f"{len(log.findings)} findings" if log.findings else "all good"
-        console.print(f"{count:,} records in {len(log.segments)} segments: {verdict}")
+        verdict = counted(len(log.findings), "finding") if log.findings else "all good"
+        segments = counted(len(log.segments), "segment")
+        console.print(f"{counted(count, 'record')} in {segments}: {verdict}")
     if log.findings:
         raise typer.Exit(1)
 
@@ -58,4 +64,4 @@ def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
     when = utc_text(fields.pop("t_ns"))
     fields.pop("seq")
     text = " ".join(f"{name}={value}" for name, value in fields.items())
-    console.print(f"{when}  r{rank}  {kind_of(record):<20} {text}", markup=False, soft_wrap=True)
+    console.print(f"{when}  r{rank}  {kind_of(record):<20} {text}", soft_wrap=True)

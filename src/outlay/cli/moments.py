@@ -13,10 +13,8 @@ from outlay.units import Duration
 _EXPECTED = 'an instant with its zone, such as "2026-11-15T20:00Z", or how long ago: "2h"'
 
 
-def parse_moment(text: str | None, *, name: str, now_ns: int) -> int | None:
-    """Return an instant in UTC nanoseconds; None stays None."""
-    if text is None:
-        return None
+def parse_moment(text: str, *, name: str, now_ns: int) -> int:
+    """Return an instant in UTC nanoseconds."""
     try:
         return now_ns - Duration.parse(text, name=name).ns
     except InvalidValue:
@@ -38,8 +36,6 @@ def parse_interval(text: str, *, name: str, now_ns: int) -> Window:
         raise InvalidValue(name, text, f'FROM..TO, such as "2h..1h"; each end is {_EXPECTED}')
     start_ns = parse_moment(begin, name=name, now_ns=now_ns)
     end_ns = parse_moment(end, name=name, now_ns=now_ns)
-    assert start_ns is not None
-    assert end_ns is not None
     if end_ns < start_ns:
         raise InvalidValue(name, text, "an end that is not before the start")
     return Window(start_ns, end_ns)
@@ -49,13 +45,13 @@ def parse_window(
     view: RunView, *, since: str | None, until: str | None, last: str | None, now_ns: int
 ) -> Window | None:
     """Return the window that the options name, or None for the whole run."""
+    since_ns = None if since is None else parse_moment(since, name="--since", now_ns=now_ns)
+    until_ns = None if until is None else parse_moment(until, name="--until", now_ns=now_ns)
     if last is not None:
-        if since is not None:
+        if since_ns is not None:
             raise InvalidValue("--window", last, "either --window or --since, not both")
-        until_ns = parse_moment(until, name="--until", now_ns=now_ns)
         end_ns = now_ns if until_ns is None else until_ns
         return view.window(end_ns - Duration.parse(last, name="--window").ns, end_ns)
-    if since is None and until is None:
+    if since_ns is None and until_ns is None:
         return None
-    since_ns = parse_moment(since, name="--since", now_ns=now_ns)
-    return view.window(since_ns, parse_moment(until, name="--until", now_ns=now_ns))
+    return view.window(since_ns, until_ns)

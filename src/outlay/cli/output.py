@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from typing import Annotated
 
 import msgspec
-import typer
 from rich.console import Console, JustifyMethod
 from rich.table import Table
 
 from outlay.errors import Finding
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
-
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+# Text is shown as it is: the name of a run, a span or an offer may hold "[/]" or ":100:", which
+# rich would take for a style or a picture.
+console = Console(highlight=False, markup=False, emoji=False)
+errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
 
 
 def print_json(value: object) -> None:
     """Print one indented JSON document; structs, dataclasses and paths included."""
     encoded = msgspec.json.encode(value, enc_hook=str)
     sys.stdout.write(msgspec.json.format(encoded, indent=2).decode() + "\n")
+    sys.stdout.flush()  # Now, where a reader that went away is answered without a traceback.
 
 
 def print_json_line(value: object) -> None:
@@ -30,25 +29,30 @@ def print_json_line(value: object) -> None:
     sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
 
 
-def print_findings(findings: Iterable[Finding]) -> None:
+def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
     """Show what is wrong in the data, beside whatever was shown before."""
     for finding in findings:
         style = "red" if finding.severity == "error" else "yellow"
-        console.print(f"[{style}]{finding.severity}[/{style}] ", end="")
-        console.print(str(finding), markup=False, soft_wrap=True)
+        to.print(f"{finding.severity} ", style=style, end="")
+        to.print(str(finding), soft_wrap=True)
 
 
 def print_sentence(text: str) -> None:
     """Print a sentence: broken between words on a terminal, on one line for whoever reads on."""
-    console.print(text, markup=False, soft_wrap=not console.is_terminal)
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
-def new_table(*columns: str, title: str | None = None) -> Table:
+def counted(count: int, noun: str) -> str:
+    """Return "1 run", "2 runs", "1,000 runs"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def new_table(*columns: str) -> Table:
     """Return an empty table in the house style; columns that start with ">" align right.
 
     What is too wide for its column goes on below: a figure or a name that is cut is a wrong one.
     """
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")
+    table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         justify: JustifyMethod = "right" if column.startswith(">") else "left"
         table.add_column(column.lstrip(">"), justify=justify, overflow="fold")

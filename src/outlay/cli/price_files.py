@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_json
 from outlay.cli.price_tables import print_some_findings, summary, writing_to
 from outlay.prices.book import PriceBook
 from outlay.prices.exchange import export_history, history_file, import_history
@@ -45,7 +46,7 @@ def _import_catalog(path: Path, *, as_json: bool) -> None:
     if as_json:
         print_json(summary(snapshot))
         return
-    console.print(f"{len(snapshot.offers):,} offers of {source.provider}.", markup=False)
+    console.print(f"{len(snapshot.offers):,} offers of {source.provider}.")
     print_some_findings(snapshot.findings)
 
 
@@ -63,4 +64,4 @@ def export_prices(
     if as_json:
         print_json({"prices": count, "path": target})
     else:
-        console.print(f"{count:,} prices in {target}", markup=False, soft_wrap=True)
+        console.print(f"{count:,} prices in {target}", soft_wrap=True)

@@ -8,7 +8,6 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from rich.markup import escape
 from rich.table import Table
 
 from outlay.cli.output import console, new_table, print_findings
@@ -42,7 +41,7 @@ def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
     wide = console.width >= _WIDE
     extra = ("region", ">left", "id") if wide else ()
     table = new_table(
-        "provider", "offer", ">per GPU-h", ">whole/h", ">GB", "NVLink", *extra, ">age", "source"
+        "provider", "offer", ">$/GPU-h", ">$/h in all", ">GB", "NVLink", *extra, ">age", "source"
     )
     for offer in offers:
         left = "" if offer.availability is None else str(offer.availability)
@@ -58,7 +57,7 @@ def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
             duration_text(now_ns - offer.fetched_ns),
             offer.source,
         )
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     return table
 
 
@@ -99,9 +98,9 @@ def series_table(points: Sequence[PricePoint]) -> Table:
             _amount(high),
             f"{change:+.1f} %",
         )
-        table.add_row(*map(escape, cells))
+        table.add_row(*cells)
     first, last = points[0].at_ns, points[-1].at_ns
-    table.caption = f"{utc_text(first)} to {utc_text(last)}, per GPU-hour"
+    table.caption = f"{utc_text(first)} to {utc_text(last)}, in USD per GPU-hour"
     table.caption_justify = "left"
     return table
 
@@ -114,4 +113,5 @@ def print_some_findings(findings: Sequence[Finding]) -> None:
 
 
 def _amount(money: Money) -> str:
+    """Return an amount for a column in dollars; another currency is named in its cell."""
     return str(money).removesuffix(" USD")

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.progress import Progress, SpinnerColumn, TextColumn
 from sqlalchemy import Engine
 
-from outlay.cli.output import AsJson, console, errors, new_table, print_findings, print_json
+from outlay.cli.options import AsJson, Png
+from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.cli.price_fetch import fetch_prices
 from outlay.cli.price_files import export_prices, import_prices
 from outlay.cli.price_tables import (
     offer_table,
     priced,
-    print_some_findings,
     series_table,
-    summary,
     writing_to,
 )
 from outlay.clock import SYSTEM, utc_text, wall_ns_of
 from outlay.errors import InvalidValue
-from outlay.prices.alerts import AlertRules
 from outlay.prices.book import PriceBook
 from outlay.prices.catalog import Query
 from outlay.prices.chart import cheapest_over_time, save_png, text_chart
@@ -30,83 +27,37 @@ from outlay.prices.gpu_price import NS_PER_HOUR, as_utc
 from outlay.prices.lookup import look_up, must_be_loaded
 from outlay.prices.offer import Tier
 from outlay.prices.series import alerts, points
-from outlay.prices.snapshot import Snapshot
 from outlay.store import open_store
 from outlay.units import Duration, Money, Rate
 
 app = typer.Typer(help="What a GPU costs, where, now and before.", no_args_is_help=True)
+app.command("fetch")(fetch_prices)
 
-Gpu = Annotated[str | None, typer.Option("--gpu", help="A card or a family: H100, A100-80GB.")]
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", help="A card or a family, such as H100 or A100-80GB.")
+]
 Count = Annotated[int | None, typer.Option("--count", min=1, help="GPUs in one offer.")]
 Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only these terms.")]
-MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most: "2.50 USD/h".')]
-MaxTotal = Annotated[str | None, typer.Option(help='Whole offer per hour at most: "20 USD/h".')]
+MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most, such as "2.50 USD/h".')]
+MaxTotal = Annotated[
+    str | None, typer.Option(help='For the whole offer at most, such as "20 USD/h".')
+]
 MinMemory = Annotated[int | None, typer.Option(min=1, help="GB of one GPU, at least.")]
 Region = Annotated[str | None, typer.Option(help="Text in the region's name.")]
 Provider = Annotated[str | None, typer.Option(help="Only this provider's.")]
 Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to be joined by NVLink.")]
-MaxAge = Annotated[str | None, typer.Option(help="Leave out what was seen longer ago: 7d.")]
-At = Annotated[str | None, typer.Option(help="As of an instant instead of now: 2026-01-31.")]
-
-
-@app.command("fetch")
-def fetch_prices(
-    source: Annotated[
-        list[str] | None,
-        typer.Option(help="runpod, lambda, vast or gpuhunt:PROVIDER; repeat for several."),
-    ] = None,
-    drop: Annotated[float, typer.Option(help="Alert on a fall of more than this percent.")] = 10,
-    surge: Annotated[float, typer.Option(help="Alert on a rise of more than this percent.")] = 20,
-    as_json: AsJson = False,
-) -> None:
-    """Ask vendors for their prices, all at once, and keep the answers.
-
-    Keys come from RUNPOD_API_KEY, LAMBDA_API_KEY and VAST_API_KEY.
-
-    Example: outlay prices fetch --source vast --source runpod
-    """
-    store = open_store()
-    book = PriceBook(store, rules=AlertRules.parse(drop, surge))
-    snapshots = ask(source or ["runpod", "lambda", "vast"])
-    book.record(snapshots)
-    instants = {snapshot.fetched_ns for snapshot in snapshots}
-    raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
-    if as_json:
-        print_json({"snapshots": [summary(one) for one in snapshots], "alerts": raised})
-    else:
-        table = new_table("source", ">offers", ">quarantined", "result")
-        for one in snapshots:
-            bad = "" if one.failed else str(len(one.findings))
-            result = "not loaded" if one.failed else "loaded"
-            table.add_row(one.source, "" if one.failed else f"{len(one.offers):,}", bad, result)
-        console.print(table)
-        for one in snapshots:
-            print_some_findings(one.findings)
-        if raised:
-            console.print(f"{len(raised)} price alerts: outlay prices alerts")
-    if all(one.failed for one in snapshots):
-        raise typer.Exit(1)
-
-
-def ask(names: list[str]) -> list[Snapshot]:
-    """Fetch sources by name, showing which are still being waited for."""
-    # Loaded here: an HTTP client is of no use to the commands that only read the store.
-    from outlay.prices.sources.base import fetch_all
-    from outlay.prices.sources.registry import sources_named
-
-    sources = sources_named(names)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=errors, transient=True) as progress:
-        tasks = {one.name: progress.add_task(f"asking {one.name}", total=1) for one in sources}
-        return fetch_all(
-            sources, on_done=lambda snapshot: progress.update(tasks[snapshot.source], completed=1)
-        )
+MaxAge = Annotated[
+    str | None, typer.Option(help="Leave out what was last seen longer ago, such as 7d.")
+]
+At = Annotated[
+    str | None, typer.Option(help="As of an instant instead of now, such as 2026-01-31.")
+]
 
 
 @app.command("set")
 def set_price(
-    gpu: Annotated[str, typer.Argument(help="A card: A100-80GB.")],
-    price: Annotated[str, typer.Argument(help='Per GPU-hour: "1.50 USD/h".')],
+    gpu: Annotated[str, typer.Argument(help="A card, such as A100-80GB.")],
+    price: Annotated[str, typer.Argument(help='Per GPU-hour, such as "1.50 USD/h".')],
     provider: Annotated[str, typer.Option(help="Whose price it is.")] = "own",
     count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
     tier: Annotated[Tier, typer.Option(help="On which terms.")] = Tier.ON_DEMAND,
@@ -119,11 +70,11 @@ def set_price(
     from outlay.prices.sources.base import fetch
     from outlay.prices.sources.manual import ManualSource
 
-    rate = Rate.parse(price)
+    rate = Rate.parse(price, name="PRICE")
     source = ManualSource(provider=provider, gpu=gpu, price=rate, gpu_count=count, tier=tier)
     snapshot = fetch(source)
     if not snapshot.offers:
-        raise InvalidValue("price", price, snapshot.findings[0].message)
+        raise InvalidValue("PRICE", price, snapshot.findings[0].message)
     PriceBook(open_store()).record([snapshot])
     if as_json:
         print_json([priced(offer) for offer in snapshot.offers])
@@ -144,7 +95,7 @@ def show_offers(
     nvlink: Nvlink = False,
     max_age: MaxAge = None,
     at: At = None,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 20,
+    limit: Annotated[int, typer.Option(min=1, help="How many offers at most.")] = 20,
     as_json: AsJson = False,
 ) -> None:
     """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
@@ -170,11 +121,11 @@ app.command(
 
 @app.command("history")
 def history(
-    gpu: Annotated[str, typer.Argument(help="A card or a family: H100, A100-80GB.")],
+    gpu: Annotated[str, typer.Argument(help="A card or a family, such as H100 or A100-80GB.")],
     provider: Provider = None,
     spot: Spot = None,
-    since: Annotated[str, typer.Option(help="How far back: 30d.")] = "30d",
-    png: Annotated[Path | None, typer.Option(help="Also draw a picture into this file.")] = None,
+    since: Annotated[str, typer.Option(help="How far back, such as 30d.")] = "30d",
+    png: Png = None,
     as_json: AsJson = False,
 ) -> None:
     """Show how a GPU's price moved: the cheapest offer of each snapshot.
@@ -192,16 +143,16 @@ def history(
     if as_json:
         print_json({"points": found})
     elif not found:
-        console.print(f"No price of {gpu} was seen in the last {since}.", markup=False)
+        console.print(f"No price of {gpu} was seen in the last {since}.")
     else:
         chart = text_chart(cheapest_over_time(found), width=console.width)
-        console.print(chart, markup=False, soft_wrap=True)
+        console.print(chart, soft_wrap=True)
         console.print(series_table(found))
 
 
 @app.command("alerts")
 def show_alerts(
-    hours: Annotated[float, typer.Option(min=0, help="How far back.")] = 24,
+    hours: Annotated[float, typer.Option(min=0, help="How many hours back.")] = 24,
     as_json: AsJson = False,
 ) -> None:
     """Show prices that dropped, surged or reached a historic low.
@@ -218,7 +169,9 @@ def show_alerts(
     if not found:
         console.print(f"No price alerts in the last {hours:g} hours.")
         return
-    table = new_table("when", "what", "provider", "gpu", "terms", ">now", ">before", ">change")
+    table = new_table(
+        "when", "what", "provider", "gpu", "terms", ">now, per GPU-h", ">before", ">change"
+    )
     for alert in found:
         series = alert.series
         table.add_row(
@@ -249,7 +202,7 @@ def stats(as_json: AsJson = False) -> None:
     console.print(table)
     for state in states:
         loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)
-        console.print(f"{state.source}: {loaded}, {state.offers:,} offers", markup=False)
+        console.print(f"{state.source}: {loaded}, {state.offers:,} offers")
 
 
 app.command("import")(import_prices)

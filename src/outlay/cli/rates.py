@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.markup import escape
 
-from outlay.cli.output import AsJson, console, new_table, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_json
 from outlay.runs.partition_rates import read_rates, set_rate
 from outlay.units import Rate
 
@@ -21,7 +21,9 @@ Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="As Slurm na
 @app.command("set")
 def set_partition(
     partition: Partition,
-    rate: Annotated[str, typer.Argument(metavar="RATE", help='Per GPU: "1.20 USD/h".')],
+    rate: Annotated[
+        str, typer.Argument(metavar="RATE", help='Per GPU-hour, such as "1.20 USD/h".')
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Set what a GPU-hour costs on a partition, for sweeps and imported jobs from now on.
@@ -58,5 +60,5 @@ def _show(rates: dict[str, Rate], *, as_json: bool) -> None:
         return
     table = new_table("partition", ">per GPU-hour")
     for name, rate in rates.items():
-        table.add_row(escape(name), str(rate))
+        table.add_row(name, str(rate))
     console.print(table)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_findings, print_json, print_sentence
 from outlay.clock import SYSTEM
-from outlay.report.rendering import to_html, to_markdown
+from outlay.errors import Finding
+from outlay.report.blocks import Document
+from outlay.report.files import Form, write_run_report, write_sweep_report
 from outlay.report.run_account import RunAccount, read_account
 from outlay.report.run_document import run_document
-from outlay.report.sweep_files import write_sweep_files
+from outlay.report.sweep_account import read_sweep
+from outlay.sweep.detached import catch_up
 from outlay.sweep.manifest import is_sweep
 
 
@@ -21,60 +27,71 @@ def show_report(
     html: Annotated[bool, typer.Option("--html", help="Write report.html (the default).")] = False,
     md: Annotated[bool, typer.Option("--md", help="Write report.md.")] = False,
     png: Annotated[
-        bool, typer.Option("--png", help="Write report.png; needs the extra `report`.")
+        bool,
+        typer.Option(
+            "--png",
+            help="Write report.png, of a sweep its charts in pictures/; needs the extra `report`.",
+        ),
     ] = False,
     output: Annotated[
         Path | None,
-        typer.Option(help="Where to write; default: the run itself, or SWEEP/reports."),
+        typer.Option(metavar="DIR", help="Where to write; default: RUN, or SWEEP/reports."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write one page about a run or a sweep: what it got for its time and money, and how sure.
 
+    With --json alone nothing is written.
+
     Example: outlay report runs/001 --html --md
     """
-    if is_sweep(path):
-        from outlay.cli.sweep import show_sweep_files
-
-        pictures = ("png",) if png else ()
-        files = write_sweep_files(
-            path, SYSTEM.wall_ns(), output=output, allow_missing=True, pictures=pictures
-        )
-        show_sweep_files(files, as_json=as_json)
-        return
-    account = read_account(path, SYSTEM.wall_ns())
-    if as_json and not (html or md or png):
-        print_json(_json_of(account, []))
-        return
-    written = _write(account, output or path, html=html or not (md or png), md=md, png=png)
+    asked: dict[Form, bool] = {"html": html, "md": md, "png": png}
+    forms = [form for form, wanted in asked.items() if wanted]
+    if not forms and not as_json:
+        forms = ["html"]
+    report = (_sweep_report if is_sweep(path) else _run_report)(path, output, forms)
     if as_json:
-        print_json(_json_of(account, written))
+        print_json(report.document | {"files": report.files})
         return
-    console.print(run_document(account).verdict, markup=False)
-    for file in written:
-        console.print(str(file), markup=False, soft_wrap=True)
+    print_findings(report.findings)
+    print_sentence(report.verdict)
+    for file in report.files:
+        console.print(str(file), soft_wrap=True)
 
 
-def _write(account: RunAccount, directory: Path, *, html: bool, md: bool, png: bool) -> list[Path]:
-    document, written = run_document(account), []
-    directory.mkdir(parents=True, exist_ok=True)
-    for wanted, name, render in (
-        (html, "report.html", to_html),
-        (md, "report.md", to_markdown),
-    ):
-        if wanted:
-            (directory / name).write_text(render(document), encoding="utf-8")
-            written.append(directory / name)
-    if png:
-        from outlay.report.run_picture import save_picture
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Report:
+    """What is shown of a report: its verdict and files to people, a document to programs."""
 
-        save_picture(account, directory / "report.png")
-        written.append(directory / "report.png")
-    return written
+    verdict: str
+    files: Sequence[Path]
+    document: dict[str, Any]
+    findings: Sequence[Finding] = ()
 
 
-def _json_of(account: RunAccount, written: list[Path]) -> dict[str, Any]:
+def _run_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
+    account = read_account(path, SYSTEM.wall_ns())
     document = run_document(account)
+    files = write_run_report(account, document, output or path, forms) if forms else []
+    return _Report(verdict=document.verdict, files=files, document=_run_json(account, document))
+
+
+def _sweep_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
+    findings = catch_up(path).findings
+    account = read_sweep(path, SYSTEM.wall_ns(), allow_missing=True)
+    files = write_sweep_report(account, output or account.reports, forms) if forms else []
+    return _Report(
+        verdict=account.verdict,
+        files=files,
+        document={
+            "title": account.summary.name, "verdict": account.verdict,
+            "runs": account.summary.rows, "findings": findings,
+        },
+        findings=findings,
+    )  # fmt: skip
+
+
+def _run_json(account: RunAccount, document: Document) -> dict[str, Any]:
     return {
         "title": document.title,
         "verdict": document.verdict,
@@ -87,5 +104,4 @@ def _json_of(account: RunAccount, written: list[Path]) -> dict[str, Any]:
         "cost": account.cost,
         "budget": None if account.budget is None else account.budget.document(),
         "advice": account.advice,
-        "files": written,
     }  # fmt: skip

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, print_json
+from outlay.cli.price_fetch import VENDORS, ask
 from outlay.cli.price_tables import offer_table, priced, print_some_findings, writing_to
-from outlay.cli.prices import ask
 from outlay.clock import SYSTEM
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.prices.book import PriceBook
 from outlay.prices.snapshot import Snapshot
 from outlay.prices.survey import Survey, survey
@@ -23,12 +24,16 @@ FILE_NAME = "vendor-survey.md"
 
 def show_survey(
     gpus: Annotated[int, typer.Option(min=1, help="GPUs in one machine.")] = 2,
-    vendors: Annotated[str, typer.Option(help="Separated by commas.")] = "runpod,lambda,vast",
+    vendors: Annotated[str, typer.Option(help="Whom to ask, separated by commas.")] = ",".join(
+        VENDORS
+    ),
     gpu: Annotated[
-        list[str] | None, typer.Option(help="Compare these cards instead of the usual ones.")
+        list[str] | None,
+        typer.Option(help="Compare this card instead of the usual ones, such as H100; repeatable."),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help=f"Directory for {FILE_NAME}.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help=f"Also write {FILE_NAME} there."),
     ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask nobody; plan with the placeholder price.")
@@ -40,6 +45,8 @@ def show_survey(
     Example: outlay survey --gpus 2 --vendors runpod,lambda,vast -o experiments/cloud-budget
     """
     names = [name.strip() for name in vendors.split(",") if name.strip()]
+    if not names:
+        raise InvalidValue("--vendors", vendors, f"names separated by commas: {','.join(VENDORS)}")
     snapshots = _not_asked(names) if offline else ask(names)
     if not offline:
         PriceBook(open_store()).record(snapshots)
@@ -73,10 +80,10 @@ def _show(result: Survey, path: Path | None) -> None:
     if offers:
         console.print(offer_table(offers, result.taken_ns))
         console.print()
-    console.print(justification(result).replace("**", ""), markup=False)
+    console.print(justification(result).replace("**", ""))
     print_some_findings(result.findings)
     if path is not None:
-        console.print(f"Written: {path}", markup=False, soft_wrap=True)
+        console.print(f"Written: {path}", soft_wrap=True)
 
 
 def _as_json(result: Survey, path: Path | None) -> dict[str, object]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from rich.console import Group
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -27,6 +26,8 @@ from outlay.units.quantity import duration_text
 
 _REFRESH_NS = 500_000_000
 _ROWS = 30
+_TOTALS = {"max_minutes": "time_minutes"}
+"""What the total of a limit is called, where that is not its key without ``max_``."""
 
 
 @contextmanager
@@ -87,7 +88,7 @@ class _Lines:
             if state.status != "pending" and self._seen.get(run) != now:
                 self._seen[run] = now
                 tail = f": {state.reason}" if state.reason else ""
-                console.print(f"{run} {state.status}{tail}", markup=False, soft_wrap=True)
+                console.print(f"{run} {state.status}{tail}", soft_wrap=True)
 
 
 def standing(manifest: Manifest) -> str:
@@ -117,10 +118,10 @@ def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None
     for run in names[:_ROWS]:
         state, going_ns = manifest.state(run), _going_ns(manifest, run, now_ns)
         table.add_row(
-            escape(run), state.status, _time(state.elapsed_ns + going_ns),
+            run, state.status, _time(state.elapsed_ns + going_ns),
             _budget_used(manifest.root / manifest.runs[run]["run_dir"]),
             _cost(state, manifest.runs[run], going_ns),
-            escape((told or {}).get(run) or state.reason),
+            (told or {}).get(run) or state.reason,
         )  # fmt: skip
     if len(names) > _ROWS:
         table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "")
@@ -150,18 +151,19 @@ def _cost(state: RunState, static: Mapping[str, Any], going_ns: int) -> str:
     return "" if state.cost_micros is None else str(Money(state.cost_micros, state.currency))
 
 
-_TOTALS = {"max_minutes": "time_minutes", "max_cost_usd": "cost_usd"}
-
-
 def _budget_used(run_dir: Path) -> str:
-    """Return how much of the fullest limit a run has used, as it last wrote it down."""
-    document = read_document(run_dir)
-    if document is None:
+    """Return how much of the fullest limit a run has used, as it last wrote it down.
+
+    Whatever else stands in that file, which a training of any kind may have written, is left out.
+    """
+    document = read_document(run_dir) or {}
+    limits, totals = document.get("limits"), document.get("totals")
+    if not isinstance(limits, dict) or not isinstance(totals, dict):
         return ""
-    totals = document.get("totals", {})
     shares = [
-        totals.get(_TOTALS.get(key, key.removeprefix("max_")), 0) / limit
-        for key, limit in document.get("limits", {}).items()
-        if isinstance(limit, int | float) and limit
+        used / limit
+        for key, limit in limits.items()
+        for used in [totals.get(_TOTALS.get(key, key.removeprefix("max_")), 0)]
+        if isinstance(limit, int | float) and isinstance(used, int | float) and limit
     ]
     return f"{max(shares):.0%}" if shares else ""

@@ -9,6 +9,8 @@ from outlay.units import Money
 
 PRICE: Final = "3600 USD/h"
 JOBS: Final = 2
+LEAST: Final = Money(2_000_000)
+"""What a run needs: a second or two of it goes by before its first step."""
 TARGET: Final = "target_metric: accuracy, target_value: 0.9"
 
 

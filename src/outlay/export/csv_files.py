@@ -1,6 +1,7 @@
 """A run's log as the CSV files that comparison scripts read: timings, collectives, evaluation.
 
-What a log does not know (forward and backward passes apart) stays empty; nothing is made up.
+What a log does not know (forward and backward passes apart) stays empty; nothing is made up. A
+record of several consecutive steps is one row, with what one of them took in the mean.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def export_csv(run_dir: Path, output: Path | None = None) -> Exported:
 
 @dataclass(slots=True)
 class _WholeStep:
-    """One execution of a step over all ranks: rank 0's time, everybody's work."""
+    """One execution of ``count`` steps over all ranks: rank 0's time, everybody's work."""
 
     step: int
     count: int
@@ -108,8 +109,8 @@ def _timing(one: _WholeStep) -> dict[str, Any]:
     step_ns = one.wait_ns + one.dur_ns
     return {
         "step": one.step,
-        "t_data_ms": one.wait_ns / _MS,
-        "t_step_ms": step_ns / _MS,
+        "t_data_ms": one.wait_ns / one.count / _MS,
+        "t_step_ms": step_ns / one.count / _MS,
         "ips_step": one.items / step_ns * 1e9 if step_ns and one.items else "",
     }
 
@@ -118,7 +119,7 @@ def _collectives(steps: Sequence[_WholeStep]) -> Iterable[dict[str, Any]]:
     """Yield each step's bytes; empty cells where nothing was metered, since that is not zero."""
     metered = any(one.comm_bytes for one in steps)
     for one in steps:
-        yield {"step": one.step, "bytes_total": one.comm_bytes if metered else ""}
+        yield {"step": one.step, "bytes_total": one.comm_bytes // one.count if metered else ""}
 
 
 def _energies(steps: Iterable[_WholeStep]) -> Iterable[dict[str, Any]]:
@@ -136,13 +137,11 @@ def _energies(steps: Iterable[_WholeStep]) -> Iterable[dict[str, Any]]:
 
 def _metrics(log: RunLog) -> list[dict[str, Any]]:
     """Return a row per step (or instant) at which rank 0 reported metrics."""
-    segments = [s for s in sorted(log.segments) if s.rank <= 0]
-    if not segments:
-        return []
-    start_ns = log.segments[segments[0]][0].t_ns if log.segments[segments[0]] else 0
-    rows: dict[tuple[object, ...], dict[str, Any]] = {}
-    for segment in segments:
-        for record in log.segments[segment]:
+    leading = {s: log.segments[s] for s in sorted(log.segments) if s.rank <= 0}
+    start_ns = next((records[0].t_ns for records in leading.values() if records), 0)
+    rows: dict[tuple[SegmentId, int], dict[str, Any]] = {}
+    for segment, records in leading.items():
+        for record in records:
             if isinstance(record, Metric):
                 place = (segment, record.t_ns if record.step is None else record.step)
                 row = rows.setdefault(place, _place(record, start_ns))
@@ -156,7 +155,7 @@ def _place(record: Metric, start_ns: int) -> dict[str, Any]:
 
 
 def _write(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Path:
-    with draft_of(path) as draft, draft.open("w", newline="") as stream:
+    with draft_of(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.DictWriter(stream, list(columns), restval="", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -7,8 +7,10 @@ opened again is read once, so that no step's deviation is written twice.
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import io
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from pathlib import Path
@@ -38,7 +40,11 @@ class _FileSink(ABC):
             return
         with self._path.open("ab", buffering=0) as stream:
             fcntl.flock(stream, fcntl.LOCK_EX)  # Several uploaders may share a file.
-            stream.write(self._rows(time, new, first=stream.seek(0, io.SEEK_END) == 0))
+            end = stream.seek(0, io.SEEK_END)
+            rows = self._rows(time, new, first=end == 0)
+            if stream.write(rows) != len(rows):  # The disk took a part: all of it, or nothing.
+                stream.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
         told = [scalar.step for scalar in new if scalar.name == STEP_DEVIATION]
         self._last_step = max([self._last_step, *told])
 

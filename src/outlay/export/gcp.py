@@ -91,8 +91,7 @@ def metadata(
 
     host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
     url = f"http://{host}/computeMetadata/v1/{category}/{attribute}"
-    transport = httpx.HTTPTransport(retries=0)
-    with httpx.Client(transport=transport, timeout=timeout, trust_env=False) as client:
+    with httpx.Client(timeout=timeout, trust_env=False) as client:
         for _ in range(retries + 1):
             try:
                 answer = client.get(url, headers={"Metadata-Flavor": "Google"})

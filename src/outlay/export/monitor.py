@@ -27,6 +27,7 @@ from outlay.export.uploads import (
     Tally,
     Upload,
     Windows,
+    together,
 )
 from outlay.goodput.logs import GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.record import facts
@@ -122,13 +123,7 @@ class GoodputMonitor:
     @property
     def tally(self) -> Tally:
         """What all uploaders have uploaded and lost, and what the last trouble was."""
-        found = [self._ended, *(uploader.tally() for uploader in self._uploaders.values())]
-        troubles = [tally.trouble for tally in found if tally.trouble]
-        return Tally(
-            uploaded=sum(tally.uploaded for tally in found),
-            lost=sum(tally.lost for tally in found),
-            trouble=troubles[-1] if troubles else "",
-        )
+        return together([self._ended, *(each.tally() for each in self._uploaders.values())])
 
     def start_goodput_uploader(self) -> None:
         """Begin to upload the job's goodput and badput."""
@@ -218,7 +213,7 @@ class GoodputMonitor:
             self._uploaders[name] = self._uploader(upload)
         except Exception as error:  # noqa: BLE001 - a monitor must not end a training
             trouble = f"cannot start the {name} uploader: {type(error).__name__}: {error}"
-            self._end(Tally(lost=1, trouble=trouble))
+            self._ended = together([self._ended, Tally(lost=1, trouble=trouble)])
             _log.warning("job %s: %s", self.job_name, trouble)
 
     def _uploader(self, upload: Upload) -> Uploader:
@@ -233,7 +228,7 @@ class GoodputMonitor:
         skip = self._skip_final if skip_final_flush is None else skip_final_flush
         uploader.stop(self._finish_s, final=not skip)
         tally = uploader.tally()
-        self._end(tally)
+        self._ended = together([self._ended, tally])
         if tally.lost:
             _log.warning(
                 "job %s: of the %s uploader's readings %d arrived and %d were lost; last: %s",
@@ -243,14 +238,6 @@ class GoodputMonitor:
                 tally.lost,
                 tally.trouble,
             )
-
-    def _end(self, tally: Tally) -> None:
-        before = self._ended
-        self._ended = Tally(
-            uploaded=before.uploaded + tally.uploaded,
-            lost=before.lost + tally.lost,
-            trouble=tally.trouble or before.trouble,
-        )
 
     def _let_go(self) -> None:
         """When Python ends, do not wait for what was not stopped."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
@@ -82,14 +82,21 @@ class Tally(msgspec.Struct, frozen=True, kw_only=True):
     trouble: str = ""
 
 
-def tally_of(outcomes: Sequence[Outcome]) -> Tally:
-    """Return the outcomes of several sinks as one."""
-    troubles = [outcome.trouble for outcome in outcomes if outcome.trouble]
-    return Tally(
-        uploaded=sum(outcome.done for outcome in outcomes),
-        lost=sum(outcome.lost for outcome in outcomes),
-        trouble=troubles[-1] if troubles else "",
-    )
+def together(tallies: Iterable[Tally]) -> Tally:
+    """Return several tallies as one, with the last trouble that any of them had."""
+    whole = Tally()
+    for tally in tallies:
+        whole = Tally(
+            uploaded=whole.uploaded + tally.uploaded,
+            lost=whole.lost + tally.lost,
+            trouble=tally.trouble or whole.trouble,
+        )
+    return whole
+
+
+def tally_of(outcome: Outcome) -> Tally:
+    """Return what became of one sink's readings."""
+    return Tally(uploaded=outcome.done, lost=outcome.lost, trouble=outcome.trouble)
 
 
 class _Outlet:
@@ -153,7 +160,7 @@ class Uploads:
     @property
     def tally(self) -> Tally:
         """What became of the readings so far; a question that failed is one lost."""
-        found = tally_of([outlet.background.outcome for outlet in self._outlets])
+        found = together(tally_of(outlet.background.outcome) for outlet in self._outlets)
         lost = found.lost + self._failed
         return msgspec.structs.replace(found, lost=lost, trouble=found.trouble or self._trouble)
 

@@ -10,6 +10,7 @@ from html import escape
 from typing import Final
 
 from outlay.report import svg
+from outlay.report.numbers import number_text
 
 _STYLE: Final = """
 :root{--ink:#1b1b1b;--paper:#fff;--soft:#6b6b6b;--line:#d9d9d9;--c0:#0072b2;--c1:#d55e00;
@@ -92,5 +93,5 @@ def table(headings: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
 
 def _cell(value: object) -> str:
     if isinstance(value, int | float):
-        return f'<td class="n">{value:.4g}</td>'
+        return f'<td class="n">{number_text(value)}</td>'
     return f"<td>{escape('' if value is None else str(value))}</td>"

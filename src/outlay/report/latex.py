@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from outlay.report.numbers import number_text
 from outlay.sweep.aggregate.comparison import replicates
 from outlay.sweep.aggregate.rows import Row
 
@@ -25,7 +26,8 @@ def table(rows: Sequence[Row]) -> str:
     ]
     for one in replicates(rows):
         spread = "" if one.half_width is None else f" \\pm {one.half_width:.2g}"
-        cost = "--" if one.cost is None else f"{one.cost:.4g}~{escaped(one.currency or '')}"
+        currency = escaped(one.currency or "")
+        cost = "--" if one.cost is None else f"{number_text(one.cost)}~{currency}"
         label = escaped(one.label)
         lines.append(f"{label} & {len(one.runs)} & ${one.mean:.4g}{spread}$ & {cost} \\\\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"

@@ -48,7 +48,7 @@ def read_formats(text: str) -> tuple[str, ...]:
     names = [name.strip().lower() for name in text.split(",")]
     for name in names:
         if name not in FORMATS:
-            raise InvalidValue("pictures", name, choices(FORMATS))
+            raise InvalidValue("--pictures", name, choices(FORMATS))
     return tuple(dict.fromkeys(names))
 
 

@@ -89,7 +89,10 @@ def own_seconds(timeline: Timeline) -> NDArray[np.float64]:
 
 
 def at_risk(timeline: Timeline) -> str | None:
-    """Return how much work a kill would have undone at each moment; None without a checkpoint."""
+    """Return how much work a kill would have undone at each moment.
+
+    None without a checkpoint, and with so many that no eye could tell their teeth apart.
+    """
     attempts = _attempts(timeline)
     count = sum(len(attempt.checkpoints) for attempt in attempts)
     if not 0 < count <= _MOST_CHECKPOINTS:

@@ -92,7 +92,8 @@ def _budget(account: RunAccount) -> Iterator[Block]:
         text = f"{duration_text(ahead.time_left_ns)}, after {ahead.steps_left:,} more steps"
         yield Figure("will stop in", ahead.time_left_ns, text, "estimated")
     if report.changes:
-        yield Note(f"Its limits were changed {report.changes} times on a resume.")
+        times = "once" if report.changes == 1 else f"{report.changes:,} times"
+        yield Note(f"Its limits were changed {times} on a resume.")
 
 
 def _limit(bound: Bound, used: int) -> tuple[object, ...]:

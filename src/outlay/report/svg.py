@@ -134,12 +134,6 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
     return picture(f"{y_title} against {x_title}", body)
 
 
-def pareto(points: Sequence[tuple[float, float]], *, more_is_better: bool) -> list[bool]:
-    """Return which points no other beats: cheaper or as cheap, and better or as good."""
-    signed = [(x, y if more_is_better else -y) for x, y in points]
-    return [not any(a <= x and b >= y and (a, b) != (x, y) for a, b in signed) for x, y in signed]
-
-
 def curves(lines: Sequence[Curve], *, x_title: str, y_title: str) -> str:
     """Return metrics along an axis, a line per run."""
     every = [point for line in lines for point in line.points]

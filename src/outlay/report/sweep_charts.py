@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from outlay.report.svg import Bar, Curve, Point, Stretch, pareto
+from outlay.goodput.phases import added
+from outlay.report.svg import Bar, Curve, Point, Stretch
 from outlay.sweep.aggregate.rows import Row, Subject, in_time
 from outlay.sweep.journal import Event
+from outlay.sweep.targets import Target
 from outlay.units import Money
 
 _AXES: Final = (
@@ -87,37 +89,49 @@ def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane
         return
     for column, used in _AXES:
         known = [row for row in rows if None not in (row.get(column), row.get("accuracy_value"))]
-        if not any(row[column] for row in known):
-            continue
-        pairs = [(row[column], row["accuracy_value"]) for row in known]
-        front = pareto(pairs, more_is_better=target.direction == "max")
-        points = (
+        money = column == "cost"
+        for unit in _units(row.get("currency") if money else used for row in known):
+            mine = [row for row in known if not money or (row.get("currency") or "") == unit.name]
+            if any(row[column] for row in mine):
+                yield _plane(target, column, mine, unit, used)
+
+
+def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: str) -> Plane:
+    """Return the metric of runs against one thing that they used."""
+    pairs = [(row[column], row["accuracy_value"]) for row in rows]
+    front = pareto(pairs, more_is_better=target.direction == "max")
+    return Plane(
+        name=unit.in_name(f"metric_against_{used.lower()}"),
+        title=unit.in_title(f"{target.metric} against {used}"),
+        note=_FRONT,
+        x_title=unit.name or used,
+        y_title=target.metric,
+        points=tuple(
             Point(x=x, y=y, label=row["run_id"], on_front=best)
-            for (x, y), row, best in zip(pairs, known, front, strict=True)
-        )
-        yield Plane(
-            name=f"metric_against_{used.lower()}",
-            title=f"{target.metric} against {used}",
-            note=_FRONT,
-            x_title=known[0].get("currency") or used if column == "cost" else used,
-            y_title=target.metric,
-            points=tuple(points),
-        )
+            for (x, y), row, best in zip(pairs, rows, front, strict=True)
+        ),
+    )
+
+
+def pareto(points: Sequence[tuple[float, float]], *, more_is_better: bool) -> list[bool]:
+    """Return which points no other beats: cheaper or as cheap, and better or as good."""
+    signed = [(x, y if more_is_better else -y) for x, y in points]
+    return [not any(a <= x and b >= y and (a, b) != (x, y) for a, b in signed) for x, y in signed]
 
 
 def _learning(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Lines]:
-    curves, looks = [], dict[str, int]()
-    unit = metric = ""
-    for subject, row in zip(subjects, rows, strict=True):
-        path = _path(subject)
-        if subject.facts is not None and path:
+    known = [(subject, row) for subject, row in zip(subjects, rows, strict=True) if _path(subject)]
+    for unit in _units(_currency(subject) for subject, _ in known):
+        curves, looks = [], dict[str, int]()
+        mine = [(subject, row) for subject, row in known if _currency(subject) == unit.name]
+        for subject, row in mine:
             look = looks.setdefault(row["configuration"], len(looks))
-            curves.append(Curve(label=row["run_id"], points=tuple(path), look=look))
-            unit, metric = subject.facts.currency, subject.target.metric
-    if curves:
+            points = tuple(_path(subject))
+            curves.append(Curve(label=row["run_id"], points=points, look=look))
         yield Lines(
-            name="learning_for_the_money", title="Learning for the money", note=_SPREAD,
-            x_title=unit, y_title=metric, curves=tuple(curves), labels=tuple(looks),
+            name=unit.in_name("learning_for_the_money"),
+            title=unit.in_title("Learning for the money"), note=_SPREAD, x_title=unit.name,
+            y_title=mine[0][0].target.metric, curves=tuple(curves), labels=tuple(looks),
         )  # fmt: skip
 
 
@@ -132,24 +146,50 @@ def _path(subject: Subject) -> list[tuple[float, float]]:
 
 
 def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
-    micros: dict[str, int] = {}
-    currency = ""
-    for subject in subjects:
-        if subject.facts is not None:
-            currency = subject.facts.currency or currency
-            for phase, amount in subject.facts.phase_micros.items():
-                micros[phase] = micros.get(phase, 0) + amount
-    parts = [
-        Bar(label=phase, value=amount, text=str(Money(amount, currency)))
-        for phase, amount in sorted(micros.items(), key=lambda item: -item[1])
-        if amount
-    ]
-    if parts:
-        total = Money(sum(micros.values()), currency)
+    known = [subject.facts for subject in subjects if subject.facts is not None]
+    paid = [facts for facts in known if any(facts.phase_micros.values())]
+    for unit in _units(facts.currency for facts in paid):
+        micros: dict[str, int] = {}
+        for facts in paid:
+            if facts.currency == unit.name:
+                micros = added(micros, facts.phase_micros)
+        parts = (
+            Bar(label=phase, value=amount, text=str(Money(amount, unit.name)))
+            for phase, amount in sorted(micros.items(), key=lambda item: -item[1])
+            if amount
+        )
+        total = Money(sum(micros.values()), unit.name)
         yield Waterfall(
-            name="where_the_dollars_went", title="Where the dollars went", x_title=currency,
+            name=unit.in_name("where_the_dollars_went"),
+            title=unit.in_title("Where the dollars went"), x_title=unit.name,
             note=f"Measured by the runs' own logs; together {total}.", bars=tuple(parts),
         )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """What an axis counts; of money there may be several, which share no axis."""
+
+    name: str
+    several: bool
+
+    def in_name(self, text: str) -> str:
+        """Return a chart's name, with the unit where another chart has the same name."""
+        return f"{text}_{self.name.lower()}" if self.several else text
+
+    def in_title(self, text: str) -> str:
+        """Return a chart's title likewise."""
+        return f"{text} ({self.name})" if self.several else text
+
+
+def _units(names: Iterable[str | None]) -> list[_Unit]:
+    """Return every unit once."""
+    found = list(dict.fromkeys(name or "" for name in names))
+    return [_Unit(name, len(found) > 1) for name in found]
+
+
+def _currency(subject: Subject) -> str:
+    return "" if subject.facts is None else subject.facts.currency
 
 
 def _over_time(events: Iterable[Event]) -> Iterator[Spans]:

@@ -45,8 +45,8 @@ def _drawn(chart: Chart) -> str:
 def _tables(rows: Sequence[Row]) -> Iterable[str]:
     together = replicates(rows)
     if together:
-        cells = [[one.label, len(one.runs), str(one), one.cost] for one in together]
-        headings = ["configuration", "runs", "metric", "mean cost"]
+        cells = [[one.label, len(one.runs), str(one), one.cost, one.currency] for one in together]
+        headings = ["configuration", "runs", "metric", "mean cost", "currency"]
         yield section("Configurations", table(headings, cells), note(_INTERVAL))
     equal = [
         [one.limit, one.runs, f"{one.least:.1%}", f"{one.most:.1%}", f"{one.spread:.1%}"]
@@ -55,17 +55,19 @@ def _tables(rows: Sequence[Row]) -> Iterable[str]:
     if equal:
         headings = ["limit", "runs", "least used", "most used", "spread"]
         yield section("How equal the budgets were", table(headings, equal))
-    shown = ["run_id", "status", "accuracy_value", "accuracy_best", "cost", "goodput", "errors"]
-    yield section("Runs", table(shown, [[row.get(name) for name in shown] for row in rows]))
+    yield section("Runs", table(_SHOWN, [[row.get(name) for name in _SHOWN] for row in rows]))
 
 
+_SHOWN: Final = (
+    "run_id", "status", "accuracy_value", "accuracy_best", "cost", "currency", "goodput", "errors",
+)  # fmt: skip
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 
 
 def _ground(subjects: Sequence[Subject]) -> Iterable[str]:
     figures = [subject.facts for subject in subjects if subject.facts is not None]
     assumed = sorted({text for facts in figures for text in facts.assumptions})
-    found = [f"{text}" for facts in figures for text in facts.findings]
+    found = [text for facts in figures for text in facts.findings]
     left_out = [s.static["id"] for s in subjects if s.state.status == "skipped"]
     lines = [
         f"Measured: {len(figures)} of {len(subjects)} runs.",

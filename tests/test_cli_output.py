@@ -1,0 +1,132 @@
+"""How every command speaks: text as it is, quietly where nobody listens, completed by a shell."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from outlay import iso_tokens, run
+from outlay.cli.app import app
+from outlay.clock import ManualClock
+
+SECOND = 10**9
+# What rich would take for the end of a style, for a style and for a picture.
+NAME = "a[/b] [red]c :100:"
+
+
+def outlay(*arguments: str | Path) -> str:
+    """Return what a command shows on a wide terminal."""
+    words = [str(each) for each in arguments]
+    result = CliRunner().invoke(app, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlay.cli.output.console.width", 300)
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> Path:
+    """A run, its span and its directory that are all called so."""
+    clock = ManualClock()
+    run_dir = tmp_path / "a[" / "b] [red]c :100:"
+    budget = iso_tokens(50)
+    with run(NAME, dir=run_dir, budget=budget, price="3.6 USD/h", clock=clock) as training:
+        with training.span(NAME):
+            clock.advance(SECOND)
+        for _ in training.steps(range(5), tokens=5):
+            clock.advance(SECOND)
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["runs", "RUN"],
+        ["goodput", "RUN"],
+        ["goodput", "RUN", "--rolling", "1s"],
+        ["goodput", "diff", "RUN", "RUN"],
+        ["cost", "RUN"],
+        ["budget", "plan", "--mode", "iso_tokens", "--limit", "50", "--from", "RUN"],
+        ["report", "RUN"],
+    ],
+    ids=" ".join,
+)
+def test_the_name_of_a_run_or_a_span_is_shown_as_it_is(named: Path, words: list[str]) -> None:
+    assert "[red]c :100:" in outlay(*(named if word == "RUN" else word for word in words))
+
+
+def test_the_label_of_a_spend_is_shown_as_it_is(tmp_path: Path) -> None:
+    log = ("--log", tmp_path / "spend.jsonl")
+    outlay("guard", "authorize", NAME, "1 USD", "--ceiling", "5", *log)
+    for command in ("status", "history"):
+        assert NAME in outlay("guard", command, *log)
+
+
+def test_the_name_of_a_provider_is_shown_as_it_is() -> None:
+    outlay("prices", "set", "H100", "1.50 USD/h", "--provider", NAME)
+    for words in (["prices", "list"], ["prices", "stats"], ["cost-report", "--prices"]):
+        assert NAME in outlay(*words)
+
+
+def test_the_name_of_a_model_is_shown_as_it_is() -> None:
+    assert NAME in outlay("cost", "budget", "set", NAME, "5 USD")
+
+
+def test_a_reader_that_went_away_is_not_answered_with_a_traceback() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(
+        [sys.executable, "-m", "outlay", "runs", "--json"],
+        env=os.environ | {"PYTHONUNBUFFERED": ""}, stdout=writing, stderr=subprocess.PIPE,
+        check=False, timeout=120,
+    )  # fmt: skip
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    """The environment of a user who has ``outlay`` on the path and an empty home."""
+    command = tmp_path / "bin" / "outlay"
+    command.parent.mkdir()
+    command.write_text(f"#!{sys.executable}\nfrom outlay.cli import main\nmain()\n")
+    command.chmod(0o755)
+    return os.environ | {"HOME": str(tmp_path), "PATH": f"{command.parent}:{os.environ['PATH']}"}
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    "learn",
+    [
+        'eval "$(outlay --show-completion)"',
+        "outlay --install-completion >/dev/null && source ~/.bashrc",
+    ],
+)
+@pytest.mark.parametrize(
+    ("typed", "completed"),
+    [("goo", "goodput"), ("sweep agg", "aggregate"), ("goodput runs/001 --fail", "--fail-under")],
+)
+def test_a_real_bash_completes_what_is_typed(
+    home: dict[str, str], learn: str, typed: str, completed: str
+) -> None:
+    words = ["outlay", *typed.split()]
+    script = f"""
+        {learn}
+        COMP_WORDS=({" ".join(words)}); COMP_CWORD={len(words) - 1}
+        $(complete -p outlay | grep -o '_[a-z_]*') outlay
+        echo "${{COMPREPLY[@]}}"
+    """
+    done = subprocess.run(
+        ["bash", "--norc", "-c", script],
+        env=home, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.stdout.split() == [completed], done.stderr

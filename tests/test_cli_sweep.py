@@ -1,0 +1,34 @@
+"""``outlay sweep status`` beside files that something else wrote."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from command_line import outlay
+from sweep_on_disk import Sweep
+
+
+@pytest.mark.parametrize(
+    ("document", "used"),
+    [
+        ({"limits": {"max_tokens": 50, "max_minutes": 10}, "totals": {"tokens": 20}}, "40%"),
+        ({"limits": {"max_minutes": 10}, "totals": {"time_minutes": 9}}, "90%"),
+        ({"limits": {"max_cost_usd": 4.0}, "totals": {"cost_usd": 1.0}}, "25%"),
+        ({"limits": {"max_tokens": 50}, "totals": []}, ""),
+        ({"limits": [50], "totals": {}}, ""),
+        ({"limits": {"max_tokens": 50}, "totals": {"tokens": "many"}}, ""),
+        ({"limits": {"max_tokens": "50k"}, "totals": {"tokens": 20}}, ""),
+    ],
+    ids=json.dumps,
+)
+def test_the_budget_that_was_used_is_read_from_any_file_of_that_name(
+    tmp_path: Path, document: dict[str, object], used: str
+) -> None:
+    (Sweep(tmp_path).add("001_a") / "budget.json").write_text(json.dumps(document))
+    shown = outlay("sweep", "status", tmp_path, columns=120)
+    assert shown.code == 0, shown.err
+    assert re.search(rf"^001_a +completed +{used}", shown.out, re.MULTILINE)

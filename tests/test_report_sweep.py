@@ -1,0 +1,88 @@
+"""``outlay report SWEEP``: the forms that were asked for, as for a run, and no other."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from command_line import outlay
+from ledgers import Segment, dollars
+from outlay.errors import MissingExtra
+from outlay.ledger import Metric
+from outlay.report.files import write_sweep_report
+from outlay.report.sweep_account import read_sweep
+from sweep_on_disk import NOW_NS, Sweep
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """A sweep of one run that cost a dollar."""
+    run = Segment(about={"price": dollars(3600)}).step(1, samples=4)
+    run.add(Metric(t_ns=run.now_ns, name="acc", value=0.9, step=0))
+    run.end().write(Sweep(tmp_path / "sweep").add("001_a"))
+    return tmp_path / "sweep"
+
+
+def written(directory: Path) -> set[str]:
+    """Return the files below a directory."""
+    return {str(path.relative_to(directory)) for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(
+    ("flags", "files"),
+    [
+        ([], {"report.html"}),
+        (["--html"], {"report.html"}),
+        (["--md"], {"report.md"}),
+        (["--html", "--md"], {"report.html", "report.md"}),
+        (["--md", "--json"], {"report.md"}),
+    ],
+    ids=lambda value: " ".join(value) or "nothing" if isinstance(value, list) else None,
+)
+def test_what_was_asked_for_is_written_and_nothing_else(
+    sweep: Path, flags: list[str], files: set[str]
+) -> None:
+    done = outlay("report", sweep, *flags)
+    assert done.code == 0, done.err
+    assert written(sweep / "reports") == files
+
+
+def test_the_verdict_and_the_files_are_said(sweep: Path, tmp_path: Path) -> None:
+    shown = outlay("report", sweep, "--md", "--output", tmp_path / "out", columns=300).out
+    verdict, file = shown.splitlines()
+    assert verdict.startswith("Best: 001_a with acc 0.9")
+    assert Path(file) == tmp_path / "out" / "report.md"
+    assert Path(file).read_text().startswith("# demo\n")
+
+
+def test_json_alone_writes_nothing(sweep: Path) -> None:
+    found = outlay("report", sweep, "--json").json
+    assert found["verdict"].startswith("Best: 001_a")
+    assert [run["run_id"] for run in found["runs"]] == ["001_a"]
+    assert found["files"] == []
+    assert not (sweep / "reports").exists()
+
+
+def test_pictures_are_written_without_a_page(sweep: Path) -> None:
+    found = outlay("report", sweep, "--png", "--json").json
+    assert {Path(file).suffix for file in found["files"]} == {".png"}
+    assert {str(Path(file).relative_to(sweep / "reports")) for file in found["files"]} == written(
+        sweep / "reports"
+    )
+
+
+def test_without_matplotlib_nothing_is_written(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtra):
+        write_sweep_report(read_sweep(sweep, NOW_NS), tmp_path / "out", ["html", "png"])
+    assert written(tmp_path / "out") == set()
+
+
+def test_what_the_cluster_could_not_be_asked_is_shown(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    sweep.add("001_a", status="running", engine="elsewhere", work_dir="/")
+    assert "elsewhere" in outlay("report", tmp_path, columns=300).out
