@@ -43,7 +43,7 @@ class Facts:
 def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
     """Return the facts of this process."""
     environ = {name: _clean(value) for name, value in environ.items()}
-    personal = environ.get("OUTLAY_RECORD_IDENTITY", "1") not in ("0", "false", "off")
+    personal = records_identity(environ)
     return Facts(
         rank=rank(environ),
         world_size=world_size(environ),
@@ -59,6 +59,11 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         git_commit=git_commit(_working_directory()),
         versions={"python": platform.python_version(), "outlay": outlay_version} | _versions(),
     )
+
+
+def records_identity(environ: Mapping[str, str]) -> bool:
+    """Say whether what points at a person or a machine is wanted."""
+    return environ.get("OUTLAY_RECORD_IDENTITY", "1") not in ("0", "false", "off")
 
 
 def rank(environ: Mapping[str, str]) -> int:
