@@ -47,7 +47,9 @@ def register(app: typer.Typer) -> None:
 def show_run(
     label: Label,
     rate: RateOption,
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- CMD...")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
+    ] = None,
     max_hours: Annotated[str | None, typer.Option(help="The longest it may run.")] = None,
     slice: Annotated[str, typer.Option(help="How much time is paid for at once.")] = "5m",
     notice: Annotated[str, typer.Option(help="From SIGTERM to SIGKILL.")] = "30s",
