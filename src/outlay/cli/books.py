@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -71,14 +73,14 @@ def show_runs(
         _must_exist(directory)
         figures = [RunFollower(path).refresh(now_ns) for path in find_runs([directory])]
         rows = sorted(figures, key=lambda f: -f.started_ns)
-        findings = [finding for of_run in rows for finding in of_run.findings]
-        _show_figures(rows, findings, now_ns, as_json=as_json)
+        _show_figures(rows, _in_logs(rows), now_ns, as_json=as_json)
         return
     engine = open_store()
     collected = refresh_registered(engine, now_ns)
     stored = list_runs(engine)
+    findings = [*collected.findings, *_in_logs(collected.figures)]
     if as_json:
-        print_json({"runs": stored, "findings": collected.findings})
+        print_json({"runs": stored, "findings": findings})
         return
     if not stored:
         console.print("No runs are registered. Register some with: outlay collect DIR")
@@ -91,7 +93,7 @@ def show_runs(
             _ago(now_ns - row.last_seen_ns), escape(row.dir),
         )  # fmt: skip
     console.print(table)
-    print_findings(collected.findings)
+    print_findings(findings)
 
 
 def show_collect(
@@ -107,12 +109,13 @@ def show_collect(
     for directory in directories:
         _must_exist(directory)
     collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
+    findings = [*collected.findings, *_in_logs(collected.figures)]
     if as_json:
-        print_json({"registered": len(collected.figures), "findings": collected.findings})
+        print_json({"registered": len(collected.figures), "findings": findings})
         return
     noun = "run" if len(collected.figures) == 1 else "runs"
     console.print(f"Registered {len(collected.figures)} {noun}.")
-    print_findings(collected.findings)
+    print_findings(findings)
 
 
 def _show_figures(
@@ -150,9 +153,18 @@ def _running_table(running: list[RunFigures], now_ns: int) -> object:
     return table
 
 
+def _in_logs(all_figures: Iterable[RunFigures]) -> list[Finding]:
+    """Return what is wrong in the logs of several runs; which one it is stands in front."""
+    return [
+        replace(finding, source=f"{figures.dir}: {finding.source}")
+        for figures in all_figures
+        for finding in figures.findings
+    ]
+
+
 def _wrong(all_figures: list[RunFigures]) -> list[Finding]:
     """Return what deserves a look: findings in open runs, and runs that died without a word."""
-    findings = [finding for figures in all_figures for finding in figures.findings]
+    findings = _in_logs(all_figures)
     for figures in all_figures:
         if figures.status == "dead":
             when = utc_text(figures.last_seen_ns)
