@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 
 from outlay.ledger.records import AttemptEnded, AttemptStarted, PriceChanged, Record, Step
 from outlay.ledger.segments import SUPERVISOR, SegmentId
@@ -80,11 +81,12 @@ def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     ordered = sorted(lives, key=lambda life: life.segment)
     if not ordered:
         return []
-    leaders = _leaders(ordered)
+    seen_ns = _seen_until(ordered)
+    leaders = _leaders(ordered, seen_ns)
     followers: dict[SegmentId, list[SegmentLife]] = {life.segment: [] for life in leaders}
     for life in ordered:
         if life.segment not in followers:
-            followers[_leader_of(life, leaders).segment].append(life)
+            followers[_leader_of(life, leaders, seen_ns).segment].append(life)
     groups = sorted(
         ((leader, followers[leader.segment]) for leader in leaders),
         key=lambda group: _start_ns(*group),
@@ -124,7 +126,21 @@ def energy_of(attempts: Iterable[Attempt], energy_mj: Mapping[SegmentId, int]) -
     return total
 
 
-def _leaders(ordered: Sequence[SegmentLife]) -> list[SegmentLife]:
+def _seen_until(ordered: Sequence[SegmentLife]) -> dict[SegmentId, int]:
+    """Return until when each supervisor watched.
+
+    One without an end is between two signs of life, unless it is dead or another has taken over.
+    """
+    supervisors = [life for life in ordered if life.segment.rank == SUPERVISOR]
+    until_ns = {}
+    for life, later in zip_longest(supervisors, supervisors[1:]):
+        silent_ns = life.last_sign_ns + (DEAD_AFTER_NS if life.end is None else 0)
+        taken_over_ns = silent_ns if later is None else later.segment.start_ns - 1
+        until_ns[life.segment] = max(life.last_sign_ns, min(silent_ns, taken_over_ns))
+    return until_ns
+
+
+def _leaders(ordered: Sequence[SegmentLife], seen_ns: Mapping[SegmentId, int]) -> list[SegmentLife]:
     """Return the segments that make the timeline: one rank's, and supervisors who saw none."""
     ranks = {life.segment.rank for life in ordered}
     lowest = min(ranks - {SUPERVISOR} or ranks)
@@ -134,19 +150,23 @@ def _leaders(ordered: Sequence[SegmentLife]) -> list[SegmentLife]:
     alone = [
         life
         for life in ordered
-        if life.segment.rank == SUPERVISOR and not any(_watched(life, leader) for leader in leaders)
+        if life.segment in seen_ns
+        and not any(_watched(life, seen_ns[life.segment], leader) for leader in leaders)
     ]
     return leaders + alone
 
 
-def _watched(supervisor: SegmentLife, life: SegmentLife) -> bool:
-    return supervisor.segment.start_ns <= life.segment.start_ns <= supervisor.last_sign_ns
+def _watched(supervisor: SegmentLife, until_ns: int, life: SegmentLife) -> bool:
+    return supervisor.segment.start_ns <= life.segment.start_ns <= until_ns
 
 
-def _leader_of(life: SegmentLife, leaders: Sequence[SegmentLife]) -> SegmentLife:
+def _leader_of(
+    life: SegmentLife, leaders: Sequence[SegmentLife], seen_ns: Mapping[SegmentId, int]
+) -> SegmentLife:
     """Return the leader that was launched together with ``life``: by launch id, else by time."""
-    if life.segment.rank == SUPERVISOR:
-        return next(leader for leader in leaders if _watched(life, leader))
+    if life.segment in seen_ns:
+        until_ns = seen_ns[life.segment]
+        return next(leader for leader in leaders if _watched(life, until_ns, leader))
     launch = life.header.launch if life.header else ""
     together = [
         leader for leader in leaders if launch and leader.header and leader.header.launch == launch
