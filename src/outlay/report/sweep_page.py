@@ -45,7 +45,7 @@ def _drawn(chart: Chart) -> str:
 def _tables(rows: Sequence[Row]) -> Iterable[str]:
     together = replicates(rows)
     if together:
-        cells = [[one.label, len(one.runs), str(one), one.cost] for one in together]
+        cells = [[one.label, len(one.runs), str(one), one.cost_text] for one in together]
         headings = ["configuration", "runs", "metric", "mean cost"]
         yield section("Configurations", table(headings, cells), note(_INTERVAL))
     equal = [
@@ -55,7 +55,8 @@ def _tables(rows: Sequence[Row]) -> Iterable[str]:
     if equal:
         headings = ["limit", "runs", "least used", "most used", "spread"]
         yield section("How equal the budgets were", table(headings, equal))
-    shown = ["run_id", "status", "accuracy_value", "accuracy_best", "cost", "goodput", "errors"]
+    shown = ["run_id", "status", "accuracy_value", "accuracy_best", "cost", "currency", "goodput",
+             "errors"]  # fmt: skip
     yield section("Runs", table(shown, [[row.get(name) for name in shown] for row in rows]))
 
 
