@@ -20,7 +20,7 @@ from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import BudgetEvent, Metric
 from outlay.sweep.aggregate.aggregator import write_reports
-from outlay.sweep.aggregate.comparison import fairness, half_width, replicates
+from outlay.sweep.aggregate.comparison import Replicates, fairness, half_width, replicates
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.aggregate.from_ledger import CACHE
 from outlay.sweep.aggregate.keeping import FiguresKeeper
@@ -234,6 +234,12 @@ def rows(*values: float, **more: Any) -> list[dict[str, Any]]:
         {"run_id": str(seed), "accuracy_value": value, "param_seed": seed} | common
         for seed, value in enumerate(values)
     ]
+
+
+@pytest.mark.parametrize(("cost", "shown"), [(8.0388, "8.039 USD"), (None, "")])
+def test_a_mean_cost_is_shown_with_its_currency(cost: float | None, shown: str) -> None:
+    one = Replicates(label="a", runs=("1",), mean=1.0, half_width=None, cost=cost, currency="USD")
+    assert one.cost_text == shown
 
 
 def test_seeds_become_a_mean_with_its_interval() -> None:

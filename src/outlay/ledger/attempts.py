@@ -6,7 +6,7 @@ supervisor that watched from outside, add signs of life.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 
@@ -144,15 +144,41 @@ def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
     lowest = min(ranks, default=SUPERVISOR)
     starts = [_Start(life) for life in ordered if life.segment.rank == lowest]
     if lowest != SUPERVISOR:
-        supervisors = [life for life in ordered if life.segment.rank == SUPERVISOR]
-        # The list is made before it is added to: a supervisor watches none of its kind.
-        starts += [_Start(life) for life in supervisors if not _watched(life, starts)]
+        starts += _put_supervisors(ordered, starts)
     for life in ordered:
-        if life.segment.rank > lowest and life.segment.rank != SUPERVISOR:
+        if life.segment.rank > lowest:
             start = _launched_with(life, starts)
             start.ranks.append(life)
             start.signs.append(life)
     return starts
+
+
+def _put_supervisors(ordered: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
+    """Put each supervisor to the starts that it watched; return those of the ones who saw none."""
+    alone = []
+    for supervisor, until_ns in _watches(ordered):
+        begun_ns = supervisor.segment.start_ns
+        watched = [s for s in starts if begun_ns <= s.leader.segment.start_ns <= until_ns]
+        if not watched:
+            alone.append(_Start(supervisor))
+            continue
+        for start in watched:
+            start.ranks.append(supervisor)
+        watched[0].begun_ns = min(watched[0].begun_ns, begun_ns)
+        watched[-1].signs.append(supervisor)
+    return alone
+
+
+def _watches(ordered: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, int]]:
+    """Yield each supervisor, and until when it watched.
+
+    One without an end is between two signs of life, unless it is dead or another has taken over.
+    """
+    supervisors = [life for life in ordered if life.segment.rank == SUPERVISOR]
+    for life, later in zip_longest(supervisors, supervisors[1:]):
+        silent_ns = life.last_sign_ns + (DEAD_AFTER_NS if life.end is None else 0)
+        taken_over_ns = silent_ns if later is None else later.segment.start_ns - 1
+        yield life, max(life.last_sign_ns, min(silent_ns, taken_over_ns))
 
 
 def _launched_with(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
@@ -167,19 +193,6 @@ def _launched_with(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
         together or starts,
         key=lambda start: abs(start.leader.segment.start_ns - life.segment.start_ns),
     )
-
-
-def _watched(supervisor: SegmentLife, starts: Sequence[_Start]) -> bool:
-    """Take note of a supervisor where it watched, and say whether it did."""
-    begun_ns, seen_ns = supervisor.segment.start_ns, supervisor.last_sign_ns
-    watched = [start for start in starts if begun_ns <= start.leader.segment.start_ns <= seen_ns]
-    if not watched:
-        return False
-    for start in watched:
-        start.ranks.append(supervisor)
-    watched[0].begun_ns = min(watched[0].begun_ns, begun_ns)
-    watched[-1].signs.append(supervisor)
-    return True
 
 
 def _attempt(start: _Start, following: _Start | None) -> Attempt:

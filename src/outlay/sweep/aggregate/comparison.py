@@ -33,6 +33,11 @@ class Replicates:
         spread = "" if self.half_width is None else f" ± {self.half_width:.3g}"
         return f"{self.mean:.4g}{spread}"
 
+    @property
+    def cost_text(self) -> str:
+        """The mean cost with its currency; "" where it is not known."""
+        return "" if self.cost is None else f"{self.cost:.4g} {self.currency}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fairness:
@@ -126,7 +131,7 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     target = judged[0].target
     best = best_of(found, direction=target.direction)
     assert best is not None
-    money = "" if best.cost is None else f" for {best.cost:.4g} {best.currency} a run"
+    money = f" for {best.cost_text} a run" if best.cost_text else ""
     sentence = f"Best: {best.label} with {target.metric} {best}{money}"
     others = [one for one in found if one is not best]
     if not others:
