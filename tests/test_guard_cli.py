@@ -293,6 +293,21 @@ class TestRunning:
         assert "worst overshoot 0.064167 USD (slice 5m00s + notice 30.0s)" in done.stderr
         assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
 
+    def test_it_runs_to_its_end_when_nobody_reads_what_is_said(self, plan: Path) -> None:
+        reader, writer = os.pipe()
+        os.close(reader)
+        words = ["--label", "lab02-x", "--rate", "0.70 USD/h", "--log", str(plan)]
+        command = [sys.executable, "-c", "print('trained')"]
+        try:
+            done = subprocess.run(
+                [sys.executable, "-m", "outlay", "guard", "run", *words, "--", *command],
+                stdout=subprocess.PIPE, stderr=writer, text=True, check=False,
+            )  # fmt: skip
+        finally:
+            os.close(writer)
+        assert (done.stdout, done.returncode) == ("trained\n", 0)
+        assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
+
     def test_no_room_is_exit_3_and_nothing_starts(self, plan: Path) -> None:
         outlay("authorize", "lab02-all", "3", "--log", plan)
         done = self.run(plan, sys.executable, "-c", "print('trained')")

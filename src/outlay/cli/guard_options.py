@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
-from outlay.cli.output import errors
 from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
@@ -64,7 +65,9 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
 
 def say(text: str) -> None:
     """Tell a person something while a command runs; standard output is the command's own."""
-    errors.print(f"outlay: {text}", soft_wrap=True)
+    with suppress(OSError):  # Nobody reads it any more; what costs money still has to be ended.
+        sys.stderr.write(f"outlay: {text}\n")
+        sys.stderr.flush()
 
 
 def watched(vendor: str | None) -> tuple[Vendor, ...]:
