@@ -209,12 +209,14 @@ class FakeCounter:
         return 400 * 10**6
 
 
+def measure_with(counter: FakeCounter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlay.record.meters.energy.PowercapSource.detect", lambda: [counter])
+
+
 def test_a_limit_on_energy_stops_after_the_step_that_reaches_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(
-        "outlay.record.meters.energy.PowercapSource.detect", lambda: [FakeCounter()]
-    )
+    measure_with(FakeCounter(), monkeypatch)
     with outlay.run("m", dir=tmp_path, budget=outlay.energy_cap("1000 J"), clock=clock) as run:
         for _ in run.steps(range(100)):
             clock.advance(SECOND)
@@ -226,9 +228,7 @@ def test_a_limit_on_energy_stops_after_the_step_that_reaches_it(
 def test_energy_is_measured_under_any_budget_where_there_is_a_sensor(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(
-        "outlay.record.meters.energy.PowercapSource.detect", lambda: [FakeCounter()]
-    )
+    measure_with(FakeCounter(), monkeypatch)
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
         for _ in run.steps(range(100), tokens=1):
             clock.advance(SECOND)
@@ -240,9 +240,7 @@ def test_energy_is_measured_under_any_budget_where_there_is_a_sensor(
 def test_energy_used_after_the_last_step_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(
-        "outlay.record.meters.energy.PowercapSource.detect", lambda: [FakeCounter()]
-    )
+    measure_with(FakeCounter(), monkeypatch)
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
         for _ in run.steps(range(3), tokens=1):
             clock.advance(SECOND)
@@ -260,9 +258,7 @@ class SilentCounter(FakeCounter):
 def test_energy_that_could_not_be_read_is_a_finding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr(
-        "outlay.record.meters.energy.PowercapSource.detect", lambda: [SilentCounter()]
-    )
+    measure_with(SilentCounter(), monkeypatch)
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
         for _ in run.steps(range(3), tokens=1):
             clock.advance(SECOND)

@@ -54,13 +54,22 @@ def refresh_registered(engine: Engine, now_ns: int) -> Collected:
 
     A run leaves its notice before its first record: one whose log is not there yet keeps it.
     """
-    settled = [n for n in notices() if is_run(n.run_dir) or not n.run_dir.exists()]
+    settled = [n for n in notices() if is_run(n.run_dir) or _is_gone(n.run_dir)]
     open_dirs = [Path(row.dir) for row in list_runs(engine) if row.ended_ns is None]
     dirs = dict.fromkeys([*(notice.run_dir for notice in settled), *open_dirs])
     collected = collect(engine, [d for d in dirs if is_run(d)], now_ns)
     for notice in settled:
         notice.path.unlink(missing_ok=True)
     return collected
+
+
+def _is_gone(directory: Path) -> bool:
+    """Say whether a directory is known not to be there; one that cannot be looked at may be."""
+    try:
+        directory.stat()
+    except OSError as error:
+        return isinstance(error, FileNotFoundError | NotADirectoryError)
+    return False
 
 
 _SHARED = sorted({f.name for f in fields(RunRow)} & {f.name for f in fields(RunFigures)})
