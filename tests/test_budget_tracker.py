@@ -324,6 +324,16 @@ def test_thresholds_are_told_once_each() -> None:
     ]
 
 
+def test_a_threshold_is_not_told_before_it_is_reached() -> None:
+    tracker = tokens_tracker(3)
+    told: list[int] = []
+    tracker.on_threshold(lambda threshold: told.append(threshold.percent))
+    tracker.update(1, 1.0)
+    assert told == []  # A third.
+    tracker.update(1, 1.0)
+    assert told == [50]  # Two thirds.
+
+
 def test_thresholds_passed_before_a_resume_are_not_told_again() -> None:
     before = tokens_tracker(100)
     before.update(80, 1.0)
