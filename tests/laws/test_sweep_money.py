@@ -22,7 +22,8 @@ from outlay.sweep.harness import Harness, Options
 from outlay.sweep.journal import Journal
 from outlay.sweep.manifest import read_manifest
 from outlay.sweep.money import Treasury
-from outlay.sweep.plan import Plan, make_plan
+from outlay.sweep.plan import Plan
+from outlay.sweep.planning import make_plan
 from outlay.sweep.setup import create, take_up, to_do
 from outlay.sweep.sweeps import _settle_earlier
 from outlay.units import Money

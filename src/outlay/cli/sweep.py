@@ -54,7 +54,7 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
     """
     plan = plan_file(grid)
     if as_json:
-        print_json(plan_document(plan))
+        print_json(plan_document(plan, os.environ))
     else:
         print_plan(plan, commands=True)
 

@@ -239,7 +239,7 @@ class Harness:
 
     def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
         """Write the start down, without secrets and without where the sweep lies."""
-        command, env = self._tasks.without_secrets(run, task)
+        command, env = self._tasks.without_secrets(task)
         hold = "" if funds is None else funds.hold.id
         self._record(run, "running", ticket=task.ticket, command=command, env=env, hold=hold)
 

@@ -140,8 +140,8 @@ def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> di
 
 
 def _statics(plan: Plan, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    secrets = Redactor([environ, *({id(r.env): r.env for r in plan.runs}.values())])
-    return {run.id: _static(run, secrets) for run in plan.runs}
+    redact = plan.redactor(environ)
+    return {run.id: _static(run, redact) for run in plan.runs}
 
 
 def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
