@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from outlay.clock import SYSTEM
+from outlay.clock import SYSTEM, ManualClock
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.exits import read_exit
-from outlay.sweep.engines.leftovers import carrying
+from outlay.sweep.engines.leftovers import carrying, kill_marked
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.engines.process import ProcessEngine
 from outlay.sweep.engines.registry import engine_named
@@ -320,6 +320,15 @@ def test_two_nodes_meet_over_c10d_on_loopback(
 
 
 # -- ports ----------------------------------------------------------------------------------
+
+
+def test_a_process_that_nobody_can_kill_is_given_up_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr("outlay.sweep.engines.leftovers.carrying", lambda _: [2**22 + 1])
+    began_ns = clock.monotonic_ns()
+    assert kill_marked("none/", clock) == [2**22 + 1]
+    assert clock.monotonic_ns() - began_ns >= 10 * 10**9
 
 
 def test_reserved_ports_differ_within_and_between_processes() -> None:

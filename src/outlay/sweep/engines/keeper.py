@@ -21,7 +21,7 @@ import msgspec
 
 from outlay.clock import SYSTEM
 from outlay.sweep.engines.exits import ExitRecord, write_exit
-from outlay.sweep.engines.leftovers import carrying, kill_marked, signal_group, signal_marked
+from outlay.sweep.engines.leftovers import kill_marked, signal_group, signal_marked
 
 _NOTICE_NS = 5 * 10**9
 _LOOK_EVERY_S = 0.05
@@ -167,10 +167,10 @@ def main() -> None:
     listen(keeper, _wake_on_child())
     abandoned = not keeper.dismissed
     keeper.end_everything()
-    # Twice: a run may have been on its way into being when the harness died.
-    while carrying(session):
-        kill_marked(session)
-        SYSTEM.sleep(_LOOK_EVERY_S)
+    # A run may have been on its way into being when the harness died.
+    if left := kill_marked(session):
+        pids = ", ".join(map(str, left))
+        sys.stderr.write(f"outlay: processes {pids} of {root} were killed and do not end\n")
     if abandoned:
         from outlay.sweep.manifest import bring_up_to_date
 

@@ -117,12 +117,14 @@ class Slurm:
         """Return how many jobs an array may have."""
         return read_array_size(self._run("scontrol", "show", "config") or "")
 
-    def cancel(self, jobs: Iterable[str], *, force: bool = False) -> None:
-        """End jobs: told first and killed after the cluster's notice, or killed at once."""
-        listed = list(jobs)
+    def cancel(self, job: str, *, force: bool = False) -> bool:
+        """End a job: told first and killed after the cluster's notice, or killed at once.
+
+        False when Slurm did not take that.
+        """
         if force:
-            self._run("scancel", "--signal=KILL", *listed)
-        self._run("scancel", *listed)
+            self._run("scancel", "--signal=KILL", job)
+        return self._run("scancel", job) is not None
 
     def _run(self, *command: str) -> str | None:
         try:
