@@ -276,6 +276,8 @@ grid:
         ("entrypoint: x {lr}\ngrid:\n- {params: {a: 1}}", 3, "{lr}, which is no parameter"),
         ("grid:\n- {params: {a: 1}, exclude: [{a: 1}]}", 1, "leaves out every run"),
         ("ceiling: lots\ngrid: [{}]", 1, "ceiling"),
+        ("price: 2 EUR/h\ngrid:\n- budget: {mode: iso_cost, limit: 5}", 3, "the price in EUR"),
+        ("grid: &all\n- params: {a: *all}", 2, "refers to itself"),
     ],
 )
 def test_a_wrong_grid_says_what_and_where(text: str, line: int, message: str) -> None:

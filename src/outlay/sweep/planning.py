@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
-from outlay.budget.dimensions import MODES
+from outlay.budget.dimensions import COST, MODES
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.sweep.arguments import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
 from outlay.sweep.errors import InvalidGrid
@@ -120,6 +120,9 @@ def _messages(entry: Entry) -> Iterator[str]:
     for value in entry.axes.get("amp_dtype", ()):
         if value not in AMP_DTYPES:
             yield str(InvalidValue("amp_dtype", value, choices(AMP_DTYPES)))
+    price, limits = settings.price, {} if settings.budget is None else settings.budget.limits
+    if price is not None and price.currency != "USD" and COST.key in limits:
+        yield f"{COST.key} is in USD, and the price in {price.currency}; state both in USD"
     known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if settings.seeds else set())
     for name in sorted(placeholders(settings.entrypoint) - known):
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
