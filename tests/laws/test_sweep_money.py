@@ -25,7 +25,7 @@ from outlay.sweep.money import Treasury
 from outlay.sweep.plan import Plan
 from outlay.sweep.planning import make_plan
 from outlay.sweep.setup import create, take_up, to_do
-from outlay.sweep.sweeps import _settle_earlier
+from outlay.sweep.sweeps import settle_earlier
 from outlay.units import Money
 
 SECOND = 10**9
@@ -191,7 +191,7 @@ def open_harness(
         watch=watch,
     )  # fmt: skip
     try:
-        _settle_earlier(harness, plan)
+        settle_earlier(harness, plan)
         yield harness
     finally:
         machine.close()
@@ -262,7 +262,7 @@ class GuardedSweep(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 2))
     def somebody_cancels_and_goes_on_later(self, times: int) -> None:
-        self.harness._asked += times
+        self.harness.interrupts.asked += times
         while self.harness.step():
             self.never_past_the_ceiling()
         self.take_up(retry_failed=False)

@@ -17,8 +17,9 @@ import msgspec
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.files import write_whole
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
-from outlay.sweep.journal import read_events
+from outlay.sweep.journal import Status, read_events
 from outlay.sweep.states import RunState, fold
+from outlay.units import Money
 
 NAME: Final = "sweep_manifest.json"
 _REST: Final = 20
@@ -46,6 +47,10 @@ class Manifest:
     def state(self, run: str) -> RunState:
         """Return how a run stands."""
         return self.states.setdefault(run, RunState())
+
+    def elapsed_of(self, status: Status) -> list[int]:
+        """Return how long each run that stands so ran, all its attempts, in nanoseconds."""
+        return [state.elapsed_ns for state in self.states.values() if state.status == status]
 
     def write(self) -> None:
         """Put the file in place, whole and synced.
@@ -155,3 +160,12 @@ def counts(manifest: Manifest, runs: Iterable[str] | None = None) -> dict[str, i
         status = manifest.state(run).status
         found[status] = found.get(status, 0) + 1
     return found
+
+
+def spent(manifest: Manifest) -> list[Money]:
+    """Return what the runs of a sweep cost so far, by currency."""
+    micros: dict[str, int] = {}
+    for state in manifest.states.values():
+        if state.cost_micros is not None:
+            micros[state.currency] = micros.get(state.currency, 0) + state.cost_micros
+    return [Money(amount, currency) for currency, amount in sorted(micros.items())]

@@ -71,6 +71,9 @@ def take_up(plan: Plan, manifest: Manifest, environ: Mapping[str, str]) -> Match
     matched = replace(plan, runs=tuple(runs))
     statics = _statics(matched, environ)
     manifest.runs = {**manifest.runs, **statics}
+    manifest.about |= _stated(plan)
+    if (work_dir := Path(plan.grid.work_dir or "").expanduser()).is_absolute():
+        manifest.about["work_dir"] = str(work_dir)
     manifest.write()
     findings = tuple(
         Finding(
@@ -123,19 +126,25 @@ def check_predictable(plan: Plan, *, finished: bool) -> None:
 
 def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
     here = facts.gather(environ, outlay_version=outlay.__version__)
-    ceiling = plan.grid.ceiling
-    return {
+    return _stated(plan) | {
         "schema": SCHEMA,
         "name": plan.grid.name,
         "created_at": f"{utc_datetime(now_ns):%Y-%m-%dT%H:%M:%SZ}",
-        "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links
         "output_dir": ".",
         "work_dir": str(cwd),
-        "ceiling": None if ceiling is None else str(ceiling),
         "host": here.host,
         "git_commit": here.git_commit,
         "versions": here.versions,
         "environment": Redactor([environ]).environment(environ),
+    }
+
+
+def _stated(plan: Plan) -> dict[str, Any]:
+    """Return what of the whole grid may be another one when the sweep is gone on with."""
+    ceiling = plan.grid.ceiling
+    return {
+        "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links
+        "ceiling": None if ceiling is None else str(ceiling),
     }
 
 
