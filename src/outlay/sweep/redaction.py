@@ -61,12 +61,14 @@ class Redactor:
         """Return a text without secrets."""
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
-        return _IN_ADDRESS.sub(REDACTED, _SECRET_LOOK.sub(REDACTED, text))
+        text = _IN_ADDRESS.sub(REDACTED, _SECRET_LOOK.sub(REDACTED, text))
+        # Variables may hold bytes that are no UTF-8, and what is written is.
+        return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return variables without the values that are secret."""
         return {
-            name: REDACTED if is_secret_name(name) else self.text(value)
+            self.text(name): REDACTED if is_secret_name(name) else self.text(value)
             for name, value in sorted(environment.items())
         }
 

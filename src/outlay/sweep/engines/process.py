@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import select
@@ -132,11 +133,12 @@ class ProcessEngine:
     # -- the keeper -------------------------------------------------------------------------
 
     def _tell(self, **message: object) -> None:
+        """Send the keeper a line; variables that are no text survive in it."""
         if self._keeper is None:
             self._keeper = self._start_keeper()
         assert self._keeper.stdin is not None
         try:
-            self._keeper.stdin.write(msgspec.json.encode(message) + b"\n")
+            self._keeper.stdin.write(json.dumps(message).encode() + b"\n")
             self._keeper.stdin.flush()
         except BrokenPipeError:
             self._lose_keeper()
