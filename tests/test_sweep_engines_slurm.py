@@ -329,7 +329,7 @@ def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     note(tmp_path, Moment(ticket="t", restart=0, what="started", t_ns=10 * NS))
     with (tmp_path / "slurm_times.jsonl").open("ab") as stream:
         stream.write(b'{"ticket": "t", "resta')
-    assert read_times(tmp_path, "t").starts == 1
+    assert [moment.what for moment in read_times(tmp_path, "t").moments] == ["started"]
 
 
 # -- what a job is told ---------------------------------------------------------------------

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from outlay.clock import ManualClock
 from outlay.guard.spendlog import MemorySpendLog
+from outlay.sweep.earlier import settle_earlier
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.grid import read_grid
 from outlay.sweep.harness import Harness, Options
@@ -25,7 +26,6 @@ from outlay.sweep.money import Treasury
 from outlay.sweep.plan import Plan
 from outlay.sweep.planning import make_plan
 from outlay.sweep.setup import create, take_up, to_do
-from outlay.sweep.sweeps import settle_earlier
 from outlay.units import Money
 
 SECOND = 10**9
@@ -191,7 +191,7 @@ def open_harness(
         watch=watch,
     )  # fmt: skip
     try:
-        settle_earlier(harness, plan)
+        settle_earlier(harness)
         yield harness
     finally:
         machine.close()

@@ -1,4 +1,4 @@
-"""One attempt that goes on, and why it must end: out of time, or out of money."""
+"""One attempt that goes on, and why it must end: cancelled, out of time, out of money."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from outlay.sweep.plan import PlannedRun
 from outlay.sweep.prediction import NOTICE_NS
 from outlay.sweep.room import ELSEWHERE, Share
 
+CANCELLED: Final = Verdict("cancelled", "the sweep was cancelled")
 NO_MONEY: Final = Verdict("cancelled", "the ceiling left no more money for it")
 
 
@@ -38,12 +39,29 @@ class Active:
     stopped: Verdict | None = None
     kill_ns: int | None = None
 
-    def reason_to_stop(self, elapsed_ns: int) -> Verdict | None:
-        """Return what the run becomes if it must end by now; money is asked for while there is any.
+    def mind(self, now_ns: int, *, asked: int) -> None:
+        """Tell it to end if it must: cancelled, out of time, out of money. End it if it does not.
+
+        Args:
+            now_ns: The monotonic clock.
+            asked: How often somebody has asked for the end of the sweep; twice forces it.
 
         Raises:
-            SpendLogUnusable: Nobody can say whether there is any.
+            SpendLogUnusable: Nobody can say whether there is money.
         """
+        elapsed_ns = now_ns - self.started_ns
+        if self.stopped is None:
+            reason = CANCELLED if asked else self._reason_to_stop(elapsed_ns)
+            if reason is not None:
+                self.stopped = reason
+                self.kill_ns = elapsed_ns + self._notice_ns()
+                self.engine.cancel(self.ticket)
+        due = self.kill_ns is not None and elapsed_ns >= self.kill_ns
+        if self.stopped is not None and (due or asked > 1):
+            self.engine.cancel(self.ticket, force=True)
+
+    def _reason_to_stop(self, elapsed_ns: int) -> Verdict | None:
+        """Return what the run becomes if it must end by now; more money is asked for first."""
         if self.engine.remote:
             return None  # A job keeps its own time, which was paid for when it was submitted.
         timeout = self.run.settings.timeout
@@ -55,12 +73,6 @@ class Active:
             if stop_ns is not None and elapsed_ns >= stop_ns:
                 return NO_MONEY
         return None
-
-    def tell_to_end(self, verdict: Verdict, elapsed_ns: int) -> None:
-        """Tell it to end; it has a while for that."""
-        self.stopped = verdict
-        self.kill_ns = elapsed_ns + self._notice_ns()
-        self.engine.cancel(self.ticket)
 
     def _notice_ns(self) -> int:
         return NOTICE_NS if self.funds is None else self.funds.terms.notice.ns // 2

@@ -110,7 +110,7 @@ class Detached:
                 self.engines[name] = engine_named(name, self.manifest.root)
             except OutlayError as error:
                 self.engines[name] = None
-                message = f"its runs may go on, {run} first; nobody here can tell: {error}"
+                message = f"{run} and others of it may go on; nobody here can tell: {error}"
                 self.findings.append(Finding(source=name, message=message, severity="warning"))
         return self.engines[name]
 

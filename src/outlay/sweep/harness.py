@@ -33,7 +33,6 @@ from outlay.sweep.tries import Tries, lost_its_port
 from outlay.units import Money
 
 TICK_S: Final = 0.2
-CANCELLED: Final = Verdict("cancelled", "the sweep was cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,23 +221,12 @@ class Harness:
         for active in list(self.active.values()):
             ended = active.engine.poll(active.ticket)
             if ended is None:
-                self._mind(active)
+                active.mind(self.clock.monotonic_ns(), asked=self.interrupts.asked)
             else:
                 self._finish(active, ended)
         with suppress(SweepNotRecorded):
             self.manifest.catch_up()
         self.watch(self)
-
-    def _mind(self, active: Active) -> None:
-        """End what must end: cancelled, out of time, out of money."""
-        since_ns = self.clock.monotonic_ns() - active.started_ns
-        if active.stopped is None:
-            reason = CANCELLED if self.cancelled else active.reason_to_stop(since_ns)
-            if reason is not None:
-                active.tell_to_end(reason, since_ns)
-        due = active.kill_ns is not None and since_ns >= active.kill_ns
-        if active.stopped is not None and (due or self.interrupts.asked > 1):
-            active.engine.cancel(active.ticket, force=True)
 
     # -- ending -----------------------------------------------------------------------------
 

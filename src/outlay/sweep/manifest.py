@@ -137,8 +137,8 @@ def _shown(state: RunState) -> dict[str, Any]:
         "returncode": state.returncode,
         "reason": state.reason,
         "attempts": state.attempts,
-        "started_at": _instant(state.started_ns),
-        "finished_at": _instant(state.finished_ns),
+        "started_at": None if state.started_ns is None else instant_text(state.started_ns),
+        "finished_at": None if state.finished_ns is None else instant_text(state.finished_ns),
         "elapsed_s": state.elapsed_ns / 1e9,
         "cost": None if state.cost_micros is None else state.cost_micros / 1e6,
         "currency": state.currency,
@@ -149,8 +149,9 @@ def _shown(state: RunState) -> dict[str, Any]:
     return shown
 
 
-def _instant(ns: int | None) -> str | None:
-    return None if ns is None else f"{utc_datetime(ns):%Y-%m-%dT%H:%M:%SZ}"
+def instant_text(wall_ns: int) -> str:
+    """Return an instant as the manifest has it, in UTC."""
+    return f"{utc_datetime(wall_ns):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def counts(manifest: Manifest, runs: Iterable[str] | None = None) -> dict[str, int]:

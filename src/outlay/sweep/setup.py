@@ -14,7 +14,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.record import facts
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.launch import LOG_NAME
-from outlay.sweep.manifest import NAME, Manifest
+from outlay.sweep.manifest import NAME, Manifest, instant_text
 from outlay.sweep.money import rate_of
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.redaction import Redactor
@@ -129,7 +129,7 @@ def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> di
     return _stated(plan) | {
         "schema": SCHEMA,
         "name": plan.grid.name,
-        "created_at": f"{utc_datetime(now_ns):%Y-%m-%dT%H:%M:%SZ}",
+        "created_at": instant_text(now_ns),
         "output_dir": ".",
         "work_dir": str(cwd),
         "host": here.host,

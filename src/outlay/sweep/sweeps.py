@@ -12,8 +12,9 @@ from pathlib import Path
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.sweep.aggregate.keeping import FiguresKeeper
-from outlay.sweep.detached import Detached, detached, is_local, task_of
+from outlay.sweep.detached import detached, is_local
 from outlay.sweep.devices import check_fit
+from outlay.sweep.earlier import settle_earlier
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.engines.leftovers import kill_marked
 from outlay.sweep.engines.registry import engine_named
@@ -108,7 +109,7 @@ def resume(root: Path, how: HowToRun, *, grid: Path | None, retry_failed: bool) 
         options = _options(how, cwd, environ)
         engines = _engines(plan, root, how)
         with _harness(plan, manifest, engines, options, how) as harness:
-            findings = settle_earlier(harness, plan)
+            findings = settle_earlier(harness)
             harness.run(to_do(plan, manifest, retry_failed=retry_failed))
     return _result(manifest, harness, matched.findings + findings)
 
@@ -157,51 +158,6 @@ def _interrupted(root: Path, holder: Holder) -> bool:
     except PermissionError:
         raise RunElsewhere(str(root), str(holder)) from None
     return True
-
-
-def settle_earlier(harness: Harness, plan: Plan) -> tuple[Finding, ...]:
-    """Learn how attempts ended whose harness died, and give back what they held for nothing.
-
-    Returns what the user should know of runs that the grid no longer has.
-    """
-    states = harness.manifest.states
-    for run in plan.runs:
-        state = harness.manifest.state(run.id)
-        if state.status == "running":
-            engine = harness.engines[run.settings.engine]
-            ended = engine.reattach(task_of(harness.manifest, run.id))
-            if ended is None:
-                harness.adopt(run, state.ticket, state.hold)
-            else:
-                harness.settle_earlier(run, ended, state.hold)
-    findings = _settle_left_out(harness, plan)
-    if harness.treasury is not None:
-        harness.treasury.void_unused({state.hold for state in states.values() if state.hold})
-    return findings
-
-
-def _settle_left_out(harness: Harness, plan: Plan) -> tuple[Finding, ...]:
-    """Close the books on attempts of runs that the grid no longer has."""
-    planned = {run.id for run in plan.runs}
-    manifest = harness.manifest
-    running = [run for run in manifest.runs if manifest.state(run).status == "running"]
-    left_out = [run for run in running if run not in planned]
-    if not left_out:
-        return ()
-    found = Detached(manifest, harness.clock)
-    try:
-        found.look(left_out)
-    finally:
-        found.close()
-    going = [
-        Finding(
-            source=plan.grid.source,
-            message=f"{run} is no longer in the grid and goes on; `outlay sweep cancel` ends it",
-            severity="warning",
-        )
-        for run in found.standing
-    ]
-    return (*found.findings, *going)
 
 
 def _options(how: HowToRun, cwd: Path, environ: dict[str, str]) -> Options:

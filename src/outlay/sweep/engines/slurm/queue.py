@@ -5,10 +5,9 @@ Reading their answers is pure; asking is at the end.
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 FORMAT: Final = "%j|%F|%K|%T|%r|%N"
@@ -89,7 +88,6 @@ def read_array_size(text: str) -> int:
 class Slurm:
     """The cluster's commands; None is what one that could not be reached has to say."""
 
-    environ: Mapping[str, str] = field(default_factory=dict)
     _accounts: bool = True
 
     def look(self, names: Iterable[str]) -> Looks | None:
@@ -129,9 +127,8 @@ class Slurm:
     def _run(self, *command: str) -> str | None:
         try:
             done = subprocess.run(
-                command, env={**os.environ, **self.environ}, capture_output=True, text=True,
-                check=False, timeout=_TIMEOUT_S,
-            )  # fmt: skip
+                command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout if done.returncode == 0 else None
