@@ -480,11 +480,12 @@ def test_nothing_is_submitted_twice_while_slurm_cannot_say_whether_it_has_it(
     engine = SlurmEngine(tmp_path, clock)
     submit_one(engine, tmp_path)
     for _ in range(60):
-        clock.sleep(5)
+        clock.sleep(1)
         engine.wait(0)
     write_script(commands / "squeue", HAS_IT)
-    clock.sleep(60)
-    engine.wait(0)
+    for _ in range(6):
+        clock.sleep(1)
+        engine.wait(0)
     assert engine.all_submitted()
     assert (tmp_path / "calls").read_text() == "\n"
     assert [batch.job for batch in read_batches(tmp_path)] == ["77"]
@@ -500,6 +501,7 @@ def test_what_slurm_does_not_have_after_all_is_submitted_again(
     clock.sleep(60)
     engine.wait(0)
     assert engine.all_submitted()
+    assert [batch.job for batch in read_batches(tmp_path)] == ["78"]
 
 
 def test_what_was_cancelled_before_slurm_said_that_it_has_it_is_cancelled_there(

@@ -16,7 +16,13 @@ import msgspec
 
 from outlay.clock import Clock
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.batches import Batch, folder_of, new_batch, write_batch
+from outlay.sweep.engines.slurm.batches import (
+    Batch,
+    folder_of,
+    forget_batch,
+    new_batch,
+    write_batch,
+)
 from outlay.sweep.engines.slurm.options import Request, parameters
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import Looks, Slurm
@@ -160,6 +166,7 @@ class Handover:
             if looks := self._slurm.look([batch.name]):
                 self._clear_up_with(looks)
             return
+        forget_batch(self._root, batch)
         for ticket in batch.tickets:
             del self._waiting[ticket]
             self._poller.ended[ticket] = Ended(how="not_started", reason=str(refusal))
@@ -172,10 +179,11 @@ class Handover:
         """
         if self._doubtful is None:
             return True
-        now_ns = self._clock.monotonic_ns()
-        looks = self._slurm.look([self._doubtful.name]) if now_ns >= self._ask_ns else None
+        if self._clock.monotonic_ns() < self._ask_ns:
+            return False
+        looks = self._slurm.look([self._doubtful.name])
         if looks is None:
-            self._ask_ns = max(self._ask_ns, now_ns + RETRY_NS)
+            self._ask_ns = self._clock.monotonic_ns() + RETRY_NS
             return False
         self._clear_up_with(looks)
         return True
@@ -186,6 +194,7 @@ class Handover:
         if looks:
             self._take_over(batch, next(iter(looks.values())).job.partition("_")[0])
             return
+        forget_batch(self._root, batch)
         for ticket in self._unwanted & self._waiting.keys():
             self._give_up(ticket)
         self._unwanted.clear()
