@@ -106,9 +106,6 @@ class Machine:
         if force:
             self.killed.add(ticket)
 
-    def logs(self, task: Task) -> str:
-        return task.name
-
     def reattach(self, task: Task) -> Ended | None:
         kept = None if self.forgets else self.over.get(task.ticket)
         return kept or Ended(how="lost")

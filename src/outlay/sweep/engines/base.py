@@ -111,9 +111,6 @@ class Engine(Protocol):
     def cancel(self, ticket: str, *, force: bool = False) -> None:
         """Tell a task and all its processes to end; with ``force``, end them at once."""
 
-    def logs(self, task: Task) -> str:
-        """Return what the task has printed so far."""
-
     def reattach(self, task: Task) -> Ended | None:
         """Take up a task that another process submitted; None when it still goes on."""
 

@@ -96,13 +96,6 @@ class ProcessEngine:
             number = signal.SIGKILL if force else signal.SIGTERM
             self._tell(do="signal", ticket=ticket, number=int(number))
 
-    def logs(self, task: Task) -> str:
-        """Return what the task has printed so far."""
-        try:
-            return task.log.read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-
     def reattach(self, task: Task) -> Ended | None:
         """Say how an earlier harness's task ended; whatever is left of it is ended.
 

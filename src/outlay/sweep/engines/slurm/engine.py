@@ -9,7 +9,6 @@ from typing import ClassVar, Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.allocation import node_log
 from outlay.sweep.engines.slurm.batches import Batch, read_batches
 from outlay.sweep.engines.slurm.handover import Handover
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
@@ -109,16 +108,6 @@ class SlurmEngine:
         if job and self._slurm.cancel(job, force=force):
             known.told = level
         self._poller.look_soon()
-
-    def logs(self, task: Task) -> str:
-        """Return what the task has printed so far, node by node."""
-        printed = []
-        for rank in range(task.nodes):
-            try:
-                printed.append(node_log(task.log, rank).read_text(errors="replace"))
-            except FileNotFoundError:
-                continue
-        return "".join(printed)
 
     def reattach(self, task: Task) -> Ended | None:
         """Take up a job that another process submitted; None when it still goes on."""
