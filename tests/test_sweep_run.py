@@ -16,7 +16,7 @@ import pytest
 from command_line import outlay
 from outlay.clock import SYSTEM
 from outlay.sweep.engines.leftovers import carrying
-from outlay.sweep.errors import RunElsewhere, SweepNotRecorded
+from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness
 from outlay.sweep.journal import Event, Journal, read_events
@@ -241,6 +241,15 @@ def test_a_sweep_is_gone_on_with_under_what_the_grid_says_now(tmp_path: Path) ->
     assert about["grid_path"] == str(moved)
     printed = {path.read_text() for path in root.glob("*-*/sweep.log")}
     assert printed == {f"{tmp_path}\n"}
+
+
+def test_a_grid_that_cannot_be_gone_on_with_changes_nothing(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    before = (root / "sweep_manifest.json").read_bytes()
+    write_grid(tmp_path, "exit 1", ceiling="5 USD")
+    with pytest.raises(InvalidGrid, match="no price"):
+        resume(root, HowToRun(), grid=None, retry_failed=False)
+    assert (root / "sweep_manifest.json").read_bytes() == before
 
 
 # -- the command ----------------------------------------------------------------------------

@@ -75,19 +75,20 @@ class Detached:
 
     def end(self) -> int:
         """Tell what goes on to end and wait for that a while; return how many were told."""
-        told = [run for run in self.going_on() if self._engine_of(run) is not None]
-        for run in told:
-            self._of(run).cancel(self.manifest.state(run).ticket)
+        engines = {run: self._engine_of(run) for run in self.going_on()}
+        told = {run: engine for run, engine in engines.items() if engine is not None}
+        for run, engine in told.items():
+            engine.cancel(self.manifest.state(run).ticket)
         until_ns = self.clock.monotonic_ns() + _PATIENCE_NS
-        waiting = told
+        waiting = dict(told)
         while waiting and self.clock.monotonic_ns() < until_ns:
             for engine in self._usable():
                 engine.wait(_LOOK_EVERY_S)
-            for run in waiting:
-                ended = self._of(run).poll(self.manifest.state(run).ticket)
+            for run, engine in list(waiting.items()):
+                ended = engine.poll(self.manifest.state(run).ticket)
                 if ended is not None:
                     self._settle(run, ended)
-            waiting = [run for run in waiting if self.manifest.state(run).status == "running"]
+                    del waiting[run]
         return len(told)
 
     def _settle(self, run: str, ended: Ended) -> None:
@@ -113,11 +114,6 @@ class Detached:
                 message = f"{run} and others of it may go on; nobody here can tell: {error}"
                 self.findings.append(Finding(source=name, message=message, severity="warning"))
         return self.engines[name]
-
-    def _of(self, run: str) -> Engine:
-        engine = self._engine_of(run)
-        assert engine is not None
-        return engine
 
     def _usable(self) -> list[Engine]:
         return [engine for engine in self.engines.values() if engine is not None]

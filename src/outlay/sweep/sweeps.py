@@ -96,18 +96,20 @@ def resume(root: Path, how: HowToRun, *, grid: Path | None, retry_failed: bool) 
     Raises:
         NotASweep: There is none.
         SweepInUse: It is being run.
+        InvalidValue, InvalidGrid: It cannot be gone on with as it is; nothing was written.
+        SweepNotRecorded, EngineBroken, Refused: It could not go on.
     """
     root = root.absolute()
     read_manifest(root)
     with _locked(root):
         manifest = read_manifest(root, how.clock)
         environ = inherited_environment()
-        matched = take_up(plan_file(grid or Path(manifest.about["grid_path"])), manifest, environ)
+        stated = plan_file(grid or Path(manifest.about["grid_path"]))
+        check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
+        engines = _engines(stated, root, how)
+        matched = take_up(stated, manifest, environ)
         plan, cwd = matched.plan, Path(manifest.about["work_dir"])
-        finished = any(state.status == "completed" for state in manifest.states.values())
-        check_predictable(plan, finished=finished)
         options = _options(how, cwd, environ)
-        engines = _engines(plan, root, how)
         with _harness(plan, manifest, engines, options, how) as harness:
             findings = settle_earlier(harness)
             harness.run(to_do(plan, manifest, retry_failed=retry_failed))
