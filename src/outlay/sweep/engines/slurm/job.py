@@ -28,7 +28,13 @@ from outlay.sweep.engines.leftovers import (
     signal_listeners,
 )
 from outlay.sweep.engines.slurm.allocation import Allocation, node_log
-from outlay.sweep.engines.slurm.spec import JobSpec, listed_spec, opened_command, read_spec
+from outlay.sweep.engines.slurm.spec import (
+    WORD,
+    JobSpec,
+    listed_spec,
+    opened_command,
+    read_spec,
+)
 from outlay.sweep.engines.slurm.times import Moment, What, give_sign, note, read_times
 from outlay.units import Duration
 
@@ -154,6 +160,7 @@ class JobRun:
         environ = {n: v for n, v in os.environ.items() if n not in self.spec.dropped}
         environ |= self.place.variables() | self.spec.env | {MARK_VARIABLE: self.mark}
         command = opened_command(self.spec, environ)
+        environ = {n: v for n, v in environ.items() if not n.startswith(WORD)}
         log = node_log(Path(self.spec.log), self.place.rank)
         with log.open("ab") as output:
             return subprocess.Popen(

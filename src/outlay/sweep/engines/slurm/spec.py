@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from outlay.sweep.engines.base import Task
 from outlay.sweep.redaction import REDACTED, Redactor, is_secret_name
+
+WORD: Final = "_OUTLAY_WORD_"
+"""How variables begin that carry a secret word of the command, which no other variable holds."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -78,7 +82,7 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
                     word = word.replace(value, _sealed(name))
                     used[name] = value
         if REDACTED in redact.text(word):
-            name = f"OUTLAY_WORD_{place}"
+            name = f"{WORD}{place}"
             used[name], word = word, _sealed(name)
         words.append(word)
     return words, used
