@@ -37,7 +37,7 @@ from outlay.sweep.engines.slurm.spec import JobSpec
 from outlay.sweep.engines.slurm.times import Moment
 from outlay.sweep.grid import ENTRY_KEYS, ROOT_KEYS, read_grid
 from outlay.sweep.journal import Event
-from outlay.sweep.plan import make_plan
+from outlay.sweep.planning import make_plan
 from papers import first_cells, page, rows, under
 
 FORMATS = page("formats.md")

@@ -20,7 +20,13 @@ from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import BudgetEvent, Metric
 from outlay.sweep.aggregate.aggregator import write_reports
-from outlay.sweep.aggregate.comparison import Replicates, fairness, half_width, replicates
+from outlay.sweep.aggregate.comparison import (
+    Replicates,
+    fairness,
+    half_width,
+    replicates,
+    verdict,
+)
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.aggregate.from_ledger import CACHE
 from outlay.sweep.aggregate.keeping import FiguresKeeper
@@ -199,6 +205,16 @@ def test_an_epoch_of_unknown_length_has_no_time() -> None:
     assert minutes_of(Seen(0.9, None, None, 3.0), facts, {}) is None
 
 
+@pytest.mark.parametrize(
+    "budget", [{"totals": None}, {"totals": {"energy_Wh": "much"}}, {"unmeasured": None}]
+)
+def test_a_budget_of_another_shape_takes_no_summary_down(
+    sweep: Sweep, budget: dict[str, Any]
+) -> None:
+    write_artefacts(sweep.add("001_a", metadata={}), **budget)
+    assert sweep.row()["bytes_per_step"] == 20
+
+
 # -- what is missing --------------------------------------------------------------------------
 
 
@@ -250,10 +266,21 @@ def test_seeds_become_a_mean_with_its_interval() -> None:
     assert half_width([0.5]) is None
 
 
-@pytest.mark.parametrize(("runs", "factor"), [(2, 12.706), (13, 2.179), (14, 1.96), (100, 1.96)])
+@pytest.mark.parametrize(("runs", "factor"), [(2, 12.706), (13, 2.179), (14, 2.160), (100, 2.042)])
 def test_an_interval_narrows_as_students_t_does(runs: int, factor: float) -> None:
     values = [0.0, 1.0] * (runs // 2) + [0.5] * (runs % 2)
     assert half_width(values) == pytest.approx(factor * stdev(values) / runs**0.5)
+
+
+def test_the_verdict_compares_no_metric_with_another(sweep: Sweep) -> None:
+    for name, metric_name, value in (("001_a", "acc", 0.5), ("002_b", "acc", 0.6),
+                                     ("003_c", "loss", 7.0)):  # fmt: skip
+        about = {"target_metric": metric_name, "target_direction": "max"}
+        run_dir = sweep.add(name, metadata=about, params={"run": name})
+        write_log(run_dir, metric(Segment().step(1), value, metric_name).end())
+    summary = sweep.summary()
+    said = verdict(summary.subjects, summary.rows)
+    assert said.startswith("Best: run=002_b with acc 0.6; next: run=001_a with 0.5")
 
 
 def test_fairness_shows_how_much_of_a_limit_was_used() -> None:

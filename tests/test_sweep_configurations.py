@@ -24,7 +24,8 @@ from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.aggregate.rows import Row, Subject, rows_of
 from outlay.sweep.grid import read_grid
 from outlay.sweep.manifest import Manifest, read_manifest
-from outlay.sweep.plan import Plan, PlannedRun, make_plan
+from outlay.sweep.plan import Plan, PlannedRun
+from outlay.sweep.planning import make_plan
 from outlay.sweep.states import RunState
 
 TARGET = {"mode": "iso_tokens", "limit": 100, "target_metric": "acc"}

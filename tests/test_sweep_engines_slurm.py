@@ -18,7 +18,7 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.exits import ExitRecord
 from outlay.sweep.engines.slurm.allocation import Allocation, rendezvous_port
-from outlay.sweep.engines.slurm.batches import Batch
+from outlay.sweep.engines.slurm.batches import Batch, read_batches
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
 from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.options import Request, SlurmOptions, parameters
@@ -329,7 +329,7 @@ def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
     note(tmp_path, Moment(ticket="t", restart=0, what="started", t_ns=10 * NS))
     with (tmp_path / "slurm_times.jsonl").open("ab") as stream:
         stream.write(b'{"ticket": "t", "resta')
-    assert read_times(tmp_path, "t").starts == 1
+    assert [moment.what for moment in read_times(tmp_path, "t").moments] == ["started"]
 
 
 # -- what a job is told ---------------------------------------------------------------------
@@ -350,6 +350,20 @@ def test_a_spec_holds_no_secret_and_the_node_puts_it_back(tmp_path: Path) -> Non
     spec = read_spec(path)
     assert (spec.env, spec.dropped) == ({"PLAIN": "x"}, ["LEFT_OUT"])
     assert opened_command(spec, env) == ["train", "--token=t0k3n-secret"]
+
+
+def test_a_word_that_looks_like_a_secret_is_in_no_file_though_no_variable_holds_it(
+    tmp_path: Path,
+) -> None:
+    word = "--url=pg://u:hunter22@host"
+    task = Task(
+        name="run", ticket="slurm/run/abc", command=("train", word), env={}, cwd=tmp_path,
+        directory=tmp_path, log=tmp_path / "log",
+    )  # fmt: skip
+    secret = write_spec(task, {})
+    path = spec_path(tmp_path, task.ticket)
+    assert b"hunter22" not in path.read_bytes()
+    assert opened_command(read_spec(path), secret) == ["train", word]
 
 
 # -- where a job is -------------------------------------------------------------------------
@@ -408,17 +422,24 @@ def write_script(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-def submit_one(engine: SlurmEngine, tmp_path: Path) -> str:
-    (tmp_path / "run").mkdir()
-    ticket = engine.new_ticket("run")
-    engine.submit(
-        Task(
-            name="run", ticket=ticket, command=("true",), env=dict(os.environ), cwd=tmp_path,
-            directory=tmp_path / "run", log=tmp_path / "run" / "log",
-        )
+HAS_IT = 'for name; do :; done; echo "${name#--name=}|77|N/A|PENDING|Priority|"'
+"""A queue that has whatever it is asked for: its name is the last word of the question."""
+
+
+def task_of(engine: SlurmEngine, tmp_path: Path, name: str) -> Task:
+    directory = tmp_path / name
+    directory.mkdir()
+    return Task(
+        name=name, ticket=engine.new_ticket(name), command=("true",), env=dict(os.environ),
+        cwd=tmp_path, directory=directory, log=directory / "log",
     )  # fmt: skip
+
+
+def submit_one(engine: SlurmEngine, tmp_path: Path) -> str:
+    task = task_of(engine, tmp_path, "run")
+    engine.submit(task)
     engine.wait(0)
-    return ticket
+    return task.ticket
 
 
 def test_what_slurm_will_never_take_could_not_be_started(commands: Path, tmp_path: Path) -> None:
@@ -443,11 +464,94 @@ def test_what_slurm_will_take_later_is_kept_for_later(commands: Path, tmp_path: 
 def test_a_refusal_that_was_none_is_found_out_by_name(commands: Path, tmp_path: Path) -> None:
     """The answer was lost on its way, but the queue has the job."""
     write_script(commands / "sbatch", "echo 'Socket timed out' >&2; exit 1")
-    write_script(commands / "squeue", 'echo "${5#--name=}|77|N/A|PENDING|Priority|"')
+    write_script(commands / "squeue", HAS_IT)
     engine = SlurmEngine(tmp_path)
     ticket = submit_one(engine, tmp_path)
     assert engine.all_submitted()
     assert engine.poll(ticket) is None
+
+
+def test_nothing_is_submitted_twice_while_slurm_cannot_say_whether_it_has_it(
+    commands: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    """The answer is lost, and so is the question; minutes later the queue has the job."""
+    write_script(commands / "sbatch", f"echo >> {tmp_path}/calls; echo 'timed out' >&2; exit 1")
+    write_script(commands / "squeue", "exit 1")
+    engine = SlurmEngine(tmp_path, clock)
+    submit_one(engine, tmp_path)
+    for _ in range(60):
+        clock.sleep(1)
+        engine.wait(0)
+    write_script(commands / "squeue", HAS_IT)
+    for _ in range(6):
+        clock.sleep(1)
+        engine.wait(0)
+    assert engine.all_submitted()
+    assert (tmp_path / "calls").read_text() == "\n"
+    assert [batch.job for batch in read_batches(tmp_path)] == ["77"]
+
+
+def test_what_slurm_does_not_have_after_all_is_submitted_again(
+    commands: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    write_script(commands / "sbatch", "echo 'Unable to contact slurm controller' >&2; exit 1")
+    engine = SlurmEngine(tmp_path, clock)
+    submit_one(engine, tmp_path)
+    write_script(commands / "sbatch", "echo Submitted batch job 78")
+    clock.sleep(60)
+    engine.wait(0)
+    assert engine.all_submitted()
+    assert [batch.job for batch in read_batches(tmp_path)] == ["78"]
+
+
+def test_what_was_cancelled_before_slurm_said_that_it_has_it_is_cancelled_there(
+    commands: Path, tmp_path: Path, clock: ManualClock
+) -> None:
+    write_script(commands / "sbatch", "echo 'timed out' >&2; exit 1")
+    write_script(commands / "squeue", "exit 1")
+    write_script(commands / "scancel", f'echo "$@" >> {tmp_path}/told')
+    engine = SlurmEngine(tmp_path, clock)
+    ticket = submit_one(engine, tmp_path)
+    engine.cancel(ticket)
+    assert engine.poll(ticket) is None
+    write_script(commands / "squeue", HAS_IT)
+    clock.sleep(60)
+    engine.wait(0)
+    assert (tmp_path / "told").read_text() == "77\n"
+
+
+def test_a_cancellation_that_slurm_did_not_hear_is_said_again(
+    commands: Path, tmp_path: Path
+) -> None:
+    write_script(commands / "sbatch", "echo Submitted batch job 77")
+    write_script(commands / "squeue", HAS_IT)
+    write_script(commands / "scancel", f"echo >> {tmp_path}/told; exit 1")
+    engine = SlurmEngine(tmp_path)
+    ticket = submit_one(engine, tmp_path)
+    engine.cancel(ticket)
+    write_script(commands / "scancel", f"echo >> {tmp_path}/told")
+    for _ in range(3):
+        engine.cancel(ticket)
+    assert (tmp_path / "told").read_text() == "\n\n"
+
+
+def test_no_more_run_at_once_than_allowed_beside_jobs_of_an_earlier_process(
+    commands: Path, tmp_path: Path
+) -> None:
+    write_script(commands / "sbatch", "echo Submitted batch job 77")
+    write_script(commands / "squeue", HAS_IT)
+    earlier = SlurmEngine(tmp_path)
+    earlier.allow(1)
+    task = task_of(earlier, tmp_path, "run")
+    earlier.submit(task)
+    earlier.wait(0)
+    write_script(commands / "sbatch", f'grep dependency "$1" > {tmp_path}/asked; echo job 78')
+    later = SlurmEngine(tmp_path)
+    later.allow(1)
+    assert later.reattach(task) is None
+    later.submit(task_of(later, tmp_path, "next"))
+    later.wait(0)
+    assert "afterany:77" in (tmp_path / "asked").read_text()
 
 
 @pytest.mark.parametrize("name", ["teleport", 3])

@@ -16,8 +16,9 @@ from command_line import outlay
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid import read_grid
 from outlay.sweep.launch import Place, command_of, environment_of
-from outlay.sweep.plan import Plan, make_plan
+from outlay.sweep.plan import Plan
 from outlay.sweep.plan_text import command_lines, plan_document
+from outlay.sweep.planning import make_plan
 from outlay.units import Money
 
 HOUR_NS = 3600 * 10**9
@@ -223,6 +224,17 @@ def test_a_plain_command_takes_flags_and_placeholders() -> None:
     ]  # fmt: skip
 
 
+def test_a_flag_is_called_what_the_grid_says_a_parameter_is_called() -> None:
+    plan = plan_of("""
+        engine: process
+        arguments: flags
+        entrypoint: train
+        aliases: {batch_size: bs, lr: rate}
+        grid: [{params: {batch_size: 4, lr: 0.1, tau: 2}}]
+    """)
+    assert command(plan) == ["train", "--bs", "4", "--rate", "0.1", "--tau", "2"]
+
+
 # -- what is wrong --------------------------------------------------------------------------
 
 
@@ -264,12 +276,21 @@ grid:
         ("entrypoint: x {lr}\ngrid:\n- {params: {a: 1}}", 3, "{lr}, which is no parameter"),
         ("grid:\n- {params: {a: 1}, exclude: [{a: 1}]}", 1, "leaves out every run"),
         ("ceiling: lots\ngrid: [{}]", 1, "ceiling"),
+        ("price: 2 EUR/h\ngrid:\n- budget: {mode: iso_cost, limit: 5}", 3, "the price in EUR"),
+        ("grid: &all\n- params: {a: *all}", 2, "refers to itself"),
     ],
 )
 def test_a_wrong_grid_says_what_and_where(text: str, line: int, message: str) -> None:
     (found,) = problems(text)
     assert found[0] == line
     assert message in found[1]
+
+
+def test_exclusions_that_name_no_parameter_are_warned_of_in_one_order() -> None:
+    names = [f"p{number}" for number in range(9)]
+    plan = plan_of_entry(params={"a": 1}, exclude=[dict.fromkeys(reversed(names), 1)])
+    found = [warning.message for warning in plan.warnings]
+    assert [message.split("'")[1] for message in found] == names
 
 
 # -- identity -------------------------------------------------------------------------------
@@ -321,7 +342,7 @@ def test_the_same_grid_gives_the_same_plan_and_every_run_its_own_identity(
         entry["params"].pop("amp_dtype", None)
     text = json.dumps({"grid": listed})
     one, two = plan_of(text), plan_of(text)
-    assert json.dumps(plan_document(one)) == json.dumps(plan_document(two))
+    assert json.dumps(plan_document(one, {})) == json.dumps(plan_document(two, {}))
     sizes = [_product(entry["params"]) for entry in listed]
     assert len({run.id for run in one.runs}) == len({r.fingerprint for r in one.runs}) == sum(sizes)
 
@@ -415,6 +436,18 @@ def test_plan_in_json_is_byte_identical_and_holds_no_secret(grid_file: Path) -> 
     one, two = (outlay("sweep", "plan", grid_file, "--json").out for _ in range(2))
     assert one == two
     assert "hf_abcdefgh" not in one
+
+
+@pytest.mark.parametrize("options", [[], ["--json"]])
+def test_plan_shows_no_secret_of_the_environment_that_a_parameter_repeats(
+    tmp_path: Path, options: list[str]
+) -> None:
+    path = tmp_path / "grid.yaml"
+    path.write_text("grid: [{params: {login: '${oc.env:MY_API_KEY}'}}]")
+    shown = outlay("sweep", "plan", path, *options, columns=200, MY_API_KEY="s3cr3t-from-env")
+    assert shown.code == 0
+    assert "s3cr3t-from-env" not in shown.out
+    assert "<redacted>" in shown.out
 
 
 def test_plan_of_a_wrong_grid_exits_2_and_names_the_lines(tmp_path: Path) -> None:

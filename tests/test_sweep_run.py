@@ -16,12 +16,17 @@ import pytest
 from command_line import outlay
 from outlay.clock import SYSTEM
 from outlay.sweep.engines.leftovers import carrying
+from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness
 from outlay.sweep.journal import Event, Journal, read_events
+from outlay.sweep.lock import NAME as LOCK
+from outlay.sweep.lock import SweepLock
 from outlay.sweep.manifest import read_manifest
+from outlay.sweep.money import Treasury
 from outlay.sweep.states import RunState
-from outlay.sweep.sweeps import HowToRun, Result, resume, start
+from outlay.sweep.sweeps import Cancelled, HowToRun, Result, cancel, resume, start
+from outlay.units import Money
 
 NS = 10**9
 
@@ -126,6 +131,16 @@ def test_no_secret_of_the_environment_is_in_any_file(
         assert secret not in written
 
 
+def test_a_variable_that_is_no_text_reaches_the_program_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(os.environb, b"LATIN", b"caf\xe9")
+    result = run_grid(tmp_path, 'printf %s "$LATIN"', grid=[{}])
+    assert (result.root / "001_group01" / "sweep.log").read_bytes() == b"caf\xe9"
+    environment = read_manifest(result.root).about["environment"]
+    assert environment["LATIN"] == "caf\\udce9"
+
+
 def test_runs_know_their_budget_price_and_place_without_code(tmp_path: Path) -> None:
     program = (
         "import outlay; r = outlay.run('m'); r.close(); print(r.dir, r.budget.snapshot()['mode'])"
@@ -189,6 +204,54 @@ def test_a_torn_journal_reads_up_to_the_tear_and_is_gone_on_with(tmp_path: Path)
     assert max(starts(root).values()) == 1  # How it ended stood in its directory.
 
 
+def left_running(root: Path, run: str, ceiling: str = "") -> None:
+    """Write down a start whose harness died before it heard of an end."""
+    hold = ""
+    if ceiling:
+        guard = Treasury(root, Money.parse(ceiling)).guard
+        hold = guard.authorize(run, "1 USD").id
+    journal = Journal(root, SYSTEM)
+    ticket = "0123456789abcdef/gone/"
+    journal.append(Event(t_ns=1, run=run, status="running", ticket=ticket, hold=hold))
+    journal.close()
+
+
+def test_a_run_that_was_taken_out_of_the_grid_is_not_left_running_in_the_books(
+    tmp_path: Path,
+) -> None:
+    more: dict[str, Any] = {"price": "1 USD/h", "timeout": "1h", "ceiling": "50 USD"}
+    root = run_grid(tmp_path, "exit 0", **more).root
+    left_running(root, "002_group01_02", ceiling="50 USD")
+    write_grid(tmp_path, "exit 0", grid=[{"params": {"x": [1, 3]}}], **more)
+    result = resume(root, HowToRun(), grid=None, retry_failed=False)
+    assert result.counts == {"completed": 2, "cancelled": 1}
+    guard = Treasury(root, Money.parse("50 USD")).guard
+    assert guard.holds() == ()
+    assert guard.log.books().captured() > 1_000_000  # Nobody knows what it cost: all it held.
+
+
+def test_a_sweep_is_gone_on_with_under_what_the_grid_says_now(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"price": "1 USD/h", "timeout": "1h"}
+    root = run_grid(tmp_path, "exit 0", ceiling="50 USD", **more).root
+    grid = write_grid(tmp_path, "pwd", ceiling="60 USD", work_dir=str(tmp_path), **more)
+    moved = grid.rename(tmp_path / "moved.json")
+    resume(root, HowToRun(), grid=moved, retry_failed=False)
+    about = read_manifest(root).about
+    assert about["ceiling"] == "60.00 USD"
+    assert about["grid_path"] == str(moved)
+    printed = {path.read_text() for path in root.glob("*-*/sweep.log")}
+    assert printed == {f"{tmp_path}\n"}
+
+
+def test_a_grid_that_cannot_be_gone_on_with_changes_nothing(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    before = (root / "sweep_manifest.json").read_bytes()
+    write_grid(tmp_path, "exit 1", ceiling="5 USD")
+    with pytest.raises(InvalidGrid, match="no price"):
+        resume(root, HowToRun(), grid=None, retry_failed=False)
+    assert (root / "sweep_manifest.json").read_bytes() == before
+
+
 # -- the command ----------------------------------------------------------------------------
 
 
@@ -244,9 +307,38 @@ def test_being_told_to_end_cancels_what_runs_and_keeps_the_rest_for_later(
     assert carrying(ticket) == []
 
 
+def test_cancelling_what_nobody_here_can_reach_says_so(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    document = json.loads((root / "sweep_manifest.json").read_text())
+    document["runs"][1]["engine"] = "slurm"
+    (root / "sweep_manifest.json").write_text(json.dumps(document))
+    left_running(root, "002_group01_02")
+    shown = outlay("sweep", "cancel", root, PATH=str(tmp_path))
+    assert shown.code == 1
+    assert "002_group01_02" in shown.err
+    assert "login node" in shown.err
+
+
+def test_a_sweep_that_another_machine_runs_is_not_cancelled_here(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    lock = SweepLock(root)
+    (root / LOCK).write_text(f"{os.getpid()} another-machine")
+    with pytest.raises(RunElsewhere, match="on another-machine"):
+        cancel(root)
+    lock.release()
+
+
+def test_a_sweep_whose_process_is_gone_by_now_is_nobodys(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    lock = SweepLock(root)
+    (root / LOCK).write_text(str(2**22 + 1))
+    assert cancel(root) == Cancelled()
+    lock.release()
+
+
 def test_told_twice_it_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # With an hour's notice, nothing but the second signal can end a run that ignores the first.
-    monkeypatch.setattr("outlay.sweep.harness.NOTICE_NS", 3600 * NS)
+    monkeypatch.setattr("outlay.sweep.active.NOTICE_NS", 3600 * NS)
     grid = write_grid(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
     log = tmp_path / "sweep" / "001_group01_01" / "sweep.log"
     told: list[int] = []
@@ -331,6 +423,32 @@ def test_a_start_that_cannot_be_written_down_does_not_happen(
     assert [p.parent.name for p in sorted(root.glob("*/sweep.log"))] == ["001_group01_01"]
     assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 3}
     assert max(starts(root).values()) == 1
+
+
+def test_an_end_kept_for_later_survives_a_start_that_the_disk_refused_half_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    room = [0]
+
+    def nearly_full(descriptor: int, data: bytes) -> int:
+        if not room[0]:
+            raise OSError(28, "No space left on device")
+        written = real(descriptor, data[: room[0]])
+        room[0] -= written
+        return written
+
+    real = os.write
+    journal = Journal(tmp_path, SYSTEM)
+    monkeypatch.setattr("outlay.sweep.journal.os.write", nearly_full)
+    with pytest.raises(SweepNotRecorded):
+        journal.append(Event(t_ns=1, run="a", status="completed"))
+    room[0] = 5
+    with pytest.raises(SweepNotRecorded):
+        journal.append(Event(t_ns=2, run="b", status="running"), keep=False)
+    room[0] = 10**6
+    journal.append(Event(t_ns=3, run="c", status="completed"))
+    journal.close()
+    assert [event.run for event in read_events(tmp_path)] == ["a", "c"]
 
 
 def test_a_journal_closes_a_torn_line_before_it_goes_on(tmp_path: Path) -> None:

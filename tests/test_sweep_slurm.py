@@ -416,6 +416,16 @@ def test_no_more_jobs_are_submitted_at_once_than_the_grid_allows(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("slurm")
+def test_a_secret_word_of_the_command_reaches_the_program_and_no_file(tmp_path: Path) -> None:
+    word = "pg://user:hunter22@host/db"
+    result = run_grid(tmp_path, [*shell('echo "$0" | md5sum'), word])
+    expected = hashlib.md5(f"{word}\n".encode()).hexdigest()
+    assert (result.root / FIRST / "sweep.log").read_text() == f"{expected}  -\n"
+    files = [path for path in result.root.rglob("*") if path.is_file()]
+    assert b"hunter22" not in b"".join(path.read_bytes() for path in files)
+
+
+@pytest.mark.usefixtures("slurm")
 def test_secrets_reach_the_program_and_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

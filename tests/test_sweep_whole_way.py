@@ -16,7 +16,8 @@ from outlay.sweep.files import plan_file
 from outlay.sweep.grid import read_grid
 from outlay.sweep.journal import read_events
 from outlay.sweep.launch import Place, command_of, environment_of
-from outlay.sweep.plan import Plan, make_plan
+from outlay.sweep.plan import Plan
+from outlay.sweep.planning import make_plan
 from outlay.sweep.sweeps import HowToRun, start
 from waiting import until
 

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from outlay.clock import SYSTEM
+from outlay.clock import SYSTEM, ManualClock
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.exits import read_exit
-from outlay.sweep.engines.leftovers import carrying
+from outlay.sweep.engines.leftovers import carrying, kill_marked
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.engines.process import ProcessEngine
 from outlay.sweep.engines.registry import engine_named
@@ -86,12 +86,17 @@ def ended(engine: Engine, ticket: str) -> Ended:
     raise AssertionError("the task did not end")
 
 
+def printed(one: Task) -> str:
+    """Return what a task has written so far."""
+    return one.log.read_text() if one.log.exists() else ""
+
+
 def until_up(engine: Engine, one: Task) -> None:
     """Wait until a task has said that it runs."""
 
     def said() -> bool:
         engine.wait(0)
-        return engine.logs(one) == "up\n"
+        return printed(one) == "up\n"
 
     until(said, "it did not start")
 
@@ -105,7 +110,7 @@ def test_a_task_runs_where_and_with_what_it_was_told(engine: Engine, tmp_path: P
     one = shell(engine, tmp_path, 'echo "$WORD"; pwd >&2', WORD="hello")
     outcome = run(engine, one)
     assert (outcome.how, outcome.returncode, outcome.asked) == ("exited", 0, False)
-    assert engine.logs(one) == f"hello\n{tmp_path}\n"
+    assert printed(one) == f"hello\n{tmp_path}\n"
 
 
 def test_an_exit_code_and_a_signal_are_told_apart(engine: Engine, tmp_path: Path) -> None:
@@ -123,7 +128,7 @@ def test_output_is_appended_across_attempts(engine: Engine, tmp_path: Path) -> N
     one, two = shell(engine, tmp_path, "echo 1"), shell(engine, tmp_path, "echo 2")
     run(engine, one)
     run(engine, two)
-    assert engine.logs(two) == "1\n2\n"
+    assert printed(two) == "1\n2\n"
 
 
 def test_cancelling_ends_the_task_and_its_children(engine: Engine, tmp_path: Path) -> None:
@@ -249,7 +254,7 @@ def test_two_ranks_run_with_what_they_were_told_and_a_later_engine_learns_that_o
     # Whatever its workers exit with, torchrun exits with 1.
     assert (outcome.how, outcome.returncode, outcome.asked) == ("exited", 1, False)
     said = {f"hello {rank} of 2 in {tmp_path}" for rank in range(2)}
-    assert said <= set(torchrun.logs(one).splitlines())
+    assert said <= set(printed(one).splitlines())
     later = TorchrunEngine(tmp_path).reattach(one)
     assert later is not None
     assert (later.how, later.returncode) == ("exited", 1)
@@ -261,7 +266,7 @@ def test_cancelling_ends_two_ranks_and_what_they_started(
     one = two_ranks(torchrun, tmp_path, 'sleep 600 & echo "up $RANK"; wait')
     torchrun.submit(one)
     up = {"up 0", "up 1"}
-    until(lambda: up <= set(torchrun.logs(one).splitlines()), "the ranks did not start")
+    until(lambda: up <= set(printed(one).splitlines()), "the ranks did not start")
     # torchrun, and two shells with a child each.
     until(lambda: len(carrying(one.ticket)) >= 5, "not all of them carry the mark")
     torchrun.cancel(one.ticket)
@@ -283,7 +288,7 @@ def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
     )  # fmt: skip
     torchrun.submit(one)
     until(lambda: len(list(marks.iterdir())) == 2, "the ranks did not meet")
-    assert {"rank 0 of 2: 3.0", "rank 1 of 2: 3.0"} <= set(torchrun.logs(one).splitlines())
+    assert {"rank 0 of 2: 3.0", "rank 1 of 2: 3.0"} <= set(printed(one).splitlines())
     workers = [int(mark.name) for mark in marks.iterdir()]
     launcher = next(pid for pid in carrying(one.ticket) if pid not in workers)
     os.kill(launcher, signal.SIGKILL)  # Leaves its workers running, unless somebody looks.
@@ -314,12 +319,21 @@ def test_two_nodes_meet_over_c10d_on_loopback(
     for node in nodes:
         torchrun.submit(node)
     assert [ended(torchrun, node.ticket).returncode for node in nodes] == [0, 0]
-    printed = "".join(torchrun.logs(node) for node in nodes)
-    assert "rank 0 of 2: 3.0" in printed
-    assert "rank 1 of 2: 3.0" in printed
+    both = "".join(printed(node) for node in nodes)
+    assert "rank 0 of 2: 3.0" in both
+    assert "rank 1 of 2: 3.0" in both
 
 
 # -- ports ----------------------------------------------------------------------------------
+
+
+def test_a_process_that_nobody_can_kill_is_given_up_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setattr("outlay.sweep.engines.leftovers.carrying", lambda _: [2**22 + 1])
+    began_ns = clock.monotonic_ns()
+    assert kill_marked("none/", clock) == [2**22 + 1]
+    assert clock.monotonic_ns() - began_ns >= 10 * 10**9
 
 
 def test_reserved_ports_differ_within_and_between_processes() -> None:

@@ -16,15 +16,16 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from outlay.clock import ManualClock
 from outlay.guard.spendlog import MemorySpendLog
+from outlay.sweep.earlier import settle_earlier
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.grid import read_grid
 from outlay.sweep.harness import Harness, Options
 from outlay.sweep.journal import Journal
 from outlay.sweep.manifest import read_manifest
 from outlay.sweep.money import Treasury
-from outlay.sweep.plan import Plan, make_plan
+from outlay.sweep.plan import Plan
+from outlay.sweep.planning import make_plan
 from outlay.sweep.setup import create, take_up, to_do
-from outlay.sweep.sweeps import _settle_earlier
 from outlay.units import Money
 
 SECOND = 10**9
@@ -104,9 +105,6 @@ class Machine:
         self.told[ticket] = 1
         if force:
             self.killed.add(ticket)
-
-    def logs(self, task: Task) -> str:
-        return task.name
 
     def reattach(self, task: Task) -> Ended | None:
         kept = None if self.forgets else self.over.get(task.ticket)
@@ -190,7 +188,7 @@ def open_harness(
         watch=watch,
     )  # fmt: skip
     try:
-        _settle_earlier(harness, plan)
+        settle_earlier(harness)
         yield harness
     finally:
         machine.close()
@@ -261,7 +259,7 @@ class GuardedSweep(RuleBasedStateMachine):
 
     @rule(times=st.integers(1, 2))
     def somebody_cancels_and_goes_on_later(self, times: int) -> None:
-        self.harness._asked += times
+        self.harness.interrupts.asked += times
         while self.harness.step():
             self.never_past_the_ceiling()
         self.take_up(retry_failed=False)

@@ -20,10 +20,10 @@ from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
 from outlay.sweep.lock import holder_of
-from outlay.sweep.manifest import counts, read_manifest
+from outlay.sweep.manifest import counts, read_manifest, spent
 from outlay.sweep.plan import Plan
 from outlay.sweep.plan_text import plan_document
-from outlay.sweep.sweeps import HowToRun, Result, cancel, resume, spent, start
+from outlay.sweep.sweeps import HowToRun, Result, cancel, resume, start
 
 app = typer.Typer(
     help="Many configurations under the same budget, and which is best.", no_args_is_help=True
@@ -54,7 +54,7 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
     """
     plan = plan_file(grid)
     if as_json:
-        print_json(plan_document(plan))
+        print_json(plan_document(plan, os.environ))
     else:
         print_plan(plan, commands=True)
 
@@ -137,14 +137,14 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
         ]
         print_json(
             {
-                "counts": counts(manifest), "harness": holder, "spent": spent(manifest),
-                "runs": runs, "findings": looked.findings,
+                "counts": counts(manifest), "harness": None if holder is None else holder.pid,
+                "spent": spent(manifest), "runs": runs, "findings": looked.findings,
             }
         )  # fmt: skip
         return
     console.print(status_table(manifest, SYSTEM.wall_ns(), looked.standing))
     print_findings(looked.findings)
-    running = f"run by process {holder}" if holder else "nobody runs it"
+    running = f"run by {holder}" if holder else "nobody runs it"
     console.print()
     print_sentence(f"{standing(manifest)}; {running}")
 

@@ -18,9 +18,8 @@ from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
 from outlay.sweep.engines.slurm.times import ran_so_far_ns
 from outlay.sweep.harness import Harness
-from outlay.sweep.manifest import Manifest, counts
+from outlay.sweep.manifest import Manifest, counts, spent
 from outlay.sweep.states import RunState
-from outlay.sweep.sweeps import spent
 from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 

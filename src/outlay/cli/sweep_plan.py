@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from typing import Final
 
 from outlay.cli.output import console, counted, new_table, print_findings, print_sentence
 from outlay.sweep.launch import SWEEP_MARK
 from outlay.sweep.plan import Plan
-from outlay.sweep.plan_text import budget_text, command_lines, planned_command
+from outlay.sweep.plan_text import budget_text, command_lines, params_text, planned_command
+from outlay.sweep.redaction import Redactor
 from outlay.units.quantity import duration_text
 
 _INDENT: Final = "  "
@@ -16,26 +18,26 @@ _INDENT: Final = "  "
 def print_plan(plan: Plan, *, commands: bool = False) -> None:
     """Print a plan as people read it, and every run's command where that is wanted."""
     table = new_table("run", "parameters", "budget", ">GPUs", ">time", ">cost")
+    redact = plan.redactor(os.environ)
     for run in plan.runs:
         ns, cost = run.prediction.ns, run.prediction.cost
-        params = " ".join(f"{k}={v}" for k, v in run.params.items() if k != "world_size")
         table.add_row(
-            run.id, params, budget_text(run),
+            run.id, params_text(run, redact), budget_text(run),
             str(run.gpus) if run.gpus is not None else f"≤{run.most_gpus}",
             "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost),
         )  # fmt: skip
     console.print(table)
     console.print()
     if commands:
-        _print_commands(plan)
+        _print_commands(plan, redact)
     print_sentence(_total(plan))
     print_findings(plan.warnings)
 
 
-def _print_commands(plan: Plan) -> None:
+def _print_commands(plan: Plan, redact: Redactor) -> None:
     print_sentence(f"Commands; {SWEEP_MARK} stands for the sweep's directory:")
     for run in plan.runs:
-        lines = command_lines(planned_command(plan, run), console.width - len(_INDENT))
+        lines = command_lines(planned_command(plan, run, redact), console.width - len(_INDENT))
         text = "\n".join(f"{_INDENT}{line}" for line in lines)
         console.print(f"\n{run.id}\n{text}", soft_wrap=True)
     console.print()

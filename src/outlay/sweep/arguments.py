@@ -52,8 +52,15 @@ def literal(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def override(name: str, value: object, aliases: Mapping[str, Alias]) -> str:
-    """Return the override that one parameter stands for."""
+def overrides(
+    stated: Iterable[str], params: Mapping[str, Any], aliases: Mapping[str, Alias]
+) -> tuple[str, ...]:
+    """Return what a grid adds and then its parameters as overrides; ``world_size`` is none."""
+    own = (_override(*item, aliases) for item in params.items() if item[0] != "world_size")
+    return (*stated, *own)
+
+
+def _override(name: str, value: object, aliases: Mapping[str, Alias]) -> str:
     if name == "amp_dtype":
         return f"train.loss_fp32={literal(value == 'fp32')}"
     alias = aliases.get(name, Alias(key=name))
@@ -79,8 +86,10 @@ def flags(params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:
     """Return parameters as ``--name value``; true is ``--name``, false ``--no-name``."""
     words: list[str] = []
     for name, value in params.items():
-        stated = aliases[name].key if name in aliases and name not in ALIASES else name
-        words += _flag(stated.replace("_", "-"), value)
+        alias = aliases.get(name)
+        # What a name stands for in Hydra's configuration, unless the grid says so, is no flag.
+        key = name if alias is None or alias == ALIASES.get(name) else alias.key
+        words += _flag(key.replace("_", "-"), value)
     return words
 
 

@@ -6,7 +6,7 @@ that submitted is needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.guard.lease import Terms
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.errors import SweepInUse
@@ -22,9 +21,9 @@ from outlay.sweep.journal import Journal
 from outlay.sweep.launch import LOG_NAME
 from outlay.sweep.lock import SweepLock
 from outlay.sweep.manifest import Manifest, read_manifest
-from outlay.sweep.money import Treasury
+from outlay.sweep.money import Treasury, cost_of
 from outlay.sweep.outcomes import judge
-from outlay.sweep.recording import record_end
+from outlay.sweep.recording import Recording
 from outlay.sweep.run_ends import logged_end
 from outlay.units import Money, Rate
 
@@ -44,7 +43,7 @@ class Detached:
 
     manifest: Manifest
     clock: Clock
-    engines: dict[str, Engine] = field(default_factory=dict)
+    engines: dict[str, Engine | None] = field(default_factory=dict)
     standing: dict[str, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     _journal: Journal | None = None
@@ -57,9 +56,13 @@ class Detached:
             if self.manifest.state(run).status == "running" and not is_local(static)
         ]
 
-    def look(self) -> None:
-        """Write down how attempts ended, and take up those that go on."""
-        for run in self.going_on():
+    def look(self, runs: Iterable[str] | None = None) -> None:
+        """Write down how attempts ended, and take up those that go on.
+
+        Args:
+            runs: Which runs to look after; None for those that may go on without us.
+        """
+        for run in self.going_on() if runs is None else runs:
             engine = self._engine_of(run)
             if engine is None:
                 continue
@@ -72,53 +75,55 @@ class Detached:
 
     def end(self) -> int:
         """Tell what goes on to end and wait for that a while; return how many were told."""
-        told = [(run, self.manifest.state(run).ticket) for run in self.going_on()]
-        for run, ticket in told:
-            if (engine := self._engine_of(run)) is not None:
-                engine.cancel(ticket)
+        engines = {run: self._engine_of(run) for run in self.going_on()}
+        told = {run: engine for run, engine in engines.items() if engine is not None}
+        for run, engine in told.items():
+            engine.cancel(self.manifest.state(run).ticket)
         until_ns = self.clock.monotonic_ns() + _PATIENCE_NS
-        while self.going_on() and self.clock.monotonic_ns() < until_ns and self.engines:
-            for engine in self.engines.values():
+        waiting = dict(told)
+        while waiting and self.clock.monotonic_ns() < until_ns:
+            for engine in self._usable():
                 engine.wait(_LOOK_EVERY_S)
-            for run, ticket in told:
-                self._settle_if_ended(run, ticket)
+            for run, engine in list(waiting.items()):
+                ended = engine.poll(self.manifest.state(run).ticket)
+                if ended is not None:
+                    self._settle(run, ended)
+                    del waiting[run]
         return len(told)
-
-    def _settle_if_ended(self, run: str, ticket: str) -> None:
-        engine = self._engine_of(run)
-        ended = None if engine is None else engine.poll(ticket)
-        if ended is not None:
-            self._settle(run, ended)
 
     def _settle(self, run: str, ended: Ended) -> None:
         state, static = self.manifest.state(run), self.manifest.runs[run]
-        cost = _cost(static, ended)
+        cost = cost_of(_rate_of(static), ended)
         ceiling = self.manifest.about.get("ceiling")
         if ceiling and state.hold:
-            treasury = Treasury(self.manifest.root, Money.parse(ceiling, name="ceiling"))
-            treasury.settle_lost(state.hold, run, cost)
+            amount = Money.parse(ceiling, name="ceiling")
+            Treasury(self.manifest.root, amount, self.clock).settle_lost(state.hold, run, cost)
         verdict = judge(ended, None, logged_end(self.manifest.root / run, self.clock.wall_ns()))
         if self._journal is None:
             self._journal = Journal(self.manifest.root, self.clock)
-        record_end(self.manifest, self._journal, run, verdict, ended, cost)
+        Recording(self.manifest, self._journal).end(run, verdict, ended, cost)
 
     def _engine_of(self, run: str) -> Engine | None:
-        name = self.manifest.runs[run]["engine"]
+        """Return a run's engine; None, and a finding, where it cannot be had here."""
+        name = self.manifest.runs[run].get("engine", LOCAL[0])
         if name not in self.engines:
             try:
                 self.engines[name] = engine_named(name, self.manifest.root)
             except OutlayError as error:
-                message = f"{run} may go on; nobody here can tell: {error}"
+                self.engines[name] = None
+                message = f"{run} and others of it may go on; nobody here can tell: {error}"
                 self.findings.append(Finding(source=name, message=message, severity="warning"))
-                return None
         return self.engines[name]
+
+    def _usable(self) -> list[Engine]:
+        return [engine for engine in self.engines.values() if engine is not None]
 
     def close(self) -> None:
         """Bring the manifest up to date where something was learned, and let go."""
         if self._journal is not None:
             self._journal.close()
             self.manifest.write()
-        for engine in self.engines.values():
+        for engine in self._usable():
             engine.close()
 
 
@@ -132,7 +137,7 @@ def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
     read_manifest(root)
     try:
         lock = SweepLock(root)
-    except (SweepInUse, PermissionError):
+    except (SweepInUse, OSError):
         yield None
         return
     try:
@@ -170,7 +175,7 @@ def is_local(static: Mapping[str, Any]) -> bool:
 def task_of(manifest: Manifest, run: str) -> Task:
     """Return an attempt as another process may find it again."""
     static, directory = manifest.runs[run], manifest.root / run
-    gpus = static.get("most_gpus") or static.get("gpus") or 1
+    gpus = _gpus_of(static)
     return Task(
         name=run, ticket=manifest.state(run).ticket, command=(), env={},
         cwd=Path(manifest.about["work_dir"]), directory=directory, log=directory / LOG_NAME,
@@ -178,9 +183,10 @@ def task_of(manifest: Manifest, run: str) -> Task:
     )  # fmt: skip
 
 
-def _cost(static: Mapping[str, Any], ended: Ended) -> Money | None:
+def _gpus_of(static: Mapping[str, Any]) -> int:
+    return static.get("most_gpus") or static.get("gpus") or 1
+
+
+def _rate_of(static: Mapping[str, Any]) -> Rate | None:
     price = static.get("price")
-    if not price:
-        return None
-    gpus = static.get("most_gpus") or static.get("gpus") or 1
-    return Terms(rate=Rate.parse(price, name="price") * gpus).cost(ended.elapsed_ns)
+    return Rate.parse(price, name="price") * _gpus_of(static) if price else None

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+import itertools
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Final
 
 from outlay.errors import Finding, InvalidValue
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.plan import Plan
+
+_NONE_FROM_HERE: Final = "-1"
+"""What CUDA takes for the end of the list; alone, it hides every GPU."""
 
 
 def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -19,7 +24,8 @@ def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, .
     """
     text = stated if stated is not None else environ.get("CUDA_VISIBLE_DEVICES")
     if text is not None:
-        names = tuple(name.strip() for name in text.split(",") if name.strip())
+        listed = [name.strip() for name in text.split(",") if name.strip()]
+        names = tuple(itertools.takewhile(lambda name: name != _NONE_FROM_HERE, listed))
         if stated is not None and (not names or len(set(names)) < len(names)):
             raise InvalidValue("--gpus", stated, 'GPUs, each once, such as "0,1,2,3"')
         return names or None
@@ -29,8 +35,13 @@ def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, .
     return None
 
 
-def check_fit(plan: Plan, devices: tuple[str, ...] | None) -> None:
+def check_fit(plan: Plan, devices: tuple[str, ...] | None, elsewhere: Collection[str]) -> None:
     """Refuse a plan with runs that need more GPUs on this machine than there are.
+
+    Args:
+        plan: What is to be run.
+        devices: What there is; None where nobody shares them out.
+        elsewhere: The engines whose runs are not on this machine.
 
     Raises:
         InvalidGrid: Names each such run.
@@ -45,7 +56,7 @@ def check_fit(plan: Plan, devices: tuple[str, ...] | None) -> None:
         for run in plan.runs
         if run.world_size > len(devices)
         and "CUDA_VISIBLE_DEVICES" not in run.env
-        and run.settings.engine != "slurm"
+        and run.settings.engine not in elsewhere
     ]
     if findings:
         raise InvalidGrid(findings)

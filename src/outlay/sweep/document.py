@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import yaml  # type: ignore[import-untyped]
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -16,6 +16,8 @@ from outlay.errors import Finding
 from outlay.sweep.errors import InvalidGrid
 
 Path = tuple[str | int, ...]
+_DEEPEST: Final = 100
+"""How deep a grid may be nested."""
 _SURROGATES = re.compile(
     r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
 )
@@ -123,12 +125,16 @@ def _lines(root: Any, source: str) -> dict[Path, int]:
     """Return the line of every key.
 
     Raises:
-        InvalidGrid: A key stands twice in one mapping; the second would silently win.
+        InvalidGrid: A key stands twice in one mapping, of which the second would silently win; or
+            something stands inside itself.
     """
     lines: dict[Path, int] = {}
     waiting: list[tuple[Any, Path]] = [(root, ())]
     while waiting:
         node, path = waiting.pop()
+        if len(path) > _DEEPEST:
+            where = node.start_mark.line + 1
+            raise _invalid(source, where, "this is nested too deep, or refers to itself")
         if isinstance(node, yaml.MappingNode):
             for key, value in node.value:
                 below = (*path, str(key.value))

@@ -4,8 +4,10 @@ OutlayError
 ├── InvalidGrid         the grid file has problems; names all of them, each with its line
 ├── NotASweep           a directory without a manifest
 ├── SweepInUse          another harness runs this sweep
+├── RunElsewhere        a sweep is to be cancelled whose harness is not ours to end
 ├── SweepNotRecorded    the journal cannot be written, so nothing more is started
 ├── EngineBroken        what starts and ends the runs died
+├── NotCancelled        what goes on could not be told to end
 ├── RunsFailed          the sweep went through, and some runs did not
 └── IncompleteRuns      completed runs miss what the summary needs; names all of it
 Refused
@@ -54,6 +56,16 @@ class SweepInUse(OutlayError):
         )
 
 
+class RunElsewhere(OutlayError):
+    """The process that runs a sweep cannot be told to end from here."""
+
+    def __init__(self, path: str, holder: str) -> None:
+        super().__init__(
+            f"{path}: this sweep is being run by {holder}, which cannot be told to end from here. "
+            f"Run `outlay sweep cancel {path}` where it runs, as the user who started it."
+        )
+
+
 class SweepNotRecorded(OutlayError):
     """The journal could not be written; nothing is started that could not be accounted for."""
 
@@ -69,6 +81,14 @@ class EngineBroken(OutlayError):
 
     def __init__(self, problem: str) -> None:
         super().__init__(f"{problem}; what ran was ended. Go on with `outlay sweep resume`.")
+
+
+class NotCancelled(OutlayError):
+    """Some of a sweep's runs may go on, and nobody here can end them."""
+
+    def __init__(self, findings: Sequence[Finding]) -> None:
+        lines = "\n".join(f"  {finding}" for finding in findings)
+        super().__init__(f"not everything could be told to end; what could was\n{lines}")
 
 
 class RunsFailed(OutlayError):
@@ -104,8 +124,8 @@ class IncompleteRuns(OutlayError):
 
     def __init__(self, missing: Sequence[Finding]) -> None:
         lines = "\n".join(f"  {finding}" for finding in missing)
+        count = "one thing is" if len(missing) == 1 else f"{len(missing)} things are"
         super().__init__(
-            f"{len(missing)} things are missing in completed runs "
-            f"(--allow-missing goes on without them)\n{lines}"
+            f"{count} missing in completed runs (--allow-missing goes on without)\n{lines}"
         )
         self.missing = tuple(missing)

@@ -11,7 +11,8 @@ from outlay.errors import InvalidValue
 from outlay.runs.partition_rates import read_rates
 from outlay.sweep.grid import read_grid
 from outlay.sweep.partitions import with_rates
-from outlay.sweep.plan import Plan, make_plan
+from outlay.sweep.plan import Plan
+from outlay.sweep.planning import make_plan
 
 
 def plan_file(path: Path) -> Plan:

@@ -83,15 +83,17 @@ class Journal:
         Raises:
             SweepNotRecorded: The disk refuses.
         """
-        before = self._unwritten
-        self._unwritten += msgspec.json.encode(event) + b"\n"
+        line = msgspec.json.encode(event) + b"\n"
+        self._unwritten += line
         try:
             while self._unwritten:
                 written = os.write(self._descriptor, self._unwritten)
                 self._unwritten = self._unwritten[written:]
         except OSError as error:
             if not keep:
-                self._unwritten = before or b"\n"  # The newline closes what may be half a line.
+                kept = len(self._unwritten) - len(line)
+                # What is left of earlier lines; of this one, a newline where half of it is written.
+                self._unwritten = self._unwritten[:kept] if kept >= 0 else b"\n"
             raise SweepNotRecorded(str(self.path), error.strerror or str(error)) from error
 
     def close(self) -> None:

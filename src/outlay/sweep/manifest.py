@@ -17,8 +17,9 @@ import msgspec
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.files import write_whole
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
-from outlay.sweep.journal import read_events
+from outlay.sweep.journal import Status, read_events
 from outlay.sweep.states import RunState, fold
+from outlay.units import Money
 
 NAME: Final = "sweep_manifest.json"
 _REST: Final = 20
@@ -46,6 +47,10 @@ class Manifest:
     def state(self, run: str) -> RunState:
         """Return how a run stands."""
         return self.states.setdefault(run, RunState())
+
+    def elapsed_of(self, status: Status) -> list[int]:
+        """Return how long each run that stands so ran, all its attempts, in nanoseconds."""
+        return [state.elapsed_ns for state in self.states.values() if state.status == status]
 
     def write(self) -> None:
         """Put the file in place, whole and synced.
@@ -132,8 +137,8 @@ def _shown(state: RunState) -> dict[str, Any]:
         "returncode": state.returncode,
         "reason": state.reason,
         "attempts": state.attempts,
-        "started_at": _instant(state.started_ns),
-        "finished_at": _instant(state.finished_ns),
+        "started_at": None if state.started_ns is None else instant_text(state.started_ns),
+        "finished_at": None if state.finished_ns is None else instant_text(state.finished_ns),
         "elapsed_s": state.elapsed_ns / 1e9,
         "cost": None if state.cost_micros is None else state.cost_micros / 1e6,
         "currency": state.currency,
@@ -144,8 +149,9 @@ def _shown(state: RunState) -> dict[str, Any]:
     return shown
 
 
-def _instant(ns: int | None) -> str | None:
-    return None if ns is None else f"{utc_datetime(ns):%Y-%m-%dT%H:%M:%SZ}"
+def instant_text(wall_ns: int) -> str:
+    """Return an instant as the manifest has it, in UTC."""
+    return f"{utc_datetime(wall_ns):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def counts(manifest: Manifest, runs: Iterable[str] | None = None) -> dict[str, int]:
@@ -155,3 +161,12 @@ def counts(manifest: Manifest, runs: Iterable[str] | None = None) -> dict[str, i
         status = manifest.state(run).status
         found[status] = found.get(status, 0) + 1
     return found
+
+
+def spent(manifest: Manifest) -> list[Money]:
+    """Return what the runs of a sweep cost so far, by currency."""
+    micros: dict[str, int] = {}
+    for state in manifest.states.values():
+        if state.cost_micros is not None:
+            micros[state.currency] = micros.get(state.currency, 0) + state.cost_micros
+    return [Money(amount, currency) for currency, amount in sorted(micros.items())]

@@ -7,7 +7,7 @@ of the hold, for each would set aside a slice of its own on top of what was pred
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +18,9 @@ from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
 from outlay.guard.lease import Terms
+from outlay.sweep.engines.base import Ended
 from outlay.sweep.plan import PlannedRun
-from outlay.sweep.prediction import Prediction, terms_of
+from outlay.sweep.prediction import at_most, measured, terms_of
 from outlay.units import Money, Rate
 
 SPEND_LOG: Final = "spend.jsonl"
@@ -28,6 +29,20 @@ SPEND_LOG: Final = "spend.jsonl"
 def rate_of(run: PlannedRun) -> Rate | None:
     """Return what a run costs per hour, all its GPUs."""
     return None if run.settings.price is None else run.settings.price * run.most_gpus
+
+
+def cost_of(rate: Rate | None, ended: Ended) -> Money | None:
+    """Return what an attempt cost; None without a price, or where nobody knows how long it ran."""
+    if rate is None or not ended.is_measured:
+        return None
+    return Terms(rate=rate).cost(ended.elapsed_ns)
+
+
+def _capture(guard: BudgetGuard, hold: Hold, run: str, actual: Money | None) -> None:
+    if actual is None:
+        guard.record_actual(run, hold.amount, hold=hold, basis="assumed")
+    else:
+        guard.record_actual(run, actual, hold=hold)
 
 
 @dataclass(slots=True)
@@ -52,9 +67,9 @@ class Funds:
         """Return after how long the run must be told to end, so that the notice is paid for."""
         return self.terms.stop_ns(self.hold.amount)
 
-    def settle(self, actual: Money) -> None:
-        """Record what the attempt cost."""
-        self.guard.record_actual(self.hold.op_label, actual, hold=self.hold)
+    def settle(self, actual: Money | None) -> None:
+        """Record what the attempt cost, or all it held where nobody knows."""
+        _capture(self.guard, self.hold, self.hold.op_label, actual)
 
     def void(self, reason: str) -> None:
         """Give the hold back: nothing was started."""
@@ -74,14 +89,28 @@ class Treasury:
             ceiling.amount, root / SPEND_LOG, currency=ceiling.currency, clock=clock
         )
 
-    def open(self, run: PlannedRun, prediction: Prediction, ticket: str) -> Funds:
+    def open(
+        self, run: PlannedRun, ticket: str, finished_ns: Sequence[int], *, remote: bool
+    ) -> Funds:
         """Hold what a run should cost.
+
+        Args:
+            run: What is to be started.
+            ticket: Of the attempt, under which it is held once.
+            finished_ns: What runs that have finished took, for a run that nothing else limits.
+            remote: Whether nobody may be there to pay for more while it runs.
 
         Raises:
             BudgetGuardExceeded: It does not fit under the ceiling.
             SpendLogUnusable: The log cannot be read, locked or written.
         """
-        rate, cost = rate_of(run), prediction.cost
+        rate = rate_of(run)
+        prediction = run.prediction
+        if prediction.cost is None:
+            prediction = measured(rate, finished_ns)
+        if remote:
+            prediction = at_most(rate, prediction, run.settings.timeout)
+        cost = prediction.cost
         assert rate is not None
         assert cost is not None
         terms = terms_of(rate, prediction.ns or 0)
@@ -99,13 +128,8 @@ class Treasury:
 
     def settle_lost(self, hold: str, run: str, actual: Money | None) -> None:
         """Record an attempt whose harness died: what it cost, or all it held where nobody knows."""
-        try:
-            held = self.guard.log.books().hold(hold)
-            basis = "measured" if actual is not None else "assumed"
-            amount = held.amount if actual is None else actual
-            self.guard.record_actual(run, amount, hold=hold, basis=basis)
-        except (HoldResolved, UnknownHold):
-            return
+        with suppress(HoldResolved, UnknownHold):
+            _capture(self.guard, self.guard.log.books().hold(hold), run, actual)
 
     def void_unused(self, used: Collection[str]) -> None:
         """Give back holds whose runs were never started."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from outlay.sweep.launch import SWEEP_MARK, Place, command_of
@@ -13,48 +13,51 @@ from outlay.sweep.redaction import Redactor
 _GOES_ON: Final = " \\"
 
 
-def plan_document(plan: Plan) -> dict[str, Any]:
-    """Return the whole plan as plain data; nothing in it depends on the time or the machine."""
+def plan_document(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the whole plan as plain data; nothing in it depends on the time or the machine.
+
+    Args:
+        plan: What is shown.
+        environ: Whose secrets may stand in it, and are left out.
+    """
     cost = plan.predicted_cost
-    grid = plan.grid
+    grid, redact = plan.grid, plan.redactor(environ)
     return {
         "name": grid.name,
         "output_dir": grid.output_dir,
         "ceiling": None if grid.ceiling is None else str(grid.ceiling),
         "predicted_cost": None if cost is None else str(cost),
-        "predicted_hours": hours(plan.predicted_ns),
-        "runs": [run_document(plan, run) for run in plan.runs],
+        "predicted_hours": _hours(plan.predicted_ns),
+        "runs": [_run_document(plan, run, redact) for run in plan.runs],
         "warnings": [str(warning) for warning in plan.warnings],
     }
 
 
-def run_document(plan: Plan, run: PlannedRun) -> dict[str, Any]:
-    """Return one run of a plan."""
+def _run_document(plan: Plan, run: PlannedRun, redact: Redactor) -> dict[str, Any]:
     settings, prediction = run.settings, run.prediction
-    redact = Redactor([run.env])
     budget = settings.budget
     return {
         "id": run.id,
         "fingerprint": run.fingerprint,
         "engine": settings.engine,
         "params": redact.data(run.params),
-        "command": planned_command(plan, run),
+        "command": planned_command(plan, run, redact),
         "env": redact.environment(run.env),
         "metadata": redact.data(run.metadata),
         "budget": None if budget is None else {"mode": budget.mode, **budget.limits},
         "gpus": run.gpus,
         "price": None if settings.price is None else str(settings.price),
-        "predicted_hours": hours(prediction.ns),
+        "predicted_hours": _hours(prediction.ns),
         "predicted_cost": None if prediction.cost is None else str(prediction.cost),
         "predicted_from": prediction.basis,
     }
 
 
-def planned_command(plan: Plan, run: PlannedRun) -> list[str]:
+def planned_command(plan: Plan, run: PlannedRun, redact: Redactor) -> list[str]:
     """Return a run's command without secrets; the directory and the port are not known yet."""
     port = None if run.settings.engine == "slurm" else 0
     place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=port)
-    return [Redactor([run.env]).text(word) for word in command_of(plan, run, place)]
+    return [redact.text(word) for word in command_of(plan, run, place)]
 
 
 def command_lines(words: Sequence[str], width: int) -> list[str]:
@@ -69,8 +72,13 @@ def command_lines(words: Sequence[str], width: int) -> list[str]:
     return lines
 
 
-def hours(ns: int | None) -> float | None:
-    """Return nanoseconds as hours, for showing."""
+def params_text(run: PlannedRun, redact: Redactor) -> str:
+    """Return a run's parameters in a line, without secrets."""
+    shown = redact.data(run.params)
+    return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
+
+
+def _hours(ns: int | None) -> float | None:
     return None if ns is None else ns / 3.6e12
 
 

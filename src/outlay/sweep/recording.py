@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 
 import msgspec
 
@@ -14,36 +15,35 @@ from outlay.sweep.outcomes import Verdict
 from outlay.units import Money
 
 
-def record(manifest: Manifest, journal: Journal, run: str, status: Status, **facts: object) -> None:
-    """Write an event down.
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A sweep's two files, kept in step."""
 
-    Raises:
-        SweepNotRecorded: The journal cannot be written.
-    """
-    about = {"t_ns": journal.now_ns(), "run": run, "status": status, **facts}
-    event = msgspec.convert(about, Event)
-    # A start that cannot be written down does not happen; an end has happened all the same.
-    journal.append(event, keep=status != "running")
-    manifest.state(run).apply(event)
-    with suppress(SweepNotRecorded):  # The journal has it; the manifest follows when it can.
-        manifest.refresh()
+    manifest: Manifest
+    journal: Journal
 
+    def note(self, run: str, status: Status, **facts: object) -> None:
+        """Write down what a run is from now on.
 
-def record_end(
-    manifest: Manifest,
-    journal: Journal,
-    run: str,
-    verdict: Verdict,
-    ended: Ended,
-    cost: Money | None,
-) -> None:
-    """Write down how an attempt ended and what it cost.
+        Raises:
+            SweepNotRecorded: The journal cannot be written.
+        """
+        about = {"t_ns": self.journal.now_ns(), "run": run, "status": status, **facts}
+        event = msgspec.convert(about, Event)
+        # A start that cannot be written down does not happen; an end has happened all the same.
+        self.journal.append(event, keep=status != "running")
+        self.manifest.state(run).apply(event)
+        with suppress(SweepNotRecorded):  # The journal has it; the manifest follows when it can.
+            self.manifest.refresh()
 
-    Raises:
-        SweepNotRecorded: The journal cannot be written.
-    """
-    record(
-        manifest, journal, run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
-        elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
-        currency="" if cost is None else cost.currency,
-    )  # fmt: skip
+    def end(self, run: str, verdict: Verdict, ended: Ended, cost: Money | None) -> None:
+        """Write down how an attempt ended and what it cost.
+
+        Raises:
+            SweepNotRecorded: The journal cannot be written.
+        """
+        self.note(
+            run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
+            elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
+            currency="" if cost is None else cost.currency,
+        )  # fmt: skip

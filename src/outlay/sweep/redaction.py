@@ -11,17 +11,21 @@ from typing import Any, Final
 
 REDACTED: Final = "<redacted>"
 _SECRET_NAME = re.compile(
-    r"SECRET|TOKEN|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|ACCESSKEY|PRIVATE|WEBHOOK|BEARER"
+    r"SECRET|TOKEN(?!I[SZ])|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL|APIKEY|ACCESSKEY|PRIVATE|WEBHOOK|BEARER"
     r"|(?:^|_)(?:KEY|KEYS|PASS|PW|AUTH|PAT|DSN|COOKIE|COOKIES|SALT|SIGNATURE|OAUTH|JWT)(?:_|$)",
     re.IGNORECASE,
 )
+"""A tokenizer has no token."""
 _SECRET_LOOK = re.compile(
-    r"(?:sk|pk|rk|hf|ghp|gho|ghs|glpat|xox[abprs]|AKIA|ASIA|AIza|npm|pypi)[-_]?[A-Za-z0-9_-]{16,}"
+    r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}"
+    r"|(?:sk|pk|rk|ghp|gho|ghs|glpat|xox[abprs]|AKIA|ASIA|AIza|npm|pypi)[-_]?[A-Za-z0-9_-]{16,})"
     r"|eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----"
 )
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s@]+(?=@)")
 _SHORTEST_SECRET: Final = 4
+_SWITCHES: Final = frozenset(["true", "false", "none", "null"])
+"""Values that no secret has, whatever its name says; other texts are full of them."""
 _HARMLESS: Final = ("budget_limit_key",)
 """Names that sound secret and are the documented ones of something that is not."""
 
@@ -29,6 +33,11 @@ _HARMLESS: Final = ("budget_limit_key",)
 def is_secret_name(name: str) -> bool:
     """Say whether a variable of this name usually holds a secret."""
     return _SECRET_NAME.search(name) is not None
+
+
+def _is_telling(value: str) -> bool:
+    """Say whether a secret's value is one that stands nowhere by chance."""
+    return len(value) >= _SHORTEST_SECRET and value.lower() not in _SWITCHES
 
 
 class Redactor:
@@ -43,7 +52,7 @@ class Redactor:
             value
             for environment in environments
             for name, value in environment.items()
-            if is_secret_name(name) and len(value) >= _SHORTEST_SECRET
+            if is_secret_name(name) and _is_telling(value)
         }
         longest_first = sorted(values, key=lambda value: (-len(value), value))
         self._known = re.compile("|".join(map(re.escape, longest_first))) if values else None
@@ -52,12 +61,14 @@ class Redactor:
         """Return a text without secrets."""
         if self._known is not None:
             text = self._known.sub(REDACTED, text)
-        return _IN_ADDRESS.sub(REDACTED, _SECRET_LOOK.sub(REDACTED, text))
+        text = _IN_ADDRESS.sub(REDACTED, _SECRET_LOOK.sub(REDACTED, text))
+        # Variables may hold bytes that are no UTF-8, and what is written is.
+        return text if text.isascii() else text.encode(errors="backslashreplace").decode()
 
     def environment(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Return variables without the values that are secret."""
         return {
-            name: REDACTED if is_secret_name(name) else self.text(value)
+            self.text(name): REDACTED if is_secret_name(name) else self.text(value)
             for name, value in sorted(environment.items())
         }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 from outlay.errors import NotARun
+from outlay.ledger import ledger_dir
 from outlay.runs.figures import RunFollower
 
 
 def logged_end(directory: Path, now_ns: int) -> str | None:
     """Return how the last attempt in a run's log ended; None without a log."""
-    if not (directory / "ledger").is_dir():
+    if not ledger_dir(directory).is_dir():
         return None
     try:
         return RunFollower(directory).refresh(now_ns).status

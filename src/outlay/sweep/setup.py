@@ -14,7 +14,7 @@ from outlay.errors import Finding, InvalidValue
 from outlay.record import facts
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.launch import LOG_NAME
-from outlay.sweep.manifest import NAME, Manifest
+from outlay.sweep.manifest import NAME, Manifest, instant_text
 from outlay.sweep.money import rate_of
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.redaction import Redactor
@@ -71,6 +71,9 @@ def take_up(plan: Plan, manifest: Manifest, environ: Mapping[str, str]) -> Match
     matched = replace(plan, runs=tuple(runs))
     statics = _statics(matched, environ)
     manifest.runs = {**manifest.runs, **statics}
+    manifest.about |= _stated(plan)
+    if (work_dir := Path(plan.grid.work_dir or "").expanduser()).is_absolute():
+        manifest.about["work_dir"] = str(work_dir)
     manifest.write()
     findings = tuple(
         Finding(
@@ -124,15 +127,12 @@ def check_predictable(plan: Plan, *, finished: bool) -> None:
 def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
     here = facts.gather(environ, outlay_version=outlay.__version__)
     inherited = environ if facts.records_identity(environ) else {}
-    ceiling = plan.grid.ceiling
-    return {
+    return _stated(plan) | {
         "schema": SCHEMA,
         "name": plan.grid.name,
-        "created_at": f"{utc_datetime(now_ns):%Y-%m-%dT%H:%M:%SZ}",
-        "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links
+        "created_at": instant_text(now_ns),
         "output_dir": ".",
         "work_dir": str(cwd),
-        "ceiling": None if ceiling is None else str(ceiling),
         "host": here.host,
         "git_commit": here.git_commit,
         "versions": here.versions,
@@ -140,9 +140,18 @@ def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> di
     }
 
 
+def _stated(plan: Plan) -> dict[str, Any]:
+    """Return what of the whole grid may be another one when the sweep is gone on with."""
+    ceiling = plan.grid.ceiling
+    return {
+        "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links
+        "ceiling": None if ceiling is None else str(ceiling),
+    }
+
+
 def _statics(plan: Plan, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    secrets = Redactor([environ, *({id(r.env): r.env for r in plan.runs}.values())])
-    return {run.id: _static(run, secrets) for run in plan.runs}
+    redact = plan.redactor(environ)
+    return {run.id: _static(run, redact) for run in plan.runs}
 
 
 def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:

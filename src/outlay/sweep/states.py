@@ -16,7 +16,6 @@ class RunState:
         attempts: How often it was started.
         cost_micros: What all its attempts cost so far; None where none had a price.
         elapsed_ns: How long all its attempts ran.
-        closed: Whether an event after the last start says how that attempt ended.
     """
 
     status: Status = "pending"

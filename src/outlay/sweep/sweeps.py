@@ -12,20 +12,22 @@ from pathlib import Path
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.sweep.aggregate.keeping import FiguresKeeper
-from outlay.sweep.detached import detached, is_local, task_of
+from outlay.sweep.detached import detached, is_local
 from outlay.sweep.devices import check_fit
+from outlay.sweep.earlier import settle_earlier
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.engines.leftovers import kill_marked
 from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.files import plan_file
-from outlay.sweep.harness import Harness, Options, inherited_environment
+from outlay.sweep.harness import Harness, Options
 from outlay.sweep.journal import Journal
-from outlay.sweep.lock import SweepLock, holder_of
+from outlay.sweep.lock import Holder, SweepLock, holder_of
 from outlay.sweep.manifest import Manifest, counts, read_manifest
 from outlay.sweep.money import Treasury
 from outlay.sweep.plan import Plan
 from outlay.sweep.setup import check_predictable, create, root_for, take_up, to_do
-from outlay.units import Money
+from outlay.sweep.tasks import inherited_environment
 
 Watch = Callable[[Harness], None]
 
@@ -75,7 +77,6 @@ def start(plan: Plan, output_dir: Path | None, how: HowToRun) -> Result:
         SweepNotRecorded, EngineBroken, Refused: It could not go on.
     """
     check_predictable(plan, finished=False)
-    check_fit(plan, how.devices)
     root = root_for(plan, output_dir, how.clock.wall_ns())
     engines = _engines(plan, root, how)
     environ = inherited_environment()
@@ -95,23 +96,24 @@ def resume(root: Path, how: HowToRun, *, grid: Path | None, retry_failed: bool) 
     Raises:
         NotASweep: There is none.
         SweepInUse: It is being run.
+        InvalidValue, InvalidGrid: It cannot be gone on with as it is; nothing was written.
+        SweepNotRecorded, EngineBroken, Refused: It could not go on.
     """
     root = root.absolute()
     read_manifest(root)
     with _locked(root):
         manifest = read_manifest(root, how.clock)
         environ = inherited_environment()
-        matched = take_up(plan_file(grid or Path(manifest.about["grid_path"])), manifest, environ)
+        stated = plan_file(grid or Path(manifest.about["grid_path"]))
+        check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
+        engines = _engines(stated, root, how)
+        matched = take_up(stated, manifest, environ)
         plan, cwd = matched.plan, Path(manifest.about["work_dir"])
-        finished = any(state.status == "completed" for state in manifest.states.values())
-        check_predictable(plan, finished=finished)
-        check_fit(plan, how.devices)
         options = _options(how, cwd, environ)
-        engines = _engines(plan, root, how)
         with _harness(plan, manifest, engines, options, how) as harness:
-            _settle_earlier(harness, plan)
+            findings = settle_earlier(harness)
             harness.run(to_do(plan, manifest, retry_failed=retry_failed))
-    return _result(manifest, harness, matched.findings)
+    return _result(manifest, harness, matched.findings + findings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,12 +129,13 @@ def cancel(root: Path) -> Cancelled:
 
     Raises:
         NotASweep: There is no sweep.
+        RunElsewhere: The process that runs it is another machine's or another user's.
+        NotCancelled: Something may go on, and nobody here can end it.
     """
     manifest = read_manifest(root)
-    pid = holder_of(root)
-    if pid is not None:
-        os.kill(pid, signal.SIGINT)
-        return Cancelled(harness=pid)
+    holder = holder_of(root)
+    if holder is not None and _interrupted(root, holder):
+        return Cancelled(harness=holder.pid)
     for run, static in manifest.runs.items():
         if manifest.state(run).status == "running" and is_local(static):
             kill_marked(manifest.state(run).ticket)
@@ -140,23 +143,23 @@ def cancel(root: Path) -> Cancelled:
         if taken is None or not taken.going_on():
             return Cancelled()
         taken.look()
-        return Cancelled(jobs=taken.end())
+        jobs = taken.end()
+        if taken.findings:
+            raise NotCancelled(taken.findings)
+        return Cancelled(jobs=jobs)
 
 
-def _settle_earlier(harness: Harness, plan: Plan) -> None:
-    """Learn how attempts ended whose harness died, and give back what they held for nothing."""
-    states = harness.manifest.states
-    for run in plan.runs:
-        state = harness.manifest.state(run.id)
-        if state.status == "running":
-            engine = harness.engines[run.settings.engine]
-            ended = engine.reattach(task_of(harness.manifest, run.id))
-            if ended is None:
-                harness.adopt(run, state.ticket, state.hold)
-            else:
-                harness.settle_earlier(run, ended, state.hold)
-    if harness.treasury is not None:
-        harness.treasury.void_unused({state.hold for state in states.values() if state.hold})
+def _interrupted(root: Path, holder: Holder) -> bool:
+    """Tell the process that runs a sweep to end it; False when it is gone already."""
+    try:
+        if not holder.is_here:
+            raise RunElsewhere(str(root), str(holder))
+        os.kill(holder.pid, signal.SIGINT)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        raise RunElsewhere(str(root), str(holder)) from None
+    return True
 
 
 def _options(how: HowToRun, cwd: Path, environ: dict[str, str]) -> Options:
@@ -172,6 +175,7 @@ def _engines(plan: Plan, root: Path, how: HowToRun) -> dict[str, Engine]:
         if how.detach and not engine.remote:
             expected = "a sweep of which a cluster keeps every run, such as engine: slurm"
             raise InvalidValue("--detach", f"engine: {name}", expected)
+    check_fit(plan, how.devices, [name for name, engine in engines.items() if engine.remote])
     return engines
 
 
@@ -211,12 +215,3 @@ def _result(manifest: Manifest, harness: Harness, findings: tuple[Finding, ...] 
         cancelled=harness.cancelled,
         findings=findings,
     )
-
-
-def spent(manifest: Manifest) -> list[Money]:
-    """Return what the runs of a sweep cost so far, by currency."""
-    micros: dict[str, int] = {}
-    for state in manifest.states.values():
-        if state.cost_micros is not None:
-            micros[state.currency] = micros.get(state.currency, 0) + state.cost_micros
-    return [Money(amount, currency) for currency, amount in sorted(micros.items())]

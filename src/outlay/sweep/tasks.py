@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outlay.guard.processes import MARK_VARIABLE
 from outlay.sweep.engines.base import Task
 from outlay.sweep.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
 from outlay.sweep.plan import Plan, PlannedRun
-from outlay.sweep.redaction import Redactor, is_secret_name
+from outlay.sweep.redaction import Redactor
+from outlay.sweep.room import Share
 
 
 @dataclass(slots=True)
@@ -27,22 +30,22 @@ class Tasks:
     root: Path
     cwd: Path
     environ: Mapping[str, str]
-    _redactors: dict[frozenset[str], Redactor] = field(default_factory=dict)
+    _redact: Redactor = field(init=False)
 
-    def make(
-        self, run: PlannedRun, ticket: str, port: int | None, devices: tuple[str, ...] | None
-    ) -> Task:
+    def __post_init__(self) -> None:
+        self._redact = self.plan.redactor(self.environ)
+
+    def make(self, run: PlannedRun, ticket: str, share: Share) -> Task:
         """Return a run's task; its directory is made.
 
         Args:
             run: What is to be run.
             ticket: What the attempt is found again by.
-            port: Where its processes meet; None where the node finds one.
-            devices: The GPUs that it may use; None leaves that to the environment.
+            share: What it was given of this machine.
         """
         place = Place(
-            root=str(self.root), run_dir=run.id, python=sys.executable, port=port, devices=devices,
-            master=self.environ,
+            root=str(self.root), run_dir=run.id, python=sys.executable, port=share.port,
+            devices=share.devices, master=self.environ,
         )  # fmt: skip
         directory = Path(place.directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,20 +58,19 @@ class Tasks:
             options=run.settings.slurm,
         )  # fmt: skip
 
-    def without_secrets(self, run: PlannedRun, task: Task) -> tuple[list[str], dict[str, str]]:
+    def without_secrets(self, task: Task) -> tuple[list[str], dict[str, str]]:
         """Return a task's command and what the sweep sets in its environment, fit for a file.
 
         Neither holds a secret, nor where the sweep lies.
         """
-        redact, root = self._redactor_of(run), str(self.root)
+        redact, root = self._redact, str(self.root)
         ours = {n: value for n, value in task.env.items() if self.environ.get(n) != value}
         command = [redact.text(word).replace(root, SWEEP_MARK) for word in task.command]
         shown = redact.environment(ours)
         return command, {name: value.replace(root, SWEEP_MARK) for name, value in shown.items()}
 
-    def _redactor_of(self, run: PlannedRun) -> Redactor:
-        """Return what removes this run's secrets; runs of an entry mostly share one."""
-        key = frozenset(value for name, value in run.env.items() if is_secret_name(name))
-        if key not in self._redactors:
-            self._redactors[key] = Redactor([self.environ, run.env])
-        return self._redactors[key]
+
+def inherited_environment() -> dict[str, str]:
+    """Return what runs inherit: ours, but for what belongs to this process alone."""
+    own = ("OUTLAY_HOLD", "OUTLAY_RUN_DIR", MARK_VARIABLE)
+    return {name: value for name, value in os.environ.items() if name not in own}

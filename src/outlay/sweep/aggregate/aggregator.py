@@ -12,7 +12,7 @@ from outlay.budget.document import read_document
 from outlay.clock import utc_datetime
 from outlay.errors import Finding
 from outlay.files import write_whole
-from outlay.sweep.aggregate.from_csv import missing_files, read_artefacts
+from outlay.sweep.aggregate.from_csv import missing_files, read_artefacts, totals_in
 from outlay.sweep.aggregate.from_ledger import read_ledger
 from outlay.sweep.aggregate.markdown import page
 from outlay.sweep.aggregate.rows import Row, Subject, columns_of, rows_of
@@ -78,9 +78,8 @@ def _totals(directory: Path) -> dict[str, Any]:
     document = read_document(directory)
     if document is None:
         return {}
-    totals = document.get("totals")
-    stated = dict(totals) if isinstance(totals, dict) else {}
-    for name in document.get("unmeasured", ()):
+    stated = dict(totals_in(document))
+    for name in document.get("unmeasured") or ():
         stated.pop(name, None)  # Its zero says nothing.
     return stated | {"steps_per_epoch": document.get("steps_per_epoch")}
 

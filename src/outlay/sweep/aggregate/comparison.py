@@ -9,10 +9,14 @@ from statistics import mean, stdev
 from typing import Final
 
 from outlay.sweep.aggregate.rows import Row, Subject
+from outlay.sweep.targets import NO_TARGET
 
-# Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond them it is close to normal.
-_T: Final = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
-_T_BEYOND: Final = 1.96
+# Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond, the last is a little wide.
+_T: Final = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+    2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+    2.052, 2.048, 2.045, 2.042,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +63,7 @@ def half_width(values: Sequence[float]) -> float | None:
     if len(values) < 2:
         return None
     freedom = len(values) - 1
-    factor = _T[freedom - 1] if freedom <= len(_T) else _T_BEYOND
+    factor = _T[min(freedom, len(_T)) - 1]
     return factor * stdev(values) / math.sqrt(len(values))
 
 
@@ -123,12 +127,14 @@ def best_of(found: Sequence[Replicates], *, direction: str) -> Replicates | None
 
 
 def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
-    """Return in a sentence which configuration was best, and how sure that is."""
-    judged = [s for s in subjects if s.target.metric]
-    found = replicates(rows)
-    if not judged or not found:
+    """Return in a sentence which configuration was best, and how sure that is.
+
+    Only those of the first run's metric are compared: values of two metrics have no order.
+    """
+    target = next((s.target for s in subjects if s.target.metric), NO_TARGET)
+    found = replicates([row for row in rows if row.get("accuracy_metric") == target.metric])
+    if not target.metric or not found:
         return "No configuration can be called best: no completed run recorded a target metric."
-    target = judged[0].target
     best = best_of(found, direction=target.direction)
     assert best is not None
     money = f" for {best.cost_text} a run" if best.cost_text else ""

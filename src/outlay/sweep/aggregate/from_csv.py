@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from outlay.budget.document import read_document
 from outlay.sweep.aggregate.facts import RunFacts, Seen
+from outlay.units.quantity import MILLIJOULES_PER_WH
 
 REQUIRED: Final = ("timings.csv", "comms.csv", "budget.json")
 _KNOWN: Final = ("timings.csv", "comms.csv", "energy.csv", "fidelity.csv", "memory.csv")
@@ -33,10 +34,10 @@ def read_artefacts(run_dir: Path) -> RunFacts | None:
     moved = [sent for row in comms if (sent := _number(row, "bytes_total")) is not None]
     times = [ms for row in timings if (ms := _number(row, "t_step_ms")) is not None]
     pairs = ((_number(row, "ips_step"), _number(row, "t_step_ms")) for row in timings)
-    totals = (read_document(run_dir) or {}).get("totals", {})
+    totals = totals_in(read_document(run_dir))
     energy = _energy_mj(run_dir / "energy.csv", problems)
-    if energy is None and totals.get("energy_Wh"):
-        energy = round(totals["energy_Wh"] * 3_600_000)
+    if energy is None:
+        energy = _whole(totals.get("energy_Wh"), times=MILLIJOULES_PER_WH) or None
     return RunFacts(
         source="csv",
         steps=len(times),
@@ -70,8 +71,16 @@ def _number(row: dict[str, str], column: str) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _whole(value: object) -> int | None:
-    return round(value) if isinstance(value, int | float) and math.isfinite(value) else None
+def totals_in(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return what a run's own ``budget.json`` says it used; nothing where that is no mapping."""
+    totals = None if document is None else document.get("totals")
+    return totals if isinstance(totals, Mapping) else {}
+
+
+def _whole(value: object, *, times: int = 1) -> int | None:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return round(value * times)
 
 
 def _mean(path: Path, column: str, problems: list[str]) -> float | None:

@@ -10,6 +10,7 @@ from outlay.sweep.aggregate.configurations import labels_of
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.states import RunState
 from outlay.sweep.targets import Target, usual_direction
+from outlay.units.quantity import MILLIJOULES_PER_WH
 
 Row = dict[str, Any]
 FIRST: Final = (
@@ -93,7 +94,7 @@ def _figures(facts: RunFacts) -> Row:
         "ips_mean": facts.items_per_second,
         "step_time_ms": facts.step_ms,
         "bytes_per_step": facts.bytes_per_step,
-        "energy_Wh": None if facts.energy_mj is None else facts.energy_mj / 3_600_000,
+        "energy_Wh": None if facts.energy_mj is None else facts.energy_mj / MILLIJOULES_PER_WH,
         "fidelity_mean": facts.fidelity_mean,
         "goodput": facts.goodput,
         "wall_minutes": None if facts.wall_ns is None else facts.wall_ns / 60e9,

@@ -57,6 +57,7 @@ class Ended:
         asked: Whether it was told to end before it did.
         elapsed_ns: How long it ran; 0 where that is not known.
         reason: Anything else worth telling.
+        never_ran: Whether it is certain that nothing ran.
     """
 
     how: How
@@ -64,6 +65,12 @@ class Ended:
     asked: bool = False
     elapsed_ns: int = 0
     reason: str = ""
+    never_ran: bool = False
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether ``elapsed_ns`` is how long it ran, and not merely unknown."""
+        return self.how != "lost" or self.elapsed_ns > 0 or self.never_ran
 
 
 class Engine(Protocol):
@@ -103,9 +110,6 @@ class Engine(Protocol):
 
     def cancel(self, ticket: str, *, force: bool = False) -> None:
         """Tell a task and all its processes to end; with ``force``, end them at once."""
-
-    def logs(self, task: Task) -> str:
-        """Return what the task has printed so far."""
 
     def reattach(self, task: Task) -> Ended | None:
         """Take up a task that another process submitted; None when it still goes on."""

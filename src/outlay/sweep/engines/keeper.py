@@ -8,6 +8,7 @@ brings the manifest up to date, and goes. So no run outlives its harness, and no
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
@@ -21,7 +22,7 @@ import msgspec
 
 from outlay.clock import SYSTEM
 from outlay.sweep.engines.exits import ExitRecord, write_exit
-from outlay.sweep.engines.leftovers import carrying, kill_marked, signal_group, signal_marked
+from outlay.sweep.engines.leftovers import kill_marked, signal_group, signal_marked
 
 _NOTICE_NS = 5 * 10**9
 _LOOK_EVERY_S = 0.05
@@ -47,7 +48,7 @@ class Keeper:
 
     def hear(self, line: bytes) -> None:
         """Do what one line says."""
-        told: dict[str, Any] = msgspec.json.decode(line)
+        told: dict[str, Any] = json.loads(line)  # Takes variables that are no text, too.
         match told.pop("do"):
             case "start":
                 self._start(**told)
@@ -167,10 +168,10 @@ def main() -> None:
     listen(keeper, _wake_on_child())
     abandoned = not keeper.dismissed
     keeper.end_everything()
-    # Twice: a run may have been on its way into being when the harness died.
-    while carrying(session):
-        kill_marked(session)
-        SYSTEM.sleep(_LOOK_EVERY_S)
+    # A run may have been on its way into being when the harness died.
+    if left := kill_marked(session):
+        pids = ", ".join(map(str, left))
+        sys.stderr.write(f"outlay: processes {pids} of {root} were killed and do not end\n")
     if abandoned:
         from outlay.sweep.manifest import bring_up_to_date
 

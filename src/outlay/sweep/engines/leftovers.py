@@ -9,8 +9,14 @@ import contextlib
 import os
 import signal
 from pathlib import Path
+from typing import Final
 
+from outlay.clock import SYSTEM, Clock
 from outlay.guard.processes import MARK_VARIABLE
+
+_PATIENCE_NS: Final = 10 * 10**9
+_FIRST_PAUSE_S: Final = 0.001
+_LAST_PAUSE_S: Final = 0.1
 
 
 def carrying(prefix: str) -> list[int]:
@@ -24,7 +30,7 @@ def carrying(prefix: str) -> list[int]:
     return found
 
 
-def catching(prefix: str, number: int) -> list[int]:
+def listeners(prefix: str, number: int) -> list[int]:
     """Return the processes that carry the mark and have a handler for a signal."""
     return [pid for pid in carrying(prefix) if _catches(pid, number)]
 
@@ -48,14 +54,31 @@ def signal_group(group: int, number: int) -> bool:
 
 def signal_marked(prefix: str, number: int) -> list[int]:
     """Send a signal to every process that carries the mark; return which they were."""
-    found = carrying(prefix)
+    return _signalled(carrying(prefix), number)
+
+
+def signal_listeners(prefix: str, number: int) -> list[int]:
+    """Send a signal to those of them that have a handler for it; return which they were."""
+    return _signalled(listeners(prefix, number), number)
+
+
+def _signalled(found: list[int], number: int) -> list[int]:
     for pid in found:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
     return found
 
 
-def kill_marked(prefix: str) -> None:
-    """Kill every process that carries the mark, and what those started meanwhile."""
-    while signal_marked(prefix, signal.SIGKILL):
-        pass
+def kill_marked(prefix: str, clock: Clock = SYSTEM) -> list[int]:
+    """Kill every process that carries the mark, and what those started meanwhile.
+
+    Returns those that are still there after a while: a process that hangs in the kernel dies when
+    the kernel lets go of it, and nobody can hurry that.
+    """
+    until_ns, pause_s = clock.monotonic_ns() + _PATIENCE_NS, _FIRST_PAUSE_S
+    while left := signal_marked(prefix, signal.SIGKILL):
+        if clock.monotonic_ns() >= until_ns:
+            break
+        clock.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LAST_PAUSE_S)
+    return left

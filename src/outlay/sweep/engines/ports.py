@@ -25,7 +25,10 @@ class NoPortFree(OutlayError):
     """Every port of the range is taken."""
 
     def __init__(self) -> None:
-        super().__init__(f"no free port between {RANGE.start} and {RANGE.stop} on this machine")
+        super().__init__(
+            f"no free port from {RANGE.start} to {RANGE.stop - 1} on this machine; end what "
+            "listens there, and go on with `outlay sweep resume`"
+        )
 
 
 class Ports:
@@ -59,7 +62,8 @@ class Ports:
     def _lock(self, port: int) -> bool:
         if port in self._held:
             return False
-        descriptor = os.open(self._directory / str(port), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        descriptor = os.open(self._directory / str(port), flags, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import select
@@ -95,13 +96,6 @@ class ProcessEngine:
             number = signal.SIGKILL if force else signal.SIGTERM
             self._tell(do="signal", ticket=ticket, number=int(number))
 
-    def logs(self, task: Task) -> str:
-        """Return what the task has printed so far."""
-        try:
-            return task.log.read_text(errors="replace")
-        except FileNotFoundError:
-            return ""
-
     def reattach(self, task: Task) -> Ended | None:
         """Say how an earlier harness's task ended; whatever is left of it is ended.
 
@@ -132,11 +126,12 @@ class ProcessEngine:
     # -- the keeper -------------------------------------------------------------------------
 
     def _tell(self, **message: object) -> None:
+        """Send the keeper a line; variables that are no text survive in it."""
         if self._keeper is None:
             self._keeper = self._start_keeper()
         assert self._keeper.stdin is not None
         try:
-            self._keeper.stdin.write(msgspec.json.encode(message) + b"\n")
+            self._keeper.stdin.write(json.dumps(message).encode() + b"\n")
             self._keeper.stdin.flush()
         except BrokenPipeError:
             self._lose_keeper()

@@ -57,6 +57,11 @@ def write_batch(root: Path, batch: Batch) -> None:
     write_whole(folder / _FILE, msgspec.json.encode(batch) + b"\n")
 
 
+def forget_batch(root: Path, batch: Batch) -> None:
+    """Remove the file of a batch that Slurm did not take, whose attempts may go into another."""
+    (folder_of(root, batch) / _FILE).unlink(missing_ok=True)
+
+
 def read_batches(root: Path) -> list[Batch]:
     """Return every batch of a sweep; one that cannot be read is passed over."""
     batches = []

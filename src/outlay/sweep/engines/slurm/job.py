@@ -1,4 +1,6 @@
-"""What runs on the node: starts the run's program, passes signals on, and writes down its end.
+"""What runs on the node: ``python -m outlay.sweep.engines.slurm.job LIST``.
+
+It starts the run's program, passes signals on, and writes down its end.
 
 One of these stands on every node of a job; that of the first node keeps the books. When the job's
 time runs out or its machine is taken back, the program is told, given time to save its work, and
@@ -19,9 +21,20 @@ from typing import Final
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.processes import MARK_VARIABLE
 from outlay.sweep.engines.exits import ExitRecord, write_exit
-from outlay.sweep.engines.leftovers import catching, kill_marked, signal_group
+from outlay.sweep.engines.leftovers import (
+    kill_marked,
+    listeners,
+    signal_group,
+    signal_listeners,
+)
 from outlay.sweep.engines.slurm.allocation import Allocation, node_log
-from outlay.sweep.engines.slurm.spec import JobSpec, opened_command, read_spec
+from outlay.sweep.engines.slurm.spec import (
+    WORD,
+    JobSpec,
+    listed_spec,
+    opened_command,
+    read_spec,
+)
 from outlay.sweep.engines.slurm.times import Moment, What, give_sign, note, read_times
 from outlay.units import Duration
 
@@ -31,18 +44,6 @@ LISTEN_EVERY_NS: Final = 10**9
 DEAF_AFTER_NS: Final = 2 * 10**9
 """How long a program may go on without a handler before it counts as not having heard."""
 NOTICE_NS: Final = 10 * 10**9
-
-
-class Job:
-    """What submitit carries to the node: the path of a spec, and nothing else."""
-
-    def __init__(self, spec: Path) -> None:
-        self.spec = str(spec)
-
-    def __call__(self) -> None:
-        """Run the job and exit as its program did."""
-        spec = read_spec(Path(self.spec))
-        sys.exit(JobRun(spec, Allocation.of(os.environ)).run())
 
 
 @dataclass(slots=True)
@@ -159,6 +160,7 @@ class JobRun:
         environ = {n: v for n, v in os.environ.items() if n not in self.spec.dropped}
         environ |= self.place.variables() | self.spec.env | {MARK_VARIABLE: self.mark}
         command = opened_command(self.spec, environ)
+        environ = {n: v for n, v in environ.items() if not n.startswith(WORD)}
         log = node_log(Path(self.spec.log), self.place.rank)
         with log.open("ab") as output:
             return subprocess.Popen(
@@ -176,7 +178,7 @@ class JobRun:
                 give_sign(Path(self.spec.directory), self.clock.wall_ns())
             if not self._listens and now_ns - heard_ns >= LISTEN_EVERY_NS:
                 heard_ns = now_ns
-                self._listens = bool(catching(self.mark, signal.SIGUSR2))
+                self._listens = bool(listeners(self.mark, signal.SIGUSR2))
             self._end_when_due(child, before_ns + now_ns - began_ns)
             self._pass_on(child, now_ns)
             self.clock.sleep(LOOK_EVERY_S)
@@ -193,9 +195,8 @@ class JobRun:
         """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
         if len(self.told) > self._passed_on:
             self._passed_on = len(self.told)
-            for pid in catching(self.mark, signal.SIGUSR2):
+            if signal_listeners(self.mark, signal.SIGUSR2):
                 self._listens = True
-                _send(pid, signal.SIGUSR2)
             self._term_ns = self._term_ns or now_ns + DEAF_AFTER_NS
             # Sooner than Slurm, which would end us with it before we could queue it again.
             notice_ns = max(self.spec.notice_ns - NOTICE_NS, NOTICE_NS // 2)
@@ -208,14 +209,21 @@ class JobRun:
             kill_marked(self.mark)
 
 
-def _send(pid: int, number: int) -> None:
-    try:
-        os.kill(pid, number)
-    except (ProcessLookupError, PermissionError):
-        return
-
-
 def _ignore_notice() -> None:
     # Slurm signals every process of a job. torchrun knows nothing of SIGUSR2 and would die of it,
     # and its workers with it, before they could save their work; they have handlers of their own.
     signal.signal(signal.SIGUSR2, signal.SIG_IGN)
+
+
+def main() -> None:
+    """Run the job that Slurm started here, and exit as its program did.
+
+    The list that the first word names says which spec is whose place in the array.
+    """
+    place = int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
+    spec = read_spec(listed_spec(Path(sys.argv[1]), place))
+    sys.exit(JobRun(spec, Allocation.of(os.environ)).run())
+
+
+if __name__ == "__main__":
+    main()

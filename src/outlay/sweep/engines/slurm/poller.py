@@ -49,6 +49,11 @@ class Submitted:
         """What Slurm's answers have it under."""
         return self.batch.name, self.place
 
+    @property
+    def whole(self) -> str:
+        """Slurm's number of the whole batch; "" while nobody knows it."""
+        return self.batch.job or ("" if self.look is None else self.look.job.partition("_")[0])
+
 
 class Poller:
     """Knows how every submitted attempt stands.

@@ -5,10 +5,9 @@ Reading their answers is pure; asking is at the end.
 
 from __future__ import annotations
 
-import os
 import subprocess
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Final
 
 FORMAT: Final = "%j|%F|%K|%T|%r|%N"
@@ -89,7 +88,6 @@ def read_array_size(text: str) -> int:
 class Slurm:
     """The cluster's commands; None is what one that could not be reached has to say."""
 
-    environ: Mapping[str, str] = field(default_factory=dict)
     _accounts: bool = True
 
     def look(self, names: Iterable[str]) -> Looks | None:
@@ -117,19 +115,20 @@ class Slurm:
         """Return how many jobs an array may have."""
         return read_array_size(self._run("scontrol", "show", "config") or "")
 
-    def cancel(self, jobs: Iterable[str], *, force: bool = False) -> None:
-        """End jobs: told first and killed after the cluster's notice, or killed at once."""
-        listed = list(jobs)
+    def cancel(self, job: str, *, force: bool = False) -> bool:
+        """End a job: told first and killed after the cluster's notice, or killed at once.
+
+        False when Slurm did not take that.
+        """
         if force:
-            self._run("scancel", "--signal=KILL", *listed)
-        self._run("scancel", *listed)
+            self._run("scancel", "--signal=KILL", job)
+        return self._run("scancel", job) is not None
 
     def _run(self, *command: str) -> str | None:
         try:
             done = subprocess.run(
-                command, env={**os.environ, **self.environ}, capture_output=True, text=True,
-                check=False, timeout=_TIMEOUT_S,
-            )  # fmt: skip
+                command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
+            )
         except (OSError, subprocess.TimeoutExpired):
             return None
         return done.stdout if done.returncode == 0 else None

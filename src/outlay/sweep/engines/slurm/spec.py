@@ -6,13 +6,17 @@ words of the command that repeat one name the variable.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
 from outlay.sweep.engines.base import Task
 from outlay.sweep.redaction import REDACTED, Redactor, is_secret_name
+
+WORD: Final = "_OUTLAY_WORD_"
+"""How variables begin that carry a secret word of the command, which no other variable holds."""
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,10 +50,8 @@ def spec_path(directory: Path, ticket: str) -> Path:
     return directory / f"slurm_{ticket.rpartition('/')[2]}.json"
 
 
-def split_environment(
-    task: Task, here: Mapping[str, str]
-) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Return a task's variables beyond ours: those a file may hold, the secret ones, the removed.
+def split_environment(task: Task, here: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return a task's variables beyond ours: those that a file may hold, and the secret ones.
 
     Args:
         task: Whose environment it is.
@@ -60,38 +62,60 @@ def split_environment(
     shown = redact.environment(added)
     secret = {name: value for name, value in added.items() if shown[name] != value}
     opened = {name: value for name, value in added.items() if name not in secret}
-    return opened, secret, sorted(here.keys() - task.env.keys())
+    return opened, secret
 
 
-def sealed_command(task: Task) -> tuple[list[str], list[str]]:
-    """Return the command without secrets, and the variables that stand in for them."""
-    secrets = {
-        value: name for name, value in sorted(task.env.items()) if is_secret_name(name) and value
-    }
-    words, used = [], []
+def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
+    """Return the command without secrets, and the variables that stand in for them.
+
+    A word that only looks like a secret has no variable yet, and gets one.
+    """
+    secrets = [(name, value) for name, value in task.env.items() if is_secret_name(name) and value]
+    secrets.sort(key=lambda item: (-len(item[1]), item[0]))
+    words: list[str] = []
+    used: dict[str, str] = {}
     redact = Redactor([task.env])
-    for word in task.command:
+    for place, word in enumerate(task.command):
         if REDACTED in redact.text(word):
-            for value, name in sorted(secrets.items(), key=lambda item: -len(item[0])):
+            for name, value in secrets:
                 if value in word:
-                    word = word.replace(value, f"{{outlay:{name}}}")
-                    used.append(name)
+                    word = word.replace(value, _sealed(name))
+                    used[name] = value
+        if REDACTED in redact.text(word):
+            name = f"{WORD}{place}"
+            used[name], word = word, _sealed(name)
         words.append(word)
-    return words, sorted(set(used))
+    return words, used
+
+
+def _sealed(name: str) -> str:
+    return f"{{outlay:{name}}}"
 
 
 def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
     """Write what the node needs to know; return what ``sbatch`` must hand over besides."""
-    opened, secret, dropped = split_environment(task, here)
+    opened, secret = split_environment(task, here)
     command, sealed = sealed_command(task)
+    secret |= {name: value for name, value in sealed.items() if here.get(name) != value}
     options = task.options
     spec = JobSpec(
-        ticket=task.ticket, name=task.name, command=command, env=opened, dropped=dropped,
-        sealed=sealed, cwd=str(task.cwd), directory=str(task.directory), log=str(task.log),
-        most_ns=task.most_ns, requeues=options.requeues, notice_ns=options.notice.ns,
+        ticket=task.ticket, name=task.name, command=command, env=opened,
+        dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(sealed), cwd=str(task.cwd),
+        directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
+        requeues=options.requeues, notice_ns=options.notice.ns,
     )  # fmt: skip
     spec_path(task.directory, task.ticket).write_bytes(msgspec.json.encode(spec) + b"\n")
     return secret
+
+
+def list_specs(path: Path, specs: Sequence[Path]) -> None:
+    """Write down which spec each job of a batch is told, by its place in the array."""
+    path.write_bytes(msgspec.json.encode([str(spec) for spec in specs]) + b"\n")
+
+
+def listed_spec(path: Path, place: int) -> Path:
+    """Return the spec of one place of a list."""
+    return Path(msgspec.json.decode(path.read_bytes(), type=list[str])[place])
 
 
 def read_spec(path: Path) -> JobSpec:
@@ -103,5 +127,5 @@ def opened_command(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
     """Return the command with its secrets put back."""
     words = spec.command
     for name in spec.sealed:
-        words = [word.replace(f"{{outlay:{name}}}", environ.get(name, "")) for word in words]
+        words = [word.replace(_sealed(name), environ.get(name, "")) for word in words]
     return words

@@ -7,13 +7,15 @@ import importlib.util
 import io
 import os
 import re
+import shlex
 import shutil
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from outlay.errors import MissingExtra, OutlayError
-from outlay.sweep.engines.slurm.job import Job
+from outlay.sweep.engines.slurm.spec import list_specs
 
 _LATER = re.compile(
     r"unable to contact|temporarily|timed out|connection refused|connect failure|try again"
@@ -22,6 +24,8 @@ _LATER = re.compile(
 )
 """What Slurm says when the same request may go through later: see ``slurm_strerror``."""
 _KEPT: Final = ("SLURM_CONF", "SLURM_CLUSTERS")
+_SPECS: Final = "specs.json"
+_ON_NODE: Final = "outlay.sweep.engines.slurm.job"
 
 
 class NoSlurm(OutlayError):
@@ -61,7 +65,7 @@ def submit_jobs(
     """Submit jobs, as an array where they are several; return Slurm's number of the whole.
 
     Args:
-        folder: Where submitit keeps what it needs.
+        folder: Where the list of specs goes, and what submitit needs.
         specs: What each job is told.
         parameters: Of ``sbatch``, in submitit's names.
         secret: Variables that are handed over by environment alone.
@@ -72,13 +76,18 @@ def submit_jobs(
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    executor = submitit.SlurmExecutor(folder=folder)
+    listed = folder / _SPECS
+    list_specs(listed, specs)
+    # submitit lets us say what Python is on a node. We say that it is our own module: submitit's
+    # would load NumPy and wait for a pickle, which takes longer than many a program.
+    on_node = shlex.join([sys.executable, "-m", _ON_NODE, str(listed)])
+    executor = submitit.SlurmExecutor(folder=folder, python=on_node)
     executor.update_parameters(**parameters)
     # submitit prints what sbatch says against it; we say it once, with the run it is about.
     with _environment(secret), contextlib.redirect_stderr(io.StringIO()):
         try:
             with executor.batch():
-                jobs = [executor.submit(Job(spec)) for spec in specs]
+                jobs = [executor.submit(int) for _ in specs]
         except (FailedJobError, FailedSubmissionError, OSError) as error:
             raise NotTaken(str(error).strip() or type(error).__name__) from error
     number: str = jobs[0].job_id

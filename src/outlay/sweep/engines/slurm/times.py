@@ -93,11 +93,6 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         last = self.moments[-1] if self.moments else None
         return last.t_ns if last is not None and last.what == "started" else None
 
-    @property
-    def starts(self) -> int:
-        """How often the job was started."""
-        return sum(moment.what == "started" for moment in self.moments)
-
     def ran_ns(self, now_ns: int | None = None) -> int:
         """Return how long the job ran, all its starts; the open one until now, or its last sign."""
         total_ns = 0

@@ -1,0 +1,145 @@
+"""A grid becomes a plan: its axes multiplied, its runs named, checked and priced. Pure.
+
+The same grid gives the same plan, byte for byte.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+from outlay.budget.dimensions import COST, MODES
+from outlay.errors import Finding, InvalidValue, choices
+from outlay.sweep.arguments import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
+from outlay.sweep.errors import InvalidGrid
+from outlay.sweep.fingerprints import told_apart
+from outlay.sweep.grid import Entry, Grid, Settings
+from outlay.sweep.plan import Plan, PlannedRun
+from outlay.sweep.prediction import Prediction, predict
+
+RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
+
+
+def make_plan(grid: Grid) -> Plan:
+    """Return the plan of a grid.
+
+    Raises:
+        InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
+    """
+    findings = [finding for entry in grid.entries for finding in _problems(entry, grid.source)]
+    if findings:
+        raise InvalidGrid(findings)
+    runs: list[PlannedRun] = []
+    for entry in grid.entries:
+        combinations = list(_combinations(entry))
+        metadata = {**entry.settings.metadata, **_budget_metadata(entry.settings)}
+        for combo, params in enumerate(combinations, start=1):
+            suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
+            name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
+            runs.append(_planned(grid, entry, name, params, metadata))
+    if not runs:
+        raise InvalidGrid(
+            [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
+        )
+    warnings = tuple(warning for entry in grid.entries for warning in _doubts(entry, grid.source))
+    return Plan(grid=grid, runs=tuple(told_apart(grid, runs)), warnings=warnings)
+
+
+def _slug(name: str) -> str:
+    """Return a name as a part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "", name.replace(" ", "-")) or "run"
+
+
+def _combinations(entry: Entry) -> Iterator[Mapping[str, Any]]:
+    """Yield the Cartesian product of the axes, the last fastest, without what is excluded."""
+    axes = dict(entry.axes)
+    if entry.settings.seeds:
+        axes["seed"] = entry.settings.seeds
+    for values in itertools.product(*axes.values()):
+        params = dict(zip(axes, values, strict=True))
+        if not any(_matches(params, excluded) for excluded in entry.settings.exclude):
+            yield params
+
+
+def _matches(params: Mapping[str, Any], excluded: Mapping[str, tuple[Any, ...]]) -> bool:
+    return all(
+        name in params and any(_same(params[name], value) for value in values)
+        for name, values in excluded.items()
+    )
+
+
+def _same(one: object, other: object) -> bool:
+    # In Python True equals 1; in a grid they are different values.
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _planned(
+    grid: Grid, entry: Entry, name: str, params: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> PlannedRun:
+    settings = entry.settings
+    env = dict(settings.env)
+    if "amp_dtype" in params:
+        env[AMP_VARIABLE] = params["amp_dtype"]
+    run = PlannedRun(
+        id=name,
+        group=entry.name,
+        params=params,
+        overrides=overrides(settings.overrides, params, grid.aliases),
+        world_size=params.get("world_size", 1),
+        env=env,
+        metadata=metadata,
+        settings=settings,
+        prediction=Prediction(),
+    )
+    return replace(run, prediction=predict(settings, run.most_gpus))
+
+
+def _budget_metadata(settings: Settings) -> dict[str, Any]:
+    budget, target = settings.budget, settings.target
+    about: dict[str, Any] = {}
+    if budget is not None:
+        key = MODES[budget.mode].key
+        about |= {"budget_mode": budget.mode, "budget_limit_key": key}
+        about["budget_limit_value"] = budget.limits[key]
+    if target.metric:
+        about |= {"target_metric": target.metric, "target_value": target.value}
+        about["target_direction"] = target.direction
+    return about
+
+
+def _problems(entry: Entry, source: str) -> Iterator[Finding]:
+    for message in _messages(entry):
+        yield Finding(source=source, line=entry.line, message=message)
+
+
+def _messages(entry: Entry) -> Iterator[str]:
+    settings = entry.settings
+    for value in entry.axes.get("amp_dtype", ()):
+        if value not in AMP_DTYPES:
+            yield str(InvalidValue("amp_dtype", value, choices(AMP_DTYPES)))
+    price, limits = settings.price, {} if settings.budget is None else settings.budget.limits
+    if price is not None and price.currency != "USD" and COST.key in limits:
+        yield f"{COST.key} is in USD, and the price in {price.currency}; state both in USD"
+    known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if settings.seeds else set())
+    for name in sorted(placeholders(settings.entrypoint) - known):
+        yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
+
+
+def _doubts(entry: Entry, source: str) -> Iterator[Finding]:
+    """Yield what may be meant, and probably is not."""
+    settings = entry.settings
+    several = str(settings.nnodes or 1) != "1"
+    if several and settings.engine == "torchrun" and not settings.rendezvous.get("endpoint"):
+        message = (
+            f"{entry.name}: several nodes and no rendezvous endpoint; every node needs the same "
+            "MASTER_ADDR and MASTER_PORT in `env`"
+        )
+        yield Finding(source=source, line=entry.line, message=message, severity="warning")
+    names = {*entry.axes, "seed"}
+    for excluded in settings.exclude:
+        for name in sorted(excluded.keys() - names):
+            message = f"{entry.name}: `exclude` names {name!r}, which is no parameter here"
+            yield Finding(source=source, line=entry.line, message=message, severity="warning")
