@@ -83,3 +83,26 @@ def anchors(page: str) -> set[str]:
         count = seen[slug] = seen.get(slug, -1) + 1
         found.add(f"{slug}-{count}" if count else slug)
     return found
+
+
+def page(name: str) -> str:
+    """Return the text of a page below docs."""
+    return (ROOT / "docs" / name).read_text()
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of every table row of a page, without code marks."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    return [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def first_cells(text: str) -> set[str]:
+    """Return the names in the first column of a page's tables, where several may stand."""
+    return {name.strip() for cells in rows(text) for name in cells[0].split(",")}
+
+
+def under(text: str, title: str) -> str:
+    """Return what stands under the heading of this title, up to the next heading."""
+    parts = re.split(r"^#{2,4} ", text, flags=re.MULTILINE)
+    (found,) = (part for part in parts if part.splitlines()[0] == title)
+    return found

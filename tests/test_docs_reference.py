@@ -1,4 +1,7 @@
-"""The reference pages agree with the code: each says all that there is, and nothing that is not."""
+"""The reference pages agree with the code: each says all that there is, and nothing that is not.
+
+Files and records are the subject of test_docs_formats.
+"""
 
 from __future__ import annotations
 
@@ -8,37 +11,16 @@ import tomllib
 from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 import typer.main
-from sqlalchemy import Table
 
 from outlay.cli.app import app
 from outlay.errors import OutlayError
 from outlay.goodput import phases
-from outlay.ledger import KnownRecord, Price, RunIdentity
-from outlay.record.facts import PERSONAL
-from outlay.store import schema
-from papers import ROOT, blocks
+from papers import ROOT, blocks, first_cells, page, rows
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-RECORDS = [*KnownRecord.__args__, Price, RunIdentity]
-
-
-def page(name: str) -> str:
-    return (ROOT / "docs" / name).read_text()
-
-
-def rows(text: str) -> list[list[str]]:
-    """Return the cells of every table row of a page, without code marks."""
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    return [[cell.strip().replace("`", "") for cell in line.split("|")[1:-1]] for line in lines]
-
-
-def first_cells(text: str) -> set[str]:
-    """Return the names in the first column of a page's tables, where several may stand."""
-    return {name.strip() for cells in rows(text) for name in cells[0].split(",")}
 
 
 @pytest.mark.parametrize("name", ["cli", "api"])
@@ -92,47 +74,6 @@ def error_classes(root: type[OutlayError] = OutlayError) -> Iterator[type[Outlay
 def test_every_exit_code_is_documented() -> None:
     documented = {cells[0] for cells in rows(page("reference/exit-codes.md"))}
     assert {str(error.exit_code) for error in error_classes()} <= documented
-
-
-def section(text: str, title: str) -> str:
-    """Return what stands under a heading that names ``title``, up to the next one."""
-    parts = re.split(r"^#{2,4} ", text, flags=re.MULTILINE)
-    found = [part for part in parts if f"`{title}`" in part.splitlines()[0]]
-    assert len(found) == 1, f"{title} needs a heading of its own"
-    return found[0]
-
-
-def heading_of(record: type[msgspec.Struct]) -> str:
-    return {Price: "price", RunIdentity: "run.json"}.get(record, str(record.__struct_config__.tag))
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=heading_of)
-def test_every_field_of_a_record_is_documented(record: type[msgspec.Struct]) -> None:
-    under = section(page("formats.md"), heading_of(record))
-    documented = {name for cells in rows(under) for cell in cells[:2] for name in cell.split(", ")}
-    assert set(record.__struct_fields__) - {"seq", "t_ns"} <= documented
-
-
-def test_no_field_is_documented_that_records_do_not_have() -> None:
-    start, end = "### Kinds of records", "### What a reader does"
-    kinds = page("formats.md").split(start)[1].split(end)[0]
-    tags = {heading_of(record) for record in RECORDS}
-    fields = {name for record in RECORDS for name in record.__struct_fields__}
-    assert first_cells(kinds) - {"field", "kind"} <= fields | tags
-
-
-@pytest.mark.parametrize("table", schema.metadata.tables.values(), ids=str)
-def test_every_table_of_the_store_and_its_columns_are_documented(table: Table) -> None:
-    store = page("formats.md").split("### Store")[1]
-    names = [table.name, *(column.name for column in table.columns)]
-    assert [name for name in names if f"`{name}`" not in store] == []
-
-
-def test_every_personal_fact_is_listed_with_the_switch() -> None:
-    text = page("formats.md").split("## What is recorded about person and host")[1]
-    switched = [line for line in text.splitlines() if "| empty" in line]
-    named = {name for line in switched for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    assert named == set(PERSONAL)
 
 
 def packages() -> set[str]:

@@ -44,7 +44,7 @@ class Facts:
 def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
     """Return the facts of this process."""
     environ = {name: _clean(value) for name, value in environ.items()}
-    personal = is_on(environ, "OUTLAY_RECORD_IDENTITY", default=True)
+    personal = records_identity(environ)
     return Facts(
         rank=rank(environ),
         world_size=world_size(environ),
@@ -71,6 +71,11 @@ def is_on(environ: Mapping[str, str], switch: str, *, default: bool) -> bool:
 def is_disabled(environ: Mapping[str, str]) -> bool:
     """Return whether recording is switched off altogether."""
     return is_on(environ, "OUTLAY_DISABLED", default=False)
+
+
+def records_identity(environ: Mapping[str, str]) -> bool:
+    """Return whether what points at a person or a machine is wanted."""
+    return is_on(environ, "OUTLAY_RECORD_IDENTITY", default=True)
 
 
 def rank(environ: Mapping[str, str]) -> int:

@@ -123,6 +123,7 @@ def check_predictable(plan: Plan, *, finished: bool) -> None:
 
 def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
     here = facts.gather(environ, outlay_version=outlay.__version__)
+    inherited = environ if facts.records_identity(environ) else {}
     ceiling = plan.grid.ceiling
     return {
         "schema": SCHEMA,
@@ -135,7 +136,7 @@ def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> di
         "host": here.host,
         "git_commit": here.git_commit,
         "versions": here.versions,
-        "environment": Redactor([environ]).environment(environ),
+        "environment": Redactor([environ]).environment(inherited),
     }
 
 
