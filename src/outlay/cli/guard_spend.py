@@ -53,7 +53,9 @@ TerminateCommand = Annotated[
 def show_run(
     label: Label,
     rate: RateOption,
-    command: Annotated[list[str] | None, typer.Argument(metavar="-- CMD...")] = None,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
+    ] = None,
     max_hours: Annotated[
         str | None, typer.Option(help='The longest it may run: 3, or "90m".')
     ] = None,
