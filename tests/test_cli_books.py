@@ -9,6 +9,7 @@ import pytest
 import scripts
 from command_line import outlay
 from outlay import run
+from outlay.cli.app import ENTRIES
 
 
 @pytest.fixture
@@ -95,11 +96,26 @@ def test_verify_passes_a_good_log(finished: Path) -> None:
     assert outlay("ledger", "verify", finished).code == 0
 
 
-def test_verify_names_the_damaged_line_and_exits_1(finished: Path) -> None:
-    (segment,) = (finished / "ledger").glob("*.jsonl")
+def damage(run_dir: Path) -> None:
+    """Change a digit of a run's second step."""
+    (segment,) = (run_dir / "ledger").glob("*.jsonl")
     data = bytearray(segment.read_bytes())
     data[data.index(b'"step":1') + 7] ^= 1
     segment.write_bytes(data)
+
+
+@pytest.mark.parametrize("command", [(), ("runs",), ("runs", "."), ("collect", ".")])
+def test_where_several_runs_are_shown_a_damaged_one_is_named(
+    command: tuple[str, ...], finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damage(finished)
+    monkeypatch.chdir(finished.parent)
+    (finding,) = outlay(*command, "--json").json["findings"]
+    assert finding["source"].startswith(f"{finished}: ")
+
+
+def test_verify_names_the_damaged_line_and_exits_1(finished: Path) -> None:
+    damage(finished)
     verified = outlay("ledger", "verify", finished, "--json")
     assert verified.code == 1
     assert [finding["line"] for finding in verified.json["findings"]] == [3]
@@ -116,6 +132,12 @@ def test_a_path_without_a_run_is_one_clear_line(command: tuple[str, ...], tmp_pa
 
 def test_a_directory_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:
     assert outlay("collect", tmp_path / "nothing").code == 2
+
+
+def test_help_has_the_questions_in_the_order_in_which_users_meet_them() -> None:
+    shown = outlay("--help").out
+    places = [shown.index(question) for question in dict.fromkeys(e.question for e in ENTRIES)]
+    assert places == sorted(places)
 
 
 def test_the_version_is_printed() -> None:

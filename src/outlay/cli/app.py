@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperGroup
 
 from outlay import __version__
 from outlay.cli.options import AsJson
@@ -60,10 +61,20 @@ ENTRIES = (
 )
 
 
+class _InOrder(TyperGroup):
+    """Lists commands as ``ENTRIES`` does; typer would put every group behind the plain ones."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of the commands, those of one question together."""
+        del ctx
+        return [entry.name for entry in ENTRIES if entry.name in self.commands]
+
+
 def build(names: Collection[str]) -> typer.Typer:
     """Return the command line with these commands loaded; a call pays for no other."""
     app = typer.Typer(
         name="outlay",
+        cls=_InOrder,
         no_args_is_help=False,
         invoke_without_command=True,
         rich_markup_mode="rich",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -65,14 +67,15 @@ def show_runs(
         _must_exist(directory)
         found = _runs_below(directory, now_ns)
         rows = sorted(found.figures, key=lambda f: -f.started_ns)
-        findings = [*found.findings, *(each for of_run in rows for each in of_run.findings)]
+        findings = [*found.findings, *_in_logs(rows)]
         _show_figures(rows, findings, now_ns, as_json=as_json)
         return
     engine = open_store()
     collected = refresh_registered(engine, now_ns)
     stored = list_runs(engine)
+    findings = [*collected.findings, *_in_logs(collected.figures)]
     if as_json:
-        print_json({"runs": stored, "findings": collected.findings})
+        print_json({"runs": stored, "findings": findings})
         return
     if not stored:
         console.print("No runs are registered. Register some with: outlay collect DIR")
@@ -85,7 +88,7 @@ def show_runs(
             _ago(now_ns - row.last_seen_ns), row.dir,
         )  # fmt: skip
     console.print(table)
-    print_findings(collected.findings)
+    print_findings(findings)
 
 
 def show_collect(
@@ -101,12 +104,13 @@ def show_collect(
     for directory in directories:
         _must_exist(directory)
     collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
+    findings = [*collected.findings, *_in_logs(collected.figures)]
     if as_json:
-        print_json({"registered": len(collected.figures), "findings": collected.findings})
+        print_json({"registered": len(collected.figures), "findings": findings})
         return
     noun = "run" if len(collected.figures) == 1 else "runs"
     console.print(f"Registered {len(collected.figures)} {noun}.")
-    print_findings(collected.findings)
+    print_findings(findings)
 
 
 def _runs_below(directory: Path, now_ns: int) -> Collected:
@@ -156,9 +160,18 @@ def _running_table(running: list[RunFigures], now_ns: int) -> object:
     return table
 
 
+def _in_logs(all_figures: Iterable[RunFigures]) -> list[Finding]:
+    """Return what is wrong in the logs of several runs; which one it is stands in front."""
+    return [
+        replace(finding, source=f"{figures.dir}: {finding.source}")
+        for figures in all_figures
+        for finding in figures.findings
+    ]
+
+
 def _wrong(all_figures: list[RunFigures]) -> list[Finding]:
     """Return what deserves a look: findings in open runs, and runs that died without a word."""
-    findings = [finding for figures in all_figures for finding in figures.findings]
+    findings = _in_logs(all_figures)
     for figures in all_figures:
         if figures.status == "dead":
             when = utc_text(figures.last_seen_ns)
