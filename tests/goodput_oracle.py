@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 
 from outlay.ledger import (
     AttemptEnded,
@@ -36,6 +36,7 @@ SPANS_WITH_A_NAME = {
 }
 IDLE = "idle"
 NS_PER_HOUR = 3600 * 10**9
+TEN_MINUTES = 600 * 10**9  # Without a sign of life for longer, a process is dead.
 
 Segments = Mapping[SegmentId, Sequence[Record]]
 
@@ -180,10 +181,10 @@ def _tries(segments: Segments) -> list[Try]:
     watched: dict[int, list[Process]] = {}
     opened: dict[int, int] = {}
     if timeline_rank != -1:
-        for watcher in [process for process in processes if process.rank == -1]:
-            seen = [
-                n for n, p in enumerate(leaders) if watcher.start <= p.start <= watcher.last_sign
-            ]
+        watchers = [process for process in processes if process.rank == -1]
+        for watcher, later in zip_longest(watchers, watchers[1:]):
+            until = _watching_until(watcher, later)
+            seen = [n for n, p in enumerate(leaders) if watcher.start <= p.start <= until]
             seen = [n for n in seen if leaders[n].rank != -1]
             if seen:
                 # The first that it saw begins with it; the last shows its signs of life and end.
@@ -207,6 +208,15 @@ def _tries(segments: Segments) -> list[Try]:
     for one, following in pairwise(tries):
         one.last_sign = min(one.last_sign, following.start)
     return tries
+
+
+def _watching_until(watcher: Process, later: Process | None) -> int:
+    """Return the last instant at which a supervisor still watches, as far as anybody can tell."""
+    if watcher.end is not None:
+        return watcher.last_sign
+    dead = watcher.last_sign + TEN_MINUTES
+    replaced = dead if later is None else later.start - 1
+    return max(watcher.last_sign, min(dead, replaced))
 
 
 def _try(leader: Process, others: list[Process], start: int) -> Try:

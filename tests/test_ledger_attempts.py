@@ -101,6 +101,26 @@ def test_a_supervisor_is_no_sign_of_life_of_the_starts_before_the_last() -> None
     assert second.last_sign_ns == START_NS + ns(100)
 
 
+def test_a_supervisor_between_two_signs_of_life_has_seen_a_process_begin() -> None:
+    supervisor = Segment(start=0, rank=SUPERVISOR)
+    recorded = Segment(start=5, rank=0).step(1)
+    (attempt,) = attempts(recorded, supervisor)
+    assert attempt.segment == recorded.id
+
+
+def test_a_supervisor_that_another_followed_saw_nothing_after_it() -> None:
+    killed = Segment(start=0, rank=SUPERVISOR)
+    second = Segment(start=5, rank=SUPERVISOR)
+    recorded = Segment(start=9, rank=0).step(1)
+    assert [a.segment for a in attempts(recorded, second, killed)] == [killed.id, recorded.id]
+
+
+def test_a_supervisor_that_fell_silent_long_before_saw_no_process_begin() -> None:
+    dead = Segment(start=0, rank=SUPERVISOR)
+    recorded = Segment(start=601, rank=0).step(1)
+    assert [a.segment for a in attempts(recorded, dead)] == [dead.id, recorded.id]
+
+
 def test_a_supervisor_that_saw_no_recording_is_an_attempt_of_its_own() -> None:
     alone = Segment(start=0, rank=SUPERVISOR).heartbeat(after=10).end()
     recorded = Segment(start=60, rank=0).step(1).end()

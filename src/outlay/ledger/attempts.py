@@ -146,7 +146,11 @@ def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
     if lowest != SUPERVISOR:
         supervisors = [life for life in ordered if life.segment.rank == SUPERVISOR]
         # The list is made before it is added to: a supervisor watches none of its kind.
-        starts += [_Start(life) for life in supervisors if not _watched(life, starts)]
+        starts += [
+            _Start(life)
+            for life, later in zip_longest(supervisors, supervisors[1:])
+            if not _watched(life, _seen_until(life, later), starts)
+        ]
     for life in ordered:
         if life.segment.rank > lowest and life.segment.rank != SUPERVISOR:
             start = _launched_with(life, starts)
@@ -169,9 +173,19 @@ def _launched_with(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
     )
 
 
-def _watched(supervisor: SegmentLife, starts: Sequence[_Start]) -> bool:
+def _seen_until(supervisor: SegmentLife, later: SegmentLife | None) -> int:
+    """Return until when a supervisor watched.
+
+    One without an end is between two signs of life, unless it is dead or another has taken over.
+    """
+    silent_ns = supervisor.last_sign_ns + (DEAD_AFTER_NS if supervisor.end is None else 0)
+    taken_over_ns = silent_ns if later is None else later.segment.start_ns - 1
+    return max(supervisor.last_sign_ns, min(silent_ns, taken_over_ns))
+
+
+def _watched(supervisor: SegmentLife, seen_ns: int, starts: Sequence[_Start]) -> bool:
     """Take note of a supervisor where it watched, and say whether it did."""
-    begun_ns, seen_ns = supervisor.segment.start_ns, supervisor.last_sign_ns
+    begun_ns = supervisor.segment.start_ns
     watched = [start for start in starts if begun_ns <= start.leader.segment.start_ns <= seen_ns]
     if not watched:
         return False
