@@ -118,9 +118,9 @@ class Segment:
         change = PriceChanged(t_ns=self.after(after).now_ns, price=dollars(per_hour), gpus=gpus)
         return self.add(change)
 
-    def end(self, status: EndStatus = "completed") -> Segment:
+    def end(self, status: EndStatus = "completed", reason: str = "") -> Segment:
         """Say goodbye."""
-        return self.add(AttemptEnded(t_ns=self.now_ns, status=status))
+        return self.add(AttemptEnded(t_ns=self.now_ns, status=status, reason=reason))
 
     def life(self) -> SegmentLife:
         """Return the segment folded, as if it had been read."""

@@ -10,7 +10,7 @@ import pytest
 from browser import DESKTOP, PHONE, look_at
 from command_line import outlay
 from ledgers import HOUR, START_NS, Segment, dollars
-from outlay.ledger import Metric
+from outlay.ledger import EndStatus, Metric
 from outlay.report.blocks import Chart, Document, Figure, Note, Table
 from outlay.report.rendering import to_html, to_markdown
 from outlay.report.run_account import RunAccount, read_account
@@ -139,6 +139,41 @@ def test_a_run_without_steps_or_price_says_so(tmp_path: Path) -> None:
     assert "nobody knows how much of it was productive" in report.verdict
     assert "No steps were recorded" in to_markdown(report)
     assert "The run has no price" in to_markdown(report)
+
+
+def test_without_a_price_it_says_that_no_advice_can_be_given(tmp_path: Path) -> None:
+    Segment().step(1).step(1).end().write(tmp_path)
+    report = to_markdown(run_document(read_account(tmp_path, LATER_NS)))
+    assert "Without a price nothing can be said about what a change would save." in report
+
+
+def test_a_single_step_is_not_called_none(tmp_path: Path) -> None:
+    Segment(about=ABOUT).step(1).end().write(tmp_path)
+    report = to_markdown(run_document(read_account(tmp_path, LATER_NS)))
+    assert "No steps were recorded" not in report
+    assert "One step was recorded" in report
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "told"),
+    [
+        ("failed", "ValueError", "It failed: ValueError."),
+        ("interrupted", "KeyboardInterrupt", "It was interrupted: KeyboardInterrupt."),
+        ("terminated", "", "It was terminated."),
+        ("preempted", "spot reclaim", "It was preempted: spot reclaim."),
+    ],
+)
+def test_the_verdict_says_how_a_run_ended_that_did_not_complete(
+    status: EndStatus, reason: str, told: str, tmp_path: Path
+) -> None:
+    Segment(about=ABOUT).step(1).step(1).end(status, reason).write(tmp_path)
+    assert told in run_document(read_account(tmp_path, LATER_NS)).verdict
+
+
+def test_the_verdict_says_that_a_run_ended_without_a_word(tmp_path: Path) -> None:
+    Segment(about=ABOUT).step(1).step(1).write(tmp_path)
+    told = run_document(read_account(tmp_path, LATER_NS)).verdict
+    assert "It ended without a word." in told
 
 
 def test_a_run_of_which_nothing_but_its_start_is_known_has_a_report(tmp_path: Path) -> None:

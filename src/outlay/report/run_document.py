@@ -148,7 +148,8 @@ def _steps(account: RunAccount) -> Iterator[Block]:
     summary = account.summary
     drawn = run_charts.step_times(account.reading.view.timeline)
     if drawn is None:
-        yield Note("No steps were recorded: busy or idle is known, productive is not.")
+        none = "No steps were recorded: busy or idle is known, productive is not."
+        yield Note("One step was recorded: too few to compare." if account.cost.steps else none)
         return
     chart, labels = drawn
     yield Chart(chart, legend=html.legend(labels))
@@ -211,7 +212,9 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
 
 
 def _advice(account: RunAccount) -> Iterator[Block]:
-    if not account.advice:
+    if account.cost.cost is None:
+        yield Note("Without a price nothing can be said about what a change would save.")
+    elif not account.advice:
         yield Note("Nothing worth changing was found.")
     for each in account.advice:
         saves = f"saves {each.estimated_savings:,.4g} {each.currency}"

@@ -1,4 +1,4 @@
-"""A run in two sentences: what it got for its money, and where most of the rest went. Pure."""
+"""A run in a few sentences: what it got for its money, where the rest went, how it ended. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ def verdict(account: RunAccount) -> str:
     price = "no price" if summary.cost is None else str(summary.cost)
     spent = f"{state} {duration_text(summary.wall_ns)} of wall time, {price}"
     if summary.progress.last_step is None:
-        return f"{spent}; no steps were recorded, so nobody knows how much of it was productive."
-    return f"{spent}, {summary.goodput:.1%} of it productive. {_loss(summary)}{_stop(account)}"
+        got = "; no steps were recorded, so nobody knows how much of it was productive."
+    else:
+        got = f", {summary.goodput:.1%} of it productive. {_loss(summary)}"
+    return f"{spent}{got}{_stop(account)}{_end(account)}"
 
 
 def _loss(summary: GoodputSummary) -> str:
@@ -37,6 +39,17 @@ def _loss(summary: GoodputSummary) -> str:
 
 def _worth(row: PhaseRow) -> tuple[int, int]:
     return (0 if row.cost is None else row.cost.micros, row.ns)
+
+
+def _end(account: RunAccount) -> str:
+    """Say how a run ended that is over and not done."""
+    end = account.reading.view.timeline.attempts[-1].end
+    if account.summary.alive or (end is not None and end.status == "completed"):
+        return ""
+    if end is None:
+        return " It ended without a word."
+    how = "failed" if end.status == "failed" else f"was {end.status}"
+    return f" It {how}: {end.reason}." if end.reason else f" It {how}."
 
 
 def _stop(account: RunAccount) -> str:

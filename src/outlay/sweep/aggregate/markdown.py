@@ -11,8 +11,8 @@ from outlay.sweep.aggregate.rows import Row, Subject
 _LEADING: Final = ("run_id", "status")
 _FIGURES: Final = (
     "world_size", "ips_mean", "step_time_ms", "bytes_per_step", "accuracy_metric",
-    "accuracy_value", "accuracy_best", "time_to_target_min", "cost", "energy_Wh", "goodput",
-    "errors",
+    "accuracy_value", "accuracy_best", "time_to_target_min", "cost", "currency", "energy_Wh",
+    "goodput", "errors",
 )  # fmt: skip
 
 
@@ -22,8 +22,12 @@ def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     together = replicates(rows)
     if any(len(one.runs) > 1 for one in together):
         parts += ["## Over seeds", "Mean of the last value ± half of its 95 % interval."]
-        cells = [[one.label, str(len(one.runs)), str(one), _cell(one.cost)] for one in together]
-        parts.append(_table(["configuration", "runs", "metric", "mean cost"], cells))
+        cells = [
+            [one.label, str(len(one.runs)), str(one), _cell(one.cost), _cell(one.currency)]
+            for one in together
+        ]
+        headings = ["configuration", "runs", "metric", "mean cost", "currency"]
+        parts.append(_table(headings, cells))
     parts += ["## How equal the budgets were", _fairness(rows)]
     if left_out := [s.static["id"] for s in subjects if s.state.status == "skipped"]:
         parts += ["## Left out", f"No longer fitted under the ceiling: {', '.join(left_out)}."]
