@@ -20,7 +20,8 @@ _STYLE: Final = """
 *{box-sizing:border-box}body{margin:0 auto;padding:1rem;max-width:68rem;color:var(--ink);
 background:var(--paper);font:16px/1.5 system-ui,sans-serif}h1{font-size:1.5rem}
 h2{font-size:1.15rem;margin-top:2rem}.verdict{font-size:1.1rem;border-left:4px solid var(--c0);
-padding-left:.8rem}svg{width:100%;height:auto;display:block}.wide{overflow-x:auto}
+padding-left:.8rem}svg{width:100%;height:auto;display:block;
+overflow:visible}.wide{overflow-x:auto}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:0 2rem}
 table{border-collapse:collapse;font-size:.9rem}th,td{padding:.3rem .6rem;text-align:left;
 vertical-align:top;border-bottom:1px solid var(--line);white-space:nowrap}.n{text-align:right;
@@ -38,6 +39,7 @@ font-size:.85rem}.figures dd{margin:0;overflow-wrap:anywhere}.grade{font-size:.7
 color:var(--soft);border:1px solid var(--line);border-radius:.6rem;padding:0 .4rem;
 white-space:nowrap}.grade.estimated{border-style:dashed}.grade.assumed{border-style:dotted;
 color:var(--c1)}
+@media screen and (min-width:40rem){.whole text{font-size:9px}}
 @media (max-width:40rem){svg text{font-size:19px}.legend{font-size:.8rem}}
 @media print{:root{--ink:#000;--soft:#444;--line:#bbb}.charts{grid-template-columns:1fr 1fr}
 section,tr{break-inside:avoid}h2{break-after:avoid}svg text{font-size:18px}.wide{overflow:visible}

@@ -37,8 +37,9 @@ def _html(blocks: Iterable[Block]) -> Iterator[str]:
 def _block_html(block: Block) -> str:
     match block:
         case Chart(svg, grade, legend, wide):
-            width = "" if wide else ' class="half"'
-            return f"<div{width}>{svg}{legend}</div>{html.note(f'{grade.capitalize()}.')}"
+            width = "whole" if wide else "half"
+            note = html.note(f"{grade.capitalize()}.")
+            return f'<div class="{width}">{svg}{legend}</div>{note}'
         case Table(headings, rows, grade):
             return html.table(headings, rows) + html.note(f"{grade.capitalize()}.")
         case Note(text):
