@@ -13,7 +13,14 @@ from outlay.cost.run_cost import RunCost, cost_of
 from outlay.cost.training import TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue, NotARun
 from outlay.goodput.breakdown import Window
-from outlay.ledger import Metric, Price, PriceChanged
+from outlay.ledger import (
+    SUPERVISOR,
+    Metric,
+    Price,
+    PriceChanged,
+    RunIdentity,
+    claim_identity,
+)
 from outlay.units import Money
 
 LATER_NS = START_NS + 1000 * HOUR
@@ -32,6 +39,18 @@ def priced(per_hour: float = 3.6, *, start: float = 0.0, rank: int = 0, gpus: in
 
 def metric(segment: Segment, name: str, value: float) -> Segment:
     return segment.add(Metric(t_ns=segment.now_ns, name=name, value=value))
+
+
+def test_a_wrapped_training_costs_under_the_model_that_it_names(tmp_path: Path) -> None:
+    claim_identity(tmp_path, RunIdentity(run_id="r1", model="", name="python", created_ns=START_NS))
+    assert cost(tmp_path, priced().step(1).end()).model == "m"
+
+
+def test_a_command_that_names_no_model_costs_under_its_own_name(tmp_path: Path) -> None:
+    claim_identity(tmp_path, RunIdentity(run_id="r1", model="", name="python", created_ns=START_NS))
+    about = {"price": dollars(3.6)}
+    wrapped = Segment(rank=SUPERVISOR, about=about).heartbeat(after=5).end()
+    assert cost(tmp_path, wrapped).model == "python"
 
 
 def test_phases_have_their_dollars_and_sum_to_the_cost(tmp_path: Path) -> None:

@@ -7,9 +7,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from outlay.errors import NotARun
 from outlay.goodput.follower import RunView, view_of
-from outlay.goodput.timeline import TimelineBuilder
+from outlay.goodput.timeline import Timeline, TimelineBuilder
 from outlay.ledger import (
     BudgetEvent,
     Heartbeat,
@@ -130,6 +132,16 @@ def read_whole_run(run_dir: Path | str, now_ns: int) -> RunReading:
     timeline = builder.build(now_ns, alive=alive)
     if timeline is None:
         raise NotARun(str(directory))
+    view = view_of(timeline, builder.fold, tuple(reader.findings()))
+    return RunReading(directory, _identity(directory, timeline), view, told)
+
+
+def _identity(directory: Path, timeline: Timeline) -> RunIdentity:
+    """Return who a run is; what its file cannot say comes from its attempts.
+
+    Where a supervisor was first, the file has no model. A command that never names one is a model
+    of its own: its cost must be found under something.
+    """
     header = timeline.attempts[0].header
     identity = read_identity(directory) or RunIdentity(
         run_id=header.run_id or f"{timeline.start_ns:x}",
@@ -137,5 +149,5 @@ def read_whole_run(run_dir: Path | str, now_ns: int) -> RunReading:
         name=header.name,
         created_ns=timeline.start_ns,
     )
-    view = view_of(timeline, builder.fold, tuple(reader.findings()))
-    return RunReading(directory, identity, view, told)
+    models = (identity.model, *(attempt.header.model for attempt in timeline.attempts))
+    return replace(identity, model=next(filter(None, models), identity.name))
