@@ -154,3 +154,22 @@ def test_what_gpus_do_is_recorded_as_signs_of_life(tmp_path: Path) -> None:
     assert sum(beat.energy_mj for beat in beats) == 2000  # After a second, and at the end.
     busy = json.loads(shown.out)["run"]["gpu_busy_ns"]
     assert 0.4e9 < busy <= shown.json["run"]["wall_ns"] / 2
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [
+        (["true"], "true"),
+        ([sys.executable, "-m", "this"], "this"),
+        ([sys.executable, "train.py", "--lr", "1"], "train"),
+        ([sys.executable, "-c", "pass"], Path(sys.executable).name),
+    ],
+)
+def test_a_run_is_called_by_what_is_run(
+    command: list[str], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("train.py").touch()
+    assert outlay("exec", "--dir", "r", "--", *command).code == 0
+    (row,) = outlay("runs", "r", "--json").json["runs"]
+    assert row["name"] == name

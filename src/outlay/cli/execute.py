@@ -25,7 +25,9 @@ def show_exec(
     ] = None,
     price: Annotated[str | None, typer.Option(help='Per GPU-hour, such as "1.50 USD/h".')] = None,
     gpus: Annotated[int | None, typer.Option(help="GPUs of the whole run.")] = None,
-    name: Annotated[str | None, typer.Option(help="What to call the run.")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="What to call the run; default: the program or script.")
+    ] = None,
     directory: Annotated[
         Path | None,
         typer.Option("--dir", metavar="DIR", help="Where to record; reuse it to resume a run."),
@@ -39,7 +41,7 @@ def show_exec(
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
     arguments = Arguments(
-        model=None, name=name or Path(command[0]).name, dir=directory, gpus=gpus, price=price
+        model=None, name=name or _name_of(command), dir=directory, gpus=gpus, price=price
     )
     result = execute(command, resolve(arguments, os.environ, SYSTEM.wall_ns()))
     if as_json:
@@ -48,6 +50,18 @@ def show_exec(
         lines = _summary(result.figures, result)
         errors.print("\n".join(lines), soft_wrap=True)
     raise typer.Exit(result.exit_code)
+
+
+def _name_of(command: list[str]) -> str:
+    """Return what a command is called: of Python, the script or module that it runs."""
+    program = Path(command[0]).name
+    match command[1:]:
+        case ["-m", module, *_] if program.startswith("python"):
+            return module
+        case [script, *_] if program.startswith("python") and not script.startswith("-"):
+            return Path(script).stem
+        case _:
+            return program
 
 
 def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
