@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import re
 from pathlib import Path
 
@@ -401,7 +400,6 @@ def test_ten_minutes_of_waiting_are_ten_minutes(runs: Path) -> None:
     found = outlay("cost", runs / "a", "--json").json
     assert found["cost"]["by_phase"]["data_loading"]["micros"] == 600_000
     assert found["cost"]["window"]["end_ns"] - START_NS == ns(3600)
-    assert json.dumps(found)
 
 
 def test_the_rest_of_a_run_with_a_budget_goes_to_its_limit(tmp_path: Path) -> None:
@@ -412,7 +410,7 @@ def test_the_rest_of_a_run_with_a_budget_goes_to_its_limit(tmp_path: Path) -> No
                 found = outlay("cost", "forecast", "--run", tmp_path, "--json")
     assert found.code == 0
     assert found.json["target_steps"] == 100
-    assert found.json["rest"]["steps_left"] in (90.0, 91.0)
+    assert found.json["rest"]["steps_left"] == 91.0  # The tenth step has not ended.
 
 
 def test_files_are_not_imported_from_a_directory_that_is_not_there(tmp_path: Path) -> None:
