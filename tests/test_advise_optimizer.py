@@ -373,7 +373,7 @@ class TestKeeping:
             return OptimizationRecommendation(category, "t", "d", saved, subject=subject)
 
         found = [advice("badput", 3, "a"), advice("epochs", 5, "a"), advice("epochs", 7, "b")]
-        assert total_savings(found) == 12
+        assert total_savings(found) == {"USD": 12}
 
 
 def test_merging_keeps_the_latest_of_each() -> None:

@@ -420,3 +420,4 @@ def test_files_are_not_imported_from_a_directory_that_is_not_there(tmp_path: Pat
 
 def test_what_advice_saves_in_all_has_its_currency(runs: Path) -> None:
     assert re.search(r"In all up to [\d.]+ USD; ", outlay("advise", runs / "a").out)
+    assert list(outlay("advise", runs / "a", "--json").json["total_savings"]) == ["USD"]

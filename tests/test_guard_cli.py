@@ -13,9 +13,9 @@ import pytest
 
 import vendor_stand_in
 from command_line import Outcome, in_process
-from guard_helpers import wait_until
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import Manifest, read_manifest
+from waiting import until
 
 
 def outlay(*words: object) -> Outcome:
@@ -331,7 +331,7 @@ class TestRenting:
         ended = outlay("down", "lab02-pod", "--pause", "50ms", "--log", plan)
         assert ended.code == 0
         guard = BudgetGuard.of_log(plan / "spend.jsonl")
-        wait_until(lambda: guard.held == 0.0, what="the hold to be settled")
+        until(lambda: guard.held == 0.0, what="the hold to be settled")
         assert "verified gone" in (plan / "spend.jsonl").read_text()
         assert "nothing is rented" in outlay("reap", "--log", plan).out
 

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 import outlay
-from guard_helpers import wait_until
 from outlay.budget.torch_group import PAYLOAD_BYTES
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, RunInUse
@@ -26,6 +25,7 @@ from outlay.guard.leasing import HOLD_VARIABLE
 from outlay.ledger import EndStatus, segment_paths
 from outlay.runs.guarding import JointGuard
 from outlay.units import Duration, Rate
+from waiting import until
 
 SECOND = 10**9
 DOLLAR_A_SECOND = Rate.parse("3600 USD/h")
@@ -260,7 +260,7 @@ class TestARun:
         with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guarding) as run:
             run.set_price("720000 USD/h")
             assert guard.held == 500.0
-            wait_until(lambda: guard.held > 500.0, what="an extension")
+            until(lambda: guard.held > 500.0, what="an extension")
 
     def test_the_hold_is_extended_beside_the_training_and_a_locked_log_stops_no_step(
         self, tmp_path: Path
@@ -268,7 +268,7 @@ class TestARun:
         guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
         guarding = self.guarding(guard, slice="2s", grace="1s")
         with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guarding) as run:
-            wait_until(lambda: guard.held > 3.0, what="an extension")
+            until(lambda: guard.held > 3.0, what="an extension")
             with guard.log_path.open("rb") as other:
                 fcntl.flock(other, fcntl.LOCK_EX)
                 assert len(list(run.steps(range(100)))) == 100

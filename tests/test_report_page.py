@@ -62,7 +62,7 @@ def test_the_page_opens_offline_and_escapes_what_it_shows() -> None:
     "title",
     [
         "acc against cost", "acc against minutes", "Learning for the money",
-        "Where the dollars went", "Runs over time", "How equal the budgets were",
+        "Where the money went", "Runs over time", "How equal the budgets were",
         "What the figures rest on",
     ],
 )  # fmt: skip
@@ -101,7 +101,7 @@ def test_runs_of_one_configuration_share_a_line_in_the_legend() -> None:
 def test_money_of_two_currencies_shares_no_axis_and_is_never_added() -> None:
     two = [subject(1, 0.9, 900_000), subject(2, 0.7, 950_000, currency="EUR")]
     text = page("mixed", two, rows_of(two), [])
-    for title in ("acc against cost", "Learning for the money", "Where the dollars went"):
+    for title in ("acc against cost", "Learning for the money", "Where the money went"):
         assert re.findall(rf"<h2>{title} \((...)\)</h2>", text) == ["USD", "EUR"]
     assert "together 0.90 USD." in text
     assert "together 0.95 EUR." in text

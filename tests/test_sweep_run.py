@@ -15,7 +15,7 @@ import pytest
 
 from command_line import outlay
 from outlay.clock import SYSTEM
-from outlay.sweep.engines.leftovers import carrying
+from outlay.guard.processes import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness
@@ -304,7 +304,7 @@ def test_being_told_to_end_cancels_what_runs_and_keeps_the_rest_for_later(
     statuses = [s.status for _, s in sorted(read_manifest(root).states.items())]
     assert statuses == ["completed", "cancelled"]
     ticket = next(e.ticket for e in read_events(root) if e.run.startswith("002") and e.ticket)
-    assert carrying(ticket) == []
+    assert marked(ticket) == []
 
 
 def test_cancelling_what_nobody_here_can_reach_says_so(tmp_path: Path) -> None:

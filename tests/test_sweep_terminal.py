@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outlay.sweep.engines.leftovers import carrying
+from outlay.guard.processes import marked
 from outlay.sweep.journal import read_events
 from outlay.sweep.manifest import read_manifest
 from terminal import terminal
@@ -77,4 +77,4 @@ def test_ctrl_c_on_the_terminal_cancels_and_no_run_is_left(grid: Path, tmp_path:
     manifest = read_manifest(tmp_path / "sweep")
     assert [manifest.state(run).status for run in manifest.runs] == ["cancelled", "pending"]
     tickets = [event.ticket for event in read_events(tmp_path / "sweep") if event.ticket]
-    assert [carrying(ticket) for ticket in tickets] == [[]]
+    assert [marked(ticket) for ticket in tickets] == [[]]

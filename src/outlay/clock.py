@@ -89,3 +89,13 @@ def wall_ns_of(moment: datetime) -> int:
     since_epoch = moment - datetime(1970, 1, 1, tzinfo=UTC)
     whole_seconds = since_epoch.days * 86_400 + since_epoch.seconds
     return whole_seconds * 1_000_000_000 + since_epoch.microseconds * 1000
+
+
+def utc_now() -> datetime:
+    """Return the current instant, aware of its time zone."""
+    return utc_datetime(SYSTEM.wall_ns())
+
+
+def as_utc(moment: datetime) -> datetime:
+    """Return the instant in UTC; one without a zone is taken as UTC."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)

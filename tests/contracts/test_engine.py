@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from outlay.clock import SYSTEM, ManualClock
+from outlay.guard.processes import marked
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.exits import read_exit
-from outlay.sweep.engines.leftovers import carrying, kill_marked
+from outlay.sweep.engines.leftovers import kill_marked
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.engines.process import ProcessEngine
 from outlay.sweep.engines.registry import engine_named
@@ -138,7 +139,7 @@ def test_cancelling_ends_the_task_and_its_children(engine: Engine, tmp_path: Pat
     engine.cancel(one.ticket)
     outcome = ended(engine, one.ticket)
     assert (outcome.returncode, outcome.asked) == (-signal.SIGTERM, True)
-    until(lambda: not carrying(one.ticket), "a child is left")
+    until(lambda: not marked(one.ticket), "a child is left")
 
 
 def test_one_that_ignores_being_told_is_ended_by_force(engine: Engine, tmp_path: Path) -> None:
@@ -152,13 +153,13 @@ def test_one_that_ignores_being_told_is_ended_by_force(engine: Engine, tmp_path:
     outcome = ended(engine, one.ticket)
     # On a cluster, whoever could have told the signal was ended with it.
     assert (outcome.returncode, outcome.asked) == (None if engine.remote else -9, True)
-    until(lambda: not carrying(one.ticket), "a child is left")
+    until(lambda: not marked(one.ticket), "a child is left")
 
 
 def test_what_a_task_leaves_behind_dies_with_it(engine: Engine, tmp_path: Path) -> None:
     one = shell(engine, tmp_path, "sleep 600 & exit 0")
     assert run(engine, one).returncode == 0
-    until(lambda: not carrying(one.ticket), "a child is left")
+    until(lambda: not marked(one.ticket), "a child is left")
 
 
 def test_cancelling_what_has_ended_does_nothing(engine: Engine, tmp_path: Path) -> None:
@@ -176,7 +177,7 @@ def test_closing_ends_what_still_runs_even_outside_its_group(
     local.submit(one)
     until_up(local, one)
     local.close()
-    assert carrying(one.ticket) == []
+    assert marked(one.ticket) == []
 
 
 def test_a_later_engine_learns_how_a_task_ended(
@@ -218,7 +219,7 @@ engine.wait(60)
     harness.kill()
     harness.wait()
     harness.stdout.close()
-    until(lambda: not carrying(ticket), "the task outlived its harness")
+    until(lambda: not marked(ticket), "the task outlived its harness")
     until(lambda: read_exit(tmp_path / "run", ticket) is not None, "its end was not written down")
 
 
@@ -232,7 +233,7 @@ def test_a_killed_keeper_takes_its_tasks_along_and_is_reported(
     local._keeper.kill()
     with pytest.raises(EngineBroken, match="was killed"):
         ended(local, one.ticket)
-    until(lambda: not carrying(one.ticket), "a task outlived the keeper")
+    until(lambda: not marked(one.ticket), "a task outlived the keeper")
 
 
 # -- torchrun: slow to start, so few launches that show much ----------------------------------
@@ -268,12 +269,12 @@ def test_cancelling_ends_two_ranks_and_what_they_started(
     up = {"up 0", "up 1"}
     until(lambda: up <= set(printed(one).splitlines()), "the ranks did not start")
     # torchrun, and two shells with a child each.
-    until(lambda: len(carrying(one.ticket)) >= 5, "not all of them carry the mark")
+    until(lambda: len(marked(one.ticket)) >= 5, "not all of them carry the mark")
     torchrun.cancel(one.ticket)
     outcome = ended(torchrun, one.ticket)
     assert (outcome.how, outcome.asked) == ("exited", True)
     assert outcome.returncode != 0
-    until(lambda: not carrying(one.ticket), "a worker is left")
+    until(lambda: not marked(one.ticket), "a worker is left")
 
 
 def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
@@ -290,10 +291,10 @@ def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
     until(lambda: len(list(marks.iterdir())) == 2, "the ranks did not meet")
     assert {"rank 0 of 2: 3.0", "rank 1 of 2: 3.0"} <= set(printed(one).splitlines())
     workers = [int(mark.name) for mark in marks.iterdir()]
-    launcher = next(pid for pid in carrying(one.ticket) if pid not in workers)
+    launcher = next(pid for pid in marked(one.ticket) if pid not in workers)
     os.kill(launcher, signal.SIGKILL)  # Leaves its workers running, unless somebody looks.
     assert ended(torchrun, one.ticket).returncode == -signal.SIGKILL
-    until(lambda: not carrying(one.ticket), "a worker is left")
+    until(lambda: not marked(one.ticket), "a worker is left")
 
 
 @pytest.fixture
@@ -330,7 +331,7 @@ def test_two_nodes_meet_over_c10d_on_loopback(
 def test_a_process_that_nobody_can_kill_is_given_up_after_a_while(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr("outlay.sweep.engines.leftovers.carrying", lambda _: [2**22 + 1])
+    monkeypatch.setattr("outlay.sweep.engines.leftovers.marked", lambda _: [2**22 + 1])
     began_ns = clock.monotonic_ns()
     assert kill_marked("none/", clock) == [2**22 + 1]
     assert clock.monotonic_ns() - began_ns >= 10 * 10**9

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 import vendor_stand_in
-from guard_helpers import wait_until
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.books import Hold
@@ -34,6 +33,7 @@ from outlay.guard.renting import (
 )
 from outlay.guard.watch import Watch, start_watcher
 from outlay.units import Duration, Money, Rate
+from waiting import until
 
 HOUR = 3600 * 10**9
 ENVIRON = dict(os.environ)
@@ -509,16 +509,16 @@ rent(guard, order, os.environ,
     ) -> None:
         assert self.order(tmp_path, vendor).wait() == 0
         assert vendor.running() == ["pod-1"]
-        wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        until(lambda: self.settled(tmp_path), what="the watcher to settle")
         assert vendor.running() == []
 
     def test_it_survives_a_hangup_of_its_terminal(self, tmp_path: Path, vendor: StandIn) -> None:
         assert self.order(tmp_path, vendor).wait() == 0
         guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-        wait_until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
+        until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
         watcher = int(guard.holds()[0].watcher.rpartition(":")[2])
         os.kill(watcher, signal.SIGHUP)
-        wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        until(lambda: self.settled(tmp_path), what="the watcher to settle")
 
     def test_it_goes_on_while_there_is_no_room_for_what_it_says(
         self, tmp_path: Path, vendor: StandIn
@@ -535,9 +535,9 @@ rent(guard, order, os.environ,
             margin=Duration.parse("3s"),
         )  # fmt: skip
         rent(guard, wanted, ENVIRON, start_watcher=start_without_room)
-        wait_until(lambda: vendor.calls("terminate") > 1, what="another termination")
+        until(lambda: vendor.calls("terminate") > 1, what="another termination")
         vendor.behave("terminate", "ok")
-        wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        until(lambda: self.settled(tmp_path), what="the watcher to settle")
 
     def test_killed_between_creation_and_id_it_is_found_by_name_and_ended(
         self, tmp_path: Path, vendor: StandIn
@@ -546,15 +546,13 @@ rent(guard, order, os.environ,
         ordering = self.order(tmp_path, vendor)
         log = tmp_path / "books" / "spend.jsonl"
         calls = vendor.directory / "calls"
-        wait_until(
-            lambda: calls.exists() and "create" in calls.read_text(), what="creation to begin"
-        )
+        until(lambda: calls.exists() and "create" in calls.read_text(), what="creation to begin")
         ordering.send_signal(signal.SIGKILL)
         ordering.wait()
         name = next(x.split()[1] for x in calls.read_text().splitlines() if "create" in x)
         pod = {"id": "pod-1", "name": name, "hidden": 0, "dying": None}
         (vendor.directory / "pods.json").write_text(json.dumps([pod]))
-        wait_until(lambda: self.settled(tmp_path), what="the watcher to settle")
+        until(lambda: self.settled(tmp_path), what="the watcher to settle")
         assert vendor.running() == []
         assert BudgetGuard(50, log, environ={}).total_spent > 0
 
@@ -563,10 +561,10 @@ rent(guard, order, os.environ,
     ) -> None:
         assert self.order(tmp_path, vendor).wait() == 0
         guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
-        wait_until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
+        until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
         os.kill(int(guard.holds()[0].watcher.rpartition(":")[2]), signal.SIGKILL)
         reaper = Reaper(guard, ENVIRON)
-        wait_until(lambda: reaper.census().rows[0].state == "overdue", what="the deadline")
+        until(lambda: reaper.census().rows[0].state == "overdue", what="the deadline")
         assert reaper.end(guard.holds()[0], pause_s=0.05)
         assert vendor.running() == []
         assert guard.held == 0.0

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from guard_helpers import wait_until
 from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import Terms
 from outlay.guard.supervise import CommandNotStarted, Outcome, Supervisor
 from outlay.units import Duration, Money, Rate
+from waiting import until
 
 RATE = Rate.parse("3600 USD/h")  # one dollar a second
 ENVIRON = dict(os.environ)
@@ -89,7 +89,7 @@ def family(directory: Path) -> list[int]:
         files = [directory / name for name in FAMILY]
         return all(file.exists() and file.read_text() for file in files)
 
-    wait_until(ready, what="the family to start")
+    until(ready, what="the family to start")
     return [int((directory / name).read_text()) for name in FAMILY]
 
 
@@ -221,7 +221,7 @@ def test_when_the_supervisor_is_killed_its_family_dies_and_the_hold_stays(tmp_pa
     pids = family(tmp_path)
     supervisor.send_signal(signal.SIGKILL)
     supervisor.wait()
-    wait_until(lambda: not any(map(alive, pids)), what="the family to die")
+    until(lambda: not any(map(alive, pids)), what="the family to die")
     guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
     assert guard.held == 61.0
     assert guard.total_spent == 0.0
@@ -234,7 +234,7 @@ def test_when_the_supervisor_is_frozen_its_family_dies_once_the_paid_time_is_ove
     pids = family(tmp_path)
     supervisor.send_signal(signal.SIGSTOP)
     try:
-        wait_until(lambda: not any(map(alive, pids)), what="the family to die")
+        until(lambda: not any(map(alive, pids)), what="the family to die")
     finally:
         supervisor.send_signal(signal.SIGCONT)
         supervisor.wait()
@@ -257,16 +257,16 @@ def keepers_of(supervisor: int) -> list[int]:
 def test_a_keeper_that_is_killed_is_replaced(tmp_path: Path) -> None:
     supervisor = start_supervisor(tmp_path, *python(STUBBORN_FAMILY, str(tmp_path)))
     pids = family(tmp_path)
-    wait_until(lambda: bool(keepers_of(supervisor.pid)), what="a keeper")
+    until(lambda: bool(keepers_of(supervisor.pid)), what="a keeper")
     (first,) = keepers_of(supervisor.pid)
     os.kill(first, signal.SIGKILL)
-    wait_until(
+    until(
         lambda: [pid for pid in keepers_of(supervisor.pid) if pid != first] != [],
         what="another keeper",
     )
     supervisor.send_signal(signal.SIGKILL)
     supervisor.wait()
-    wait_until(lambda: not any(map(alive, pids)), what="the family to die")
+    until(lambda: not any(map(alive, pids)), what="the family to die")
 
 
 def test_a_signal_to_the_supervisor_reaches_the_command_and_the_spend_is_recorded(
@@ -277,7 +277,7 @@ def test_a_signal_to_the_supervisor_reaches_the_command_and_the_spend_is_recorde
         "open(sys.argv[1], 'w').write('ready'); signal.pause()"
     )
     supervisor = start_supervisor(tmp_path, *python(obedient, str(tmp_path / "ready")))
-    wait_until(lambda: (tmp_path / "ready").exists(), what="the command to start")
+    until(lambda: (tmp_path / "ready").exists(), what="the command to start")
     supervisor.send_signal(signal.SIGTERM)
     assert supervisor.wait() == 5
     guard = BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})

@@ -16,7 +16,7 @@ import pytest
 
 from command_line import outlay
 from outlay.clock import SYSTEM
-from outlay.sweep.engines.leftovers import carrying
+from outlay.guard.processes import marked
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.files import plan_file
 from outlay.sweep.journal import Event, read_events
@@ -83,7 +83,7 @@ def test_a_harness_killed_at_random_points_loses_and_repeats_nothing(tmp_path: P
 
 
 def _nothing_carries(mark: str) -> bool:
-    return not carrying(mark)
+    return not marked(mark)
 
 
 def _each_completed_once(events: list[Event]) -> None:

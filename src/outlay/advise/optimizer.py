@@ -14,10 +14,9 @@ from outlay.advise.overhead import Checkpointing, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
 from outlay.advise.run_advice import Circumstances, advise_run
 from outlay.advise.run_batch import unmeasured
-from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
 from outlay.cost.reading import read_whole_run
 from outlay.errors import InvalidValue
-from outlay.prices.gpu_price import as_utc
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.store.engine import upsert, writing
@@ -232,8 +231,7 @@ class CostOptimizer:
 
         Money of two currencies is never added: advice in another one is left out.
         """
-        recent = self.get_all_recommendations()
-        return total_savings(each for each in recent if each.currency == currency)
+        return total_savings(self.get_all_recommendations()).get(currency, 0.0)
 
     def _given(self, found: Found, subject: str) -> Found:
         """Keep a piece of advice, stamped and about a subject, and return it."""

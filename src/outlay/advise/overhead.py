@@ -119,11 +119,11 @@ class Remedy:
 
 REMEDIES: Mapping[str, Remedy] = {
     ph.DATA_LOADING: Remedy(0.3, 0.7, 1.0, "load data in more workers, prefetch and cache it"),
-    "checkpoint_save": Remedy(0.3, 0.7, 0.95, "save asynchronously, beside training"),
-    "checkpoint_restore": Remedy(0.1, 0.4, 0.8, "restore from local disk or a peer's memory"),
-    "evaluation": Remedy(0.0, 0.5, 0.8, "evaluate less often, or on another machine"),
-    "accelerator_init": Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
-    "training_prep": Remedy(0.0, 0.3, 0.7, "prepare data and compile before renting"),
+    ph.CHECKPOINT_SAVE: Remedy(0.3, 0.7, 0.95, "save asynchronously, beside training"),
+    ph.CHECKPOINT_RESTORE: Remedy(0.1, 0.4, 0.8, "restore from local disk or a peer's memory"),
+    ph.EVALUATION: Remedy(0.0, 0.5, 0.8, "evaluate less often, or on another machine"),
+    ph.ACCELERATOR_INIT: Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
+    ph.TRAINING_PREP: Remedy(0.0, 0.3, 0.7, "prepare data and compile before renting"),
     ph.PROGRAM_STARTUP: Remedy(0.2, 0.5, 0.9, "keep the compilation cache between starts"),
     ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
     ph.RECOVERY: Remedy(0.1, 0.5, 0.9, "restart automatically, and give back what is down"),

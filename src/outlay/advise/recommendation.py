@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from typing import Any, Literal
 
+from outlay.clock import as_utc, utc_now
 from outlay.errors import InvalidValue, choices
-from outlay.prices.gpu_price import as_utc, utc_now
 
 Grade = Literal["measured", "estimated", "assumed"]
 
@@ -97,13 +97,16 @@ def merged(found: Iterable[OptimizationRecommendation]) -> list[OptimizationReco
     return sorted(latest.values(), key=lambda each: (-each.estimated_savings, each.key))
 
 
-def total_savings(found: Iterable[OptimizationRecommendation]) -> float:
-    """Return what advice in one currency saves in all; of the same money the largest counts.
+def total_savings(found: Iterable[OptimizationRecommendation]) -> dict[str, float]:
+    """Return what advice saves in all, by currency; of the same money the largest counts.
 
     Half the epochs on a GPU at half the price save three quarters, not all of it; and a cheaper
     GPU makes waiting for data cheaper too. Savings on the same run overlap, so they are not added.
     """
-    largest: dict[tuple[str, str], float] = {}
-    for each in merged(found):
-        largest[each.pays_from] = max(each.estimated_savings, largest.get(each.pays_from, 0.0))
-    return sum(largest.values())
+    largest: dict[tuple[str, str], OptimizationRecommendation] = {}
+    for each in merged(found):  # The largest saving comes first.
+        largest.setdefault(each.pays_from, each)
+    totals: dict[str, float] = {}
+    for each in largest.values():
+        totals[each.currency] = totals.get(each.currency, 0.0) + each.estimated_savings
+    return dict(sorted(totals.items()))

@@ -108,7 +108,7 @@ def _stopping(
 
 def _checkpoints(reading: RunReading, spent: _Spent) -> OptimizationRecommendation | None:
     saves, phases = _saves(reading), reading.view.break_down().phases
-    saving_ns = phases.get("checkpoint_save", 0)
+    saving_ns = phases.get(ph.CHECKPOINT_SAVE, 0)
     worked_ns = phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
     if not saves or not saving_ns or not worked_ns:
         return None
@@ -179,7 +179,7 @@ def _compute(
 
 def _with_measured_losses(job: Job, reading: RunReading) -> Job:
     """Return the job with the times to save and to restart that the run was seen to take."""
-    saves, saving_ns = _saves(reading), reading.view.break_down().phases.get("checkpoint_save", 0)
+    saves, saving_ns = _saves(reading), reading.view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
     if saves and saving_ns:
         job = replace(job, save_hours=saving_ns / saves / NS_PER_HOUR)
     if restart_s := _restart_s(reading):

@@ -57,7 +57,7 @@ def unmeasured(reading: RunReading) -> list[str]:
         ("dataset", "passes over the data", 'run.metric("epochs", passes)', _epochs_known(told)),
     ]  # fmt: skip
     return [
-        f"{advice}: {what} not measured: log {how} to get it"
+        f"{advice}: {what} is not known; say it with {how}"
         for advice, what, how, known in lacks
         if not known
     ]

@@ -9,7 +9,12 @@ from typing import Annotated
 import typer
 
 from outlay.advise.optimizer import CostOptimizer
-from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
+from outlay.advise.recommendation import (
+    OptimizationRecommendation,
+    amount_text,
+    merged,
+    total_savings,
+)
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_findings, print_json
@@ -71,11 +76,10 @@ def show_advice(
     found, findings = advice.found, advice.findings
     missing = [] if run is None else CostOptimizer().what_to_measure(run)
     if as_json:
-        saves = total_savings(found)
         print_json(
             {
                 "recommendations": found,
-                "total_savings": saves,
+                "total_savings": total_savings(found),
                 "not_measured": missing,
                 "findings": findings,
             }
@@ -96,7 +100,7 @@ def print_advice(found: list[OptimizationRecommendation]) -> None:
         console.print("Nothing worth changing was found.")
         return
     for each in found:
-        saved = f"{each.estimated_savings:,.2f} {each.currency}"
+        saved = amount_text(each.estimated_savings, each.currency)
         console.print(each.title, style="bold")
         lines = [f"saves {saved}{_between(each)}, confidence {each.confidence:.0%} ({each.grade})"]
         lines += [each.description]
@@ -112,11 +116,8 @@ def print_advice(found: list[OptimizationRecommendation]) -> None:
 
 def _in_all(found: list[OptimizationRecommendation]) -> str:
     """Return what can be saved in all, by currency."""
-    totals = {
-        currency: total_savings(each for each in found if each.currency == currency)
-        for currency in sorted({each.currency for each in found})
-    }
-    return ", ".join(f"{total:,.2f} {currency}" for currency, total in totals.items())
+    totals = total_savings(found)
+    return ", ".join(amount_text(total, currency) for currency, total in totals.items())
 
 
 def _between(each: OptimizationRecommendation) -> str:

@@ -26,7 +26,7 @@ def render(summary: GoodputSummary) -> RenderableType:
 
 def _headline(summary: GoodputSummary) -> Text:
     goodput = "no wall time" if summary.goodput is None else f"{summary.goodput:.1%}"
-    state = "still running" if summary.alive else "over"
+    state = "still running" if summary.alive else "the run is over"
     line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
     start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
     cost = "no price" if summary.cost is None else str(summary.cost)

@@ -18,15 +18,15 @@ from outlay.cli.price_tables import (
     series_table,
     writing_to,
 )
-from outlay.clock import SYSTEM, utc_text, wall_ns_of
+from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.prices.book import PriceBook
 from outlay.prices.catalog import Query
 from outlay.prices.chart import cheapest_over_time, save_png, text_chart
-from outlay.prices.gpu_price import NS_PER_HOUR, as_utc
 from outlay.prices.lookup import look_up, must_be_loaded
 from outlay.prices.offer import Tier
 from outlay.prices.series import alerts, points
+from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.units import Duration, Money, Rate
 

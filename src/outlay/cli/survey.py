@@ -13,13 +13,12 @@ from outlay.cli.price_fetch import VENDORS, ask
 from outlay.cli.price_tables import offer_table, priced, print_some_findings, writing_to
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue
+from outlay.guard.documents import SURVEY_FILE
 from outlay.prices.book import PriceBook
 from outlay.prices.snapshot import Snapshot
 from outlay.prices.survey import Survey, survey
 from outlay.prices.survey_text import as_markdown, justification
 from outlay.store import open_store
-
-FILE_NAME = "vendor-survey.md"
 
 
 def show_survey(
@@ -33,7 +32,7 @@ def show_survey(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help=f"Also write {FILE_NAME} there."),
+        typer.Option("--output", "-o", metavar="DIR", help=f"Also write {SURVEY_FILE} there."),
     ] = None,
     offline: Annotated[
         bool, typer.Option("--offline", help="Ask nobody; plan with the placeholder price.")
@@ -51,7 +50,7 @@ def show_survey(
     if not offline:
         PriceBook(open_store()).record(snapshots)
     result = survey(snapshots, gpus=gpus, taken_ns=SYSTEM.wall_ns(), only=gpu or ())
-    path = None if output is None else output / FILE_NAME
+    path = None if output is None else output / SURVEY_FILE
     if path is not None:
         with writing_to("--output", path):
             path.parent.mkdir(parents=True, exist_ok=True)

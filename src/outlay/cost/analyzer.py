@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
 from outlay.cost.book import CostBook, CostRow, ModelBudget
 from outlay.cost.compare import (
     by_model,
@@ -23,7 +23,6 @@ from outlay.cost.forecast import Estimate, forecast_runs
 from outlay.cost.thresholds import PERCENTS, BudgetAlert, percent_used, reached
 from outlay.cost.training import TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue
-from outlay.prices.gpu_price import as_utc
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import MILLIJOULES_PER_WH
@@ -230,7 +229,7 @@ def _budget_figures(
 
 def _estimate_figures(estimate: Estimate | None) -> dict[str, Any]:
     if estimate is None:
-        note = "no run of this model is known; pass avg_cost_per_run"
+        note = "no run of this model is known, so what one costs has to be stated"
         unknown = dict.fromkeys(("estimated_total", "low", "high", "confidence"))
         return unknown | {"history": 0, "note": note}
     return {

@@ -9,23 +9,19 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from outlay.errors import NotARun
-from outlay.goodput.follower import RunView, view_of
-from outlay.goodput.timeline import Timeline, TimelineBuilder
+from outlay.goodput.follower import GoodputFollower, RunView
+from outlay.goodput.timeline import Timeline
 from outlay.ledger import (
     BudgetEvent,
     Heartbeat,
-    LedgerReader,
     Metric,
     Record,
     RunIdentity,
     SegmentId,
     Step,
-    derive_attempts,
     energy_of,
     read_identity,
 )
-from outlay.record.liveness import seems_alive
 
 # The names under which trainings report the same thing, the most telling first.
 ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "validation_accuracy")
@@ -122,18 +118,10 @@ def read_whole_run(run_dir: Path | str, now_ns: int) -> RunReading:
         NotARun: There is no run log.
     """
     directory = Path(run_dir)
-    reader, builder, told = LedgerReader(directory), TimelineBuilder(), Told()
-    for chunk in reader.poll():
-        builder.fold.fold(chunk.segment, chunk.records)
-        told.fold(chunk.segment, chunk.records)
-    attempts = derive_attempts(builder.fold.lives())
-    told.energy_mj = energy_of(attempts, told.energies_mj)
-    alive = seems_alive(directory, attempts[-1]) if attempts else None
-    timeline = builder.build(now_ns, alive=alive)
-    if timeline is None:
-        raise NotARun(str(directory))
-    view = view_of(timeline, builder.fold, tuple(reader.findings()))
-    return RunReading(directory, _identity(directory, timeline), view, told)
+    told = Told()
+    view = GoodputFollower(directory, beside=told.fold).view(now_ns)
+    told.energy_mj = energy_of(view.timeline.attempts, told.energies_mj)
+    return RunReading(directory, _identity(directory, view.timeline), view, told)
 
 
 def _identity(directory: Path, timeline: Timeline) -> RunIdentity:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Literal, get_args
 
+from outlay.clock import utc_now
 from outlay.errors import InvalidValue, choices
-from outlay.prices.gpu_price import utc_now
 from outlay.units import Money
 
 AlertType = Literal["warning_50", "warning_75", "warning_90", "exceeded"]

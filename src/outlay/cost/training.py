@@ -12,11 +12,10 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-from outlay.clock import SYSTEM, Clock, utc_datetime
+from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now
 from outlay.cost.reading import LEARNING_RATE, RunReading, read_whole_run
 from outlay.cost.run_cost import RunCost, cost_of, per
 from outlay.errors import InvalidValue
-from outlay.prices.gpu_price import as_utc, utc_now
 from outlay.rates import NS_PER_HOUR, round_units
 from outlay.units import Money, Rate
 from outlay.units.numbers import exact_decimal

@@ -15,6 +15,7 @@ from typing import Any, Final
 from outlay.errors import Finding
 from outlay.files import draft_of
 from outlay.ledger import Metric, Record, RunLog, SegmentId, Step, read_run
+from outlay.units.quantity import MILLIJOULES_PER_WH
 
 TIMINGS: Final = (
     "step", "epoch", "t_data_ms", "t_fwd_ms", "t_bwd_ms", "t_opt_ms", "t_comm_ms", "t_assign_ms",
@@ -130,7 +131,7 @@ def _energies(steps: Iterable[_WholeStep]) -> Iterable[dict[str, Any]]:
             "timestamp": one.t_ns / 1e9,
             "step": one.step,
             "gpu_id": "all",
-            "energy_Wh_cum": total_mj / 3_600_000,
+            "energy_Wh_cum": total_mj / MILLIJOULES_PER_WH,
             "energy_J_cum": total_mj / 1000,
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +15,13 @@ from outlay.goodput.step_blocks import decode_steps
 from outlay.goodput.steps import Usage
 from outlay.goodput.throughput import RankRow, stragglers, total_usage
 from outlay.goodput.timeline import Timeline, TimelineBuilder
-from outlay.ledger import LedgerReader, derive_attempts
+from outlay.ledger import LedgerReader, Record, SegmentId, derive_attempts
 from outlay.ledger.attempts import DEAD_AFTER_NS
+from outlay.ledger.codec import decode_block
 from outlay.rates import RateFunction, run_rates
 from outlay.record.liveness import seems_alive
+
+Listener = Callable[[SegmentId, Sequence[Record]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +70,18 @@ class RunView:
 
 
 class GoodputFollower:
-    """Answers questions about one run while its log grows."""
+    """Answers questions about one run while its log grows.
 
-    def __init__(self, run_dir: Path) -> None:
+    Args:
+        run_dir: The run's directory.
+        beside: Handed every record as well, segment by segment, for what the timeline does not
+            keep. Steps are then read one by one and not by column, which takes longer.
+    """
+
+    def __init__(self, run_dir: Path, beside: Listener | None = None) -> None:
         self._dir = run_dir
-        self._reader = LedgerReader(run_dir, decode=decode_steps)
+        self._beside = beside
+        self._reader = LedgerReader(run_dir, decode=decode_block if beside else decode_steps)
         self._builder = TimelineBuilder()
 
     def view(
@@ -88,6 +99,8 @@ class GoodputFollower:
         """
         for chunk in self._reader.poll():
             self._builder.fold.fold(chunk.segment, chunk.records)
+            if self._beside is not None:
+                self._beside(chunk.segment, chunk.records)
         attempts = derive_attempts(self._builder.fold.lives())
         if alive is None and attempts:
             alive = seems_alive(self._dir, attempts[-1])

@@ -14,22 +14,22 @@ from pathlib import Path
 MARK_VARIABLE = "OUTLAY_SUPERVISED"
 
 
-def marked(mark_text: str) -> tuple[int, ...]:
-    """Return the processes whose environment carries a mark; empty where there is no /proc."""
-    mark = f"{MARK_VARIABLE}={mark_text}".encode()
+def marked(prefix: str) -> list[int]:
+    """Return the processes whose mark begins with ``prefix``; empty where there is no /proc."""
+    mark = f"{MARK_VARIABLE}={prefix}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*/environ"):
         with contextlib.suppress(OSError):
-            if mark in entry.read_bytes().split(b"\0"):
+            if any(item.startswith(mark) for item in entry.read_bytes().split(b"\0")):
                 found.append(int(entry.parent.name))
-    return tuple(found)
+    return found
 
 
 def group_alive(group: int) -> bool:
     """Return whether any process of a group is left, zombies not counted."""
     members = Path("/proc").glob("[0-9]*/stat")
     if not Path("/proc/self/stat").exists():
-        return _signal_group(group, 0)
+        return signal_group(group, 0)
     for member in members:
         with contextlib.suppress(OSError):
             state, _, group_id = member.read_text().rpartition(")")[2].split()[:3]
@@ -46,14 +46,15 @@ def anything_left(group: int | None, mark: str) -> bool:
 def signal_all(number: int, group: int | None, mark: str) -> None:
     """Send a signal to the group and to everything else that carries the mark."""
     if group is not None:
-        _signal_group(group, number)
+        signal_group(group, number)
     for pid in marked(mark):
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if group is None or os.getpgid(pid) != group:
                 os.kill(pid, number)
 
 
-def _signal_group(group: int, number: int) -> bool:
+def signal_group(group: int, number: int) -> bool:
+    """Send a signal to a group; False when nobody is left in it."""
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

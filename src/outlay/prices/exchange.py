@@ -16,11 +16,11 @@ from typing import NamedTuple
 import msgspec
 from sqlalchemy import Engine
 
-from outlay.clock import utc_datetime
+from outlay.clock import as_utc, utc_datetime
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import write_whole
 from outlay.prices.book import PriceBook
-from outlay.prices.gpu_price import TRACKED, GPUPrice, as_utc
+from outlay.prices.gpu_price import TRACKED, GPUPrice
 from outlay.prices.offer import Offer
 from outlay.prices.series import points
 from outlay.prices.snapshot import Snapshot

@@ -6,28 +6,18 @@ Their prices are floats, per GPU-hour, as documented; inside, prices are exact M
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, Literal
 
-from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now, wall_ns_of
 from outlay.errors import InvalidValue, choices
 from outlay.prices.offer import Offer, Tier
 from outlay.prices.series import Alert
 from outlay.units import Money
+from outlay.units.quantity import NS_PER_HOUR
 
 AlertType = Literal["drop", "surge", "low"]
-NS_PER_HOUR = 3_600_000_000_000
 _EXPECTED_PRICE = "a price per GPU-hour above 0"
-
-
-def utc_now() -> datetime:
-    """Return the current instant, aware of its time zone."""
-    return utc_datetime(SYSTEM.wall_ns())
-
-
-def as_utc(moment: datetime) -> datetime:
-    """Return the instant in UTC; one without a zone is taken as UTC."""
-    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
 
 
 @dataclass

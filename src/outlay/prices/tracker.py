@@ -16,7 +16,7 @@ from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
 from outlay.prices.book import PriceBook
-from outlay.prices.gpu_price import NS_PER_HOUR, GPUPrice, PriceAlert, PriceHistory
+from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
 from outlay.prices.rows import Series, series_of
 from outlay.prices.series import PricePoint, Window, alerts, current_points, points, windows
 from outlay.prices.snapshot import Snapshot
@@ -24,6 +24,7 @@ from outlay.prices.sources.base import OfferSource, fetch
 from outlay.prices.sources.vast import VAST
 from outlay.prices.sources.vendor import VendorSource
 from outlay.store import open_store
+from outlay.units.quantity import NS_PER_HOUR
 
 # The documented figures are plain dollars, so prices in other currencies are left out of them.
 _CURRENCY = "USD"

@@ -4,9 +4,10 @@ A run's price is a step function of time, in micro-units per hour for the whole 
 integral, kept exact as integers and rounded once.
 """
 
-from outlay.rates.amounts import NS_PER_HOUR, apportion, round_units, round_units_up, share_out
+from outlay.rates.amounts import apportion, round_units, round_units_up, share_out
 from outlay.rates.build import RunRates, given_back, run_rates
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+from outlay.units.quantity import NS_PER_HOUR
 
 __all__ = [
     "NS_PER_HOUR",

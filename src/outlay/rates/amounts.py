@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeVar
 
-NS_PER_HOUR = 3_600_000_000_000
+from outlay.units.quantity import NS_PER_HOUR
 
 Key = TypeVar("Key")
 

@@ -161,7 +161,7 @@ def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
         total = Money(sum(micros.values()), unit.name)
         yield Waterfall(
             name=unit.in_name("where_the_dollars_went"),
-            title=unit.in_title("Where the dollars went"), x_title=unit.name,
+            title=unit.in_title("Where the money went"), x_title=unit.name,
             note=f"Measured by the runs' own logs; together {total}.", bars=tuple(parts),
         )  # fmt: skip
 

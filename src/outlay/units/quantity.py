@@ -52,8 +52,9 @@ class Quantity:
         return self.value != 0
 
 
+NS_PER_HOUR = 3600 * 10**9
 _NS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9}
-_NS |= {"m": 60 * 10**9, "min": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
+_NS |= {"m": 60 * 10**9, "min": 60 * 10**9, "h": NS_PER_HOUR, "d": 24 * NS_PER_HOUR}
 _DURATION_PART = re.compile(rf"\s*({UNSIGNED})\s*({'|'.join(sorted(_NS, key=len, reverse=True))})")
 
 

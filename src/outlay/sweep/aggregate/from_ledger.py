@@ -10,18 +10,16 @@ from typing import Final
 
 import msgspec
 
+from outlay.errors import NotARun
 from outlay.files import write_whole
-from outlay.goodput.follower import RunView, view_of
-from outlay.goodput.timeline import TimelineBuilder
+from outlay.goodput.follower import GoodputFollower, RunView
 from outlay.ledger import (
     BudgetEvent,
     Heartbeat,
-    LedgerReader,
     Metric,
     Record,
     SegmentId,
     Step,
-    derive_attempts,
     energy_of,
     segment_paths,
 )
@@ -111,16 +109,13 @@ class _Tally:
 
 
 def _fold(run_dir: Path, now_ns: int) -> RunFacts | None:
-    reader, builder, tally = LedgerReader(run_dir), TimelineBuilder(), _Tally()
-    for chunk in reader.poll():
-        builder.fold.fold(chunk.segment, chunk.records)
-        tally.fold(chunk.segment, chunk.records)
-    attempts = derive_attempts(builder.fold.lives())
-    tally.energy_mj = energy_of(attempts, tally.energies_mj)
-    timeline = builder.build(now_ns, alive=False)
-    if timeline is None:
+    tally = _Tally()
+    try:
+        view = GoodputFollower(run_dir, beside=tally.fold).view(now_ns, alive=False)
+    except NotARun:
         return None
-    return _facts(view_of(timeline, builder.fold, tuple(reader.findings())), tally)
+    tally.energy_mj = energy_of(view.timeline.attempts, tally.energies_mj)
+    return _facts(view, tally)
 
 
 def _facts(view: RunView, tally: _Tally) -> RunFacts:

@@ -21,8 +21,9 @@ from typing import Any
 import msgspec
 
 from outlay.clock import SYSTEM
+from outlay.guard.processes import signal_group
 from outlay.sweep.engines.exits import ExitRecord, write_exit
-from outlay.sweep.engines.leftovers import kill_marked, signal_group, signal_marked
+from outlay.sweep.engines.leftovers import kill_marked, signal_marked
 
 _NOTICE_NS = 5 * 10**9
 _LOOK_EVERY_S = 0.05

@@ -1,4 +1,4 @@
-"""Finding and ending whatever a run left behind: its group, and processes that left the group.
+"""Signalling and ending whatever a run left behind, whichever group it is in by now.
 
 Each run carries its ticket in its environment, and so does everything that it starts.
 """
@@ -12,27 +12,16 @@ from pathlib import Path
 from typing import Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.guard.processes import MARK_VARIABLE
+from outlay.guard.processes import marked
 
 _PATIENCE_NS: Final = 10 * 10**9
 _FIRST_PAUSE_S: Final = 0.001
 _LAST_PAUSE_S: Final = 0.1
 
 
-def carrying(prefix: str) -> list[int]:
-    """Return the processes whose mark begins with ``prefix``; empty where there is no /proc."""
-    mark = f"{MARK_VARIABLE}={prefix}".encode()
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if any(item.startswith(mark) for item in entry.read_bytes().split(b"\0")):
-                found.append(int(entry.parent.name))
-    return found
-
-
 def listeners(prefix: str, number: int) -> list[int]:
     """Return the processes that carry the mark and have a handler for a signal."""
-    return [pid for pid in carrying(prefix) if _catches(pid, number)]
+    return [pid for pid in marked(prefix) if _catches(pid, number)]
 
 
 def _catches(pid: int, number: int) -> bool:
@@ -43,18 +32,9 @@ def _catches(pid: int, number: int) -> bool:
     return False
 
 
-def signal_group(group: int, number: int) -> bool:
-    """Send a signal to a group; False when nobody is left in it."""
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
-
-
 def signal_marked(prefix: str, number: int) -> list[int]:
     """Send a signal to every process that carries the mark; return which they were."""
-    return _signalled(carrying(prefix), number)
+    return _signalled(marked(prefix), number)
 
 
 def signal_listeners(prefix: str, number: int) -> list[int]:

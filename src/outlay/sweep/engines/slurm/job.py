@@ -19,14 +19,9 @@ from types import FrameType
 from typing import Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.guard.processes import MARK_VARIABLE
+from outlay.guard.processes import MARK_VARIABLE, signal_group
 from outlay.sweep.engines.exits import ExitRecord, write_exit
-from outlay.sweep.engines.leftovers import (
-    kill_marked,
-    listeners,
-    signal_group,
-    signal_listeners,
-)
+from outlay.sweep.engines.leftovers import kill_marked, listeners, signal_listeners
 from outlay.sweep.engines.slurm.allocation import Allocation, node_log
 from outlay.sweep.engines.slurm.spec import (
     WORD,
