@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
 from outlay.report.latex import escaped, table
-from outlay.report.numbers import number_text
 from outlay.report.sweep_charts import pareto
 from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.aggregate.rows import Subject, rows_of
 from outlay.sweep.journal import Event
 from outlay.sweep.states import RunState
+from outlay.units.shown import number_text
 
 MINUTE = 60 * 10**9
 

@@ -19,9 +19,9 @@ from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import BudgetEvent, Metric
+from outlay.sweep.aggregate import markdown
 from outlay.sweep.aggregate.aggregator import write_reports
 from outlay.sweep.aggregate.comparison import (
-    Replicates,
     fairness,
     half_width,
     replicates,
@@ -252,10 +252,14 @@ def rows(*values: float, **more: Any) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.mark.parametrize(("cost", "shown"), [(8.0388, "8.039 USD"), (None, "")])
-def test_a_mean_cost_is_shown_with_its_currency(cost: float | None, shown: str) -> None:
-    one = Replicates(label="a", runs=("1",), mean=1.0, half_width=None, cost=cost, currency="USD")
-    assert one.cost_text == shown
+def test_money_on_the_markdown_page_has_its_currency() -> None:
+    row = {
+        "run_id": "a", "status": "completed", "configuration": "c", "cost": 1.5,
+        "currency": "EUR", "accuracy_metric": "acc", "accuracy_value": 0.5,
+    }  # fmt: skip
+    told = markdown.page("sweep", [], [row, {**row, "run_id": "b"}])
+    assert "| a | completed | acc | 0.5 | 1.5 | EUR |" in told
+    assert "| c | 2 | 0.5 ± 0 | 1.5 | EUR |" in told
 
 
 def test_seeds_become_a_mean_with_its_interval() -> None:

@@ -185,7 +185,7 @@ def test_the_verdict_says_how_sure_it_is(second: tuple[float, ...], doubt: str) 
     values = {"lr=1": (0.90, 0.91), "lr=2": second}
     rows = [
         {"run_id": f"{label} {n}", "status": "completed", "configuration": label,
-         "accuracy_value": value}
+         "accuracy_metric": subjects[0].target.metric, "accuracy_value": value}
         for label, of_label in values.items()
         for n, value in enumerate(of_label)
     ]  # fmt: skip

@@ -199,7 +199,7 @@ def test_a_task_of_which_nothing_is_known_is_lost(engine: Engine, tmp_path: Path
 def test_no_task_outlives_a_harness_that_is_killed(tmp_path: Path) -> None:
     program = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.path[:0] = [{str(Path(__file__).parent)!r}, {str(Path(__file__).parent.parent)!r}]
 from pathlib import Path
 from test_engine import shell
 from outlay.sweep.engines.process import ProcessEngine

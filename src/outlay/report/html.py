@@ -10,7 +10,7 @@ from html import escape
 from typing import Final
 
 from outlay.report import svg
-from outlay.report.numbers import number_text
+from outlay.units.shown import number_text
 
 _STYLE: Final = """
 :root{--ink:#1b1b1b;--paper:#fff;--soft:#6b6b6b;--line:#d9d9d9;--c0:#0072b2;--c1:#d55e00;

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from outlay.report.numbers import number_text
 from outlay.sweep.aggregate.comparison import replicates
 from outlay.sweep.aggregate.rows import Row
+from outlay.units.shown import number_text
 
 _SPECIAL: Final = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",

@@ -45,8 +45,8 @@ def _drawn(chart: Chart) -> str:
 def _tables(rows: Sequence[Row]) -> Iterable[str]:
     together = replicates(rows)
     if together:
-        cells = [[one.label, len(one.runs), str(one), one.cost_text] for one in together]
-        headings = ["configuration", "runs", "metric", "mean cost"]
+        cells = [[one.label, len(one.runs), str(one), one.cost, one.currency] for one in together]
+        headings = ["configuration", "runs", "metric", "mean cost", "currency"]
         yield section("Configurations", table(headings, cells), note(_INTERVAL))
     equal = [
         [one.limit, one.runs, f"{one.least:.1%}", f"{one.most:.1%}", f"{one.spread:.1%}"]

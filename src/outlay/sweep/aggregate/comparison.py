@@ -10,6 +10,7 @@ from typing import Final
 
 from outlay.sweep.aggregate.rows import Row, Subject
 from outlay.sweep.targets import NO_TARGET
+from outlay.units.shown import number_text
 
 # Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond, the last is a little wide.
 _T: Final = (
@@ -36,11 +37,6 @@ class Replicates:
     def __str__(self) -> str:
         spread = "" if self.half_width is None else f" ± {self.half_width:.3g}"
         return f"{self.mean:.4g}{spread}"
-
-    @property
-    def cost_text(self) -> str:
-        """The mean cost with its currency; "" where it is not known."""
-        return "" if self.cost is None else f"{self.cost:.4g} {self.currency}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +133,7 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
         return "No configuration can be called best: no completed run recorded a target metric."
     best = best_of(found, direction=target.direction)
     assert best is not None
-    money = f" for {best.cost_text} a run" if best.cost_text else ""
+    money = "" if best.cost is None else f" for {number_text(best.cost)} {best.currency} a run"
     sentence = f"Best: {best.label} with {target.metric} {best}{money}"
     others = [one for one in found if one is not best]
     if not others:

@@ -7,6 +7,7 @@ from typing import Final
 
 from outlay.sweep.aggregate.comparison import fairness, replicates, verdict
 from outlay.sweep.aggregate.rows import Row, Subject
+from outlay.units.shown import number_text
 
 _LEADING: Final = ("run_id", "status")
 _FIGURES: Final = (
@@ -22,8 +23,12 @@ def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     together = replicates(rows)
     if any(len(one.runs) > 1 for one in together):
         parts += ["## Over seeds", "Mean of the last value ± half of its 95 % interval."]
-        cells = [[one.label, str(len(one.runs)), str(one), one.cost_text] for one in together]
-        parts.append(_table(["configuration", "runs", "metric", "mean cost"], cells))
+        cells = [
+            [one.label, str(len(one.runs)), str(one), _cell(one.cost), _cell(one.currency)]
+            for one in together
+        ]
+        headings = ["configuration", "runs", "metric", "mean cost", "currency"]
+        parts.append(_table(headings, cells))
     parts += ["## How equal the budgets were", _fairness(rows)]
     if left_out := [s.static["id"] for s in subjects if s.state.status == "skipped"]:
         parts += ["## Left out", f"No longer fitted under the ceiling: {', '.join(left_out)}."]
@@ -80,4 +85,4 @@ def _escaped(text: str) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return ""
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return number_text(value) if isinstance(value, float) else str(value)

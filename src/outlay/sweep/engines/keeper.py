@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from outlay.clock import SYSTEM
+from outlay.errors import OutlayError
 from outlay.guard.processes import signal_group
 from outlay.sweep.engines.exits import ExitRecord, write_exit
 from outlay.sweep.engines.leftovers import kill_marked, signal_marked
@@ -176,7 +177,9 @@ def main() -> None:
     if abandoned:
         from outlay.sweep.manifest import bring_up_to_date
 
-        bring_up_to_date(root)
+        # The journal has it all; where the manifest cannot be written, the next harness will.
+        with contextlib.suppress(OutlayError):
+            bring_up_to_date(root)
 
 
 if __name__ == "__main__":
