@@ -15,7 +15,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from timing import machine
+from timing import Figure, machine, row
 
 from outlay.clock import SYSTEM
 
@@ -81,6 +81,8 @@ def main() -> None:
     print(f"stop   best {min(stops):.2f} s, worst {max(stops):.2f} s")
     print(f"{RUNS} jobs as a sweep {min(ours):.1f} s, as a bare array {min(bare):.1f} s, "
           f"ratio {min(ours) / min(bare):.2f}")  # fmt: skip
+    row(f"{RUNS} jobs on a cluster", min(ours), Figure("a bare array", min(bare)), unit="s")
+    row("start a cluster of four nodes", max(starts), Figure("the promise", 10), unit="s", least=1)
 
 
 if __name__ == "__main__":

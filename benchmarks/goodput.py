@@ -29,7 +29,12 @@ from outlay.clock import SYSTEM, utc_datetime
 SIZES = (10_000, 100_000, 1_000_000)
 DISRUPTIONS = (0, 10, 100)
 NEW_STEPS = 10
-ASKED = {"cold_s": ("s", 15), "after_s": ("s", 500), "peak_mb": ("MB", 8)}  # At a million steps.
+FIGURES = {
+    "cold_s": "first question",
+    "after_s": f"{NEW_STEPS} steps later",
+    "peak_mb": "peak memory",
+}
+ASKED = {"cold_s": 15, "after_s": 500, "peak_mb": 8}  # At a million steps.
 WAYS = ("reference", "classes", "native")
 IMPORTS = {
     "reference": "import ml_goodput_measurement.src.goodput",
@@ -231,10 +236,12 @@ def show(steps: int, disruptions: int) -> None:
             f"  {mine['goodput']:.3f} %",
             flush=True,
         )
-        for name, (unit, least) in ASKED.items():
-            peer = timing.Figure("ml-goodput-measurement", reference[name])
-            what = f"goodput, {way}, {steps:,} steps, {disruptions} disruptions, {name}"
-            timing.row(what, mine[name], peer, unit=unit, least=least if is_long else None)
+        for name, words in FIGURES.items():
+            unit, scale = ("MB", 1) if name == "peak_mb" else ("ms", 1e3)
+            peer = timing.Figure("ml-goodput-measurement", reference[name] * scale)
+            what = f"goodput, {way}, {steps:,} steps, {disruptions} disruptions: {words}"
+            least = ASKED[name] if is_long else None
+            timing.row(what, mine[name] * scale, peer, unit=unit, least=least)
 
 
 def main() -> None:

@@ -145,6 +145,9 @@ def main() -> None:
         timing.show(f"Asking for {name}, {NEW_STEPS} new steps", timings, unit="ms", scale=1e3)
         shortest, longer = timings[0].seconds, timings[-1].seconds
         timing.verdict("the longest run's question in those of the shortest", longer / shortest, 2)
+        peer = timing.Figure(f"after {sizes[0]:,} steps", shortest * 1e3)
+        what = f"asking for {name} after {longest:,} steps"
+        timing.row(what, longer * 1e3, peer, unit="ms", least=1 / 2)
         share = longer / USUAL_INTERVAL_S * 100
         print(f"\nAsked every {USUAL_INTERVAL_S} s, that is {share:.3f} % of a core.")
     with tempfile.TemporaryDirectory() as directory:
@@ -157,6 +160,10 @@ def main() -> None:
     print(f"| a process of its own | {process.own:.4f} | {process.uploader:.1f} |")
     print(f"| a thread | {thread.own:.4f} | (the same) |")
     timing.verdict("the training process's CPU, in percent", process.own, CPU_LIMIT)
+    promised = timing.Figure("the promised share", CPU_LIMIT)
+    for what, watched in {"a process": process, "a thread": thread}.items():
+        name = f"training's CPU while {what} uploads"
+        timing.row(name, watched.own, promised, unit="%", least=1)
 
 
 if __name__ == "__main__":

@@ -82,8 +82,14 @@ def row(what: str, ours: float, peer: Figure, *, unit: str, least: float | None 
     ratio = peer.value / ours
     asked = "" if least is None else f"{least:.3g}"
     word = "" if least is None else ("holds" if ratio >= least else "NOT REACHED")
-    cells = (what, f"{ours:.4g} {unit}", peer.whose, f"{peer.value:.4g} {unit}", f"{ratio:.3g}")
+    figures = [f"{_digits(value)} {unit}" for value in (ours, peer.value)]
+    cells = (what, figures[0], peer.whose, figures[1], _digits(ratio))
     print(f"{ROW}| {' | '.join([*cells, asked, word])} |")
+
+
+def _digits(value: float) -> str:
+    """Return three digits of a figure, or all that stand before its point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def verdict(claim: str, value: float, limit: float) -> None:

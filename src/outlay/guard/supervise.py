@@ -10,8 +10,8 @@ import secrets
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
 
@@ -22,6 +22,7 @@ from outlay.guard.keeping import Keeping
 from outlay.guard.lease import Terms, warnings
 from outlay.guard.leasing import Lease
 from outlay.guard.processes import MARK_VARIABLE, anything_left, signal_all
+from outlay.handlers import handling
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 
@@ -103,7 +104,7 @@ class Supervisor:
         self._longest_ns = self._terms.longest_ns(self._lease.room())
         self._say_terms()
         self._mark = secrets.token_hex(8)
-        with self._signals_forwarded():
+        with handling(_FORWARDED, self._remember):
             self._keeper = Keeping(self._mark, self._terms.notice.ns)
             self._start_ns = self._clock.monotonic_ns()
             self._child = self._start(command, environ)
@@ -225,19 +226,10 @@ class Supervisor:
                 signal_all(signal.SIGKILL, group, mark)
             self._clock.sleep(_TICK_S)
 
-    @contextmanager
-    def _signals_forwarded(self) -> Iterator[None]:
-        def remember(number: int, _: FrameType | None) -> None:
-            if self._signal is not None:
-                self._kill_ns = 0  # asked twice: no notice any more
-            self._signal = number
-
-        before = {number: signal.signal(number, remember) for number in _FORWARDED}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def _remember(self, number: int, _: FrameType | None) -> None:
+        if self._signal is not None:
+            self._kill_ns = 0  # asked twice: no notice any more
+        self._signal = number
 
     # -- its end ----------------------------------------------------------------------------
 

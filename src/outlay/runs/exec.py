@@ -6,17 +6,16 @@ without step data it is known to be busy or idle, never productive.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import FrameType
-from typing import Self
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
+from outlay.handlers import handling
 from outlay.ledger import SUPERVISOR, EndStatus
 from outlay.record.meters.energy import worst_quality
 from outlay.record.meters.quality import Quality
@@ -61,7 +60,8 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
         CommandNotStarted: There is no such program, or it may not be executed.
         RunInUse: Another ``outlay exec`` records the same directory.
     """
-    with _Forwarder() as forwarder:
+    forwarder = _Forwarder()
+    with handling(FORWARDED, forwarder.handle):
         run = Run(options, clock, rank=SUPERVISOR)
         try:
             child = subprocess.Popen(command, env=_child_environment(options))
@@ -121,7 +121,6 @@ class _Forwarder:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self._child: subprocess.Popen[bytes] | None = None
-        self._previous = {number: signal.signal(number, self._handle) for number in FORWARDED}
 
     def forward_to(self, child: subprocess.Popen[bytes]) -> None:
         """Name the command; a signal that came before it was started is delivered now."""
@@ -129,17 +128,8 @@ class _Forwarder:
         if self.received is not None:
             child.send_signal(self.received)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        """Put the previous handlers back."""
-        for number, handler in self._previous.items():
-            # One that was not installed from Python reads as None and cannot be put back.
-            with contextlib.suppress(TypeError):
-                signal.signal(number, handler)
-
-    def _handle(self, number: int, frame: FrameType | None) -> None:
+    def handle(self, number: int, frame: FrameType | None) -> None:
+        """Remember a signal, and hand it on if the command is there to get it."""
         del frame
         self.received = signal.Signals(number)
         if self._child is not None and not (number == signal.SIGINT and _has_terminal()):

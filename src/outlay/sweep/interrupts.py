@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType
 from typing import Final
+
+from outlay.handlers import handling
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -24,8 +25,7 @@ class Interrupts:
     asked: int = 0
     left_alone: bool = False
 
-    @contextmanager
-    def heard(self, *, remote: bool) -> Iterator[None]:
+    def heard(self, *, remote: bool) -> AbstractContextManager[None]:
         """Take signals as wishes.
 
         Args:
@@ -39,9 +39,4 @@ class Interrupts:
             else:
                 self.asked += 1
 
-        before = {number: signal.signal(number, remember) for number in _SIGNALS}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+        return handling(_SIGNALS, remember)
