@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from slurm_cluster import Cluster, require_programs
 # How long an example takes, to draw or to run, says more about the machine than about the code.
 settings.register_profile("outlay", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("outlay")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell starts what runs in the background deaf to Ctrl-C, and all that it starts inherits it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(autouse=True)

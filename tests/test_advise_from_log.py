@@ -108,7 +108,7 @@ def test_what_a_run_did_not_log_is_named_with_the_call_that_logs_it(tmp_path: Pa
     Segment(about={"price": dollars(36)}).step(10).end().write(tmp_path)
     said = CostOptimizer(clock=ManualClock()).what_to_measure(tmp_path)
     assert [line.split(":")[0] for line in said] == ["batch size"] * 4 + ["dataset"]
-    assert 'log run.metric("gradient_noise_scale", value) to get it' in said[3]
+    assert 'say it with run.metric("gradient_noise_scale", value)' in said[3]
 
 
 def test_a_run_that_logged_everything_is_told_nothing(tmp_path: Path) -> None:
@@ -130,5 +130,8 @@ def test_the_calls_that_are_named_log_what_is_missing(tmp_path: Path) -> None:
 
 def test_the_command_says_what_was_not_measured(tmp_path: Path) -> None:
     Segment(about={"price": dollars(36)}).step(10).end().write(tmp_path)
-    assert "dataset: passes over the data not measured" in command("advise", tmp_path).out
+    assert (
+        "dataset: the number of passes over the data is not known"
+        in command("advise", tmp_path).out
+    )
     assert len(command("advise", tmp_path, "--json").json["not_measured"]) == 5

@@ -48,13 +48,15 @@ def unmeasured(reading: RunReading) -> list[str]:
     """Return what advice on batch size and dataset lacks, and how a run logs it."""
     header, told = _header(reading), reading.told
     lacks = [
-        ("batch size", "samples a step", 'run.steps(loader, samples=len)', bool(told.durations)),
+        ("batch size", "the number of samples of a step", "run.steps(loader, samples=len)",
+         bool(told.durations)),
         ("batch size", "the GPU", 'outlay.run(gpu="H100")', _memory_gb(header) is not None),
         ("batch size", "the model's size", 'run.metric("parameters", count)',
          _last(told, PARAMETERS) is not None),
         ("batch size", "the gradient noise scale", 'run.metric("gradient_noise_scale", value)',
          _last(told, NOISE_SCALE) is not None),
-        ("dataset", "passes over the data", 'run.metric("epochs", passes)', _epochs_known(told)),
+        ("dataset", "the number of passes over the data", 'run.metric("epochs", passes)',
+         _epochs_known(told)),
     ]  # fmt: skip
     return [
         f"{advice}: {what} is not known; say it with {how}"
