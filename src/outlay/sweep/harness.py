@@ -118,6 +118,8 @@ class Harness:
         if not (self._queue or self.active or self._deferred):
             return False
         self._launch_what_fits()
+        with suppress(SweepNotRecorded):  # Now that no run waits for us; the journal has it all.
+            self.manifest.catch_up()
         self._look()
         return (bool(self.active) or not self._is_stopping()) and not self._may_leave()
 
@@ -224,8 +226,6 @@ class Harness:
                 active.mind(self.clock.monotonic_ns(), asked=self.interrupts.asked)
             else:
                 self._finish(active, ended)
-        with suppress(SweepNotRecorded):
-            self.manifest.catch_up()
         self.watch(self)
 
     # -- ending -----------------------------------------------------------------------------

@@ -17,12 +17,12 @@ import msgspec
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.files import write_whole
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
-from outlay.sweep.journal import Status, read_events
+from outlay.sweep.journal import Event, Status, read_events
 from outlay.sweep.states import RunState, fold
 from outlay.units import Money
 
 NAME: Final = "sweep_manifest.json"
-_REST: Final = 20
+_REST: Final = 50
 """A manifest is rewritten at most once in so many times of what rewriting took."""
 
 
@@ -68,17 +68,17 @@ class Manifest:
         self._next_ns = now_ns + _REST * (now_ns - began_ns)
         self._behind = False
 
-    def refresh(self) -> None:
-        """Rewrite the file, now or, if that was just done, at a later ``catch_up``.
+    def apply(self, run: str, event: Event) -> None:
+        """Take in what happened to a run; ``catch_up`` writes it."""
+        self.state(run).apply(event)
+        self._behind = True
+
+    def catch_up(self) -> None:
+        """Write what has happened since the file was written, if it is time.
 
         Rewriting takes longer the more runs there are, and is done the more seldom: its share of
         the harness's time is bounded, whatever the number of runs. The journal is never behind.
         """
-        self._behind = True
-        self.catch_up()
-
-    def catch_up(self) -> None:
-        """Write what a refresh has put off, if it is time."""
         if self._behind and self.clock.monotonic_ns() >= self._next_ns:
             self.write()
 

@@ -1,14 +1,12 @@
-"""Writing down what happens to runs: into the journal first, then into the manifest."""
+"""Writing down what happens to runs: in the journal at once, in the manifest when it is written."""
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
 from outlay.sweep.engines.base import Ended
-from outlay.sweep.errors import SweepNotRecorded
 from outlay.sweep.journal import Event, Journal, Status
 from outlay.sweep.manifest import Manifest
 from outlay.sweep.outcomes import Verdict
@@ -32,9 +30,7 @@ class Recording:
         event = msgspec.convert(about, Event)
         # A start that cannot be written down does not happen; an end has happened all the same.
         self.journal.append(event, keep=status != "running")
-        self.manifest.state(run).apply(event)
-        with suppress(SweepNotRecorded):  # The journal has it; the manifest follows when it can.
-            self.manifest.refresh()
+        self.manifest.apply(run, event)
 
     def end(self, run: str, verdict: Verdict, ended: Ended, cost: Money | None) -> None:
         """Write down how an attempt ended and what it cost.
