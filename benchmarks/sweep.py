@@ -29,7 +29,6 @@ from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.files import plan_file
 from outlay.sweep.journal import Event, Journal
 from outlay.sweep.manifest import Manifest
-from outlay.sweep.states import RunState
 from outlay.sweep.sweeps import HowToRun, start
 
 PLANNED = 10_000
@@ -108,8 +107,8 @@ def updating(directory: Path) -> None:
             for n in range(2_000):
                 event = Event(t_ns=n, run=names[n % len(names)], status="completed")
                 journal.append(event)
-                manifest.states.setdefault(event.run, RunState()).apply(event)
-                manifest.refresh()
+                manifest.apply(event.run, event)
+                manifest.catch_up()
 
         seconds = timing.best_s(update, rounds=3)
         journal.close()
