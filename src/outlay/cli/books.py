@@ -14,7 +14,7 @@ from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.runs.collect import Collected, collect, find_runs, refresh_registered
-from outlay.runs.figures import RunFigures, RunFollower
+from outlay.runs.figures import RunFigures, read_figures
 from outlay.store import open_store
 from outlay.store.runs import list_runs
 from outlay.units import Money
@@ -118,7 +118,7 @@ def _runs_below(directory: Path, now_ns: int) -> Collected:
     found = Collected([], [])
     for path in find_runs([directory]):
         try:
-            found.figures.append(RunFollower(path).refresh(now_ns))
+            found.figures.append(read_figures(path, now_ns))
         except (OutlayError, OSError) as error:
             found.findings.append(Finding(source=str(path), message=str(error)))
     return found

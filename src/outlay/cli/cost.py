@@ -32,8 +32,8 @@ from outlay.cost.compare import (
     pareto_front,
     total_of,
 )
-from outlay.cost.reading import read_whole_run
 from outlay.cost.run_cost import cost_of
+from outlay.goodput.follower import read_view
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -49,7 +49,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
     Example: outlay cost runs/001
     """
-    cost = cost_of(read_whole_run(run, SYSTEM.wall_ns()))
+    cost = cost_of(read_view(run, SYSTEM.wall_ns()))
     if as_json:
         print_json({"cost": cost, "per": cost.unit_costs()})
         return

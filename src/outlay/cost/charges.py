@@ -13,10 +13,10 @@ from pathlib import Path
 
 from outlay.clock import wall_ns_of
 from outlay.cost.book import CostRow
-from outlay.cost.reading import read_whole_run
 from outlay.cost.run_cost import cost_of
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.breakdown import Window
+from outlay.goodput.follower import read_view
 from outlay.store.runs import RunRow
 from outlay.units import Money
 
@@ -113,7 +113,7 @@ def _part(
     run: RunRow, report: CostRow, window: Window, now_ns: int
 ) -> tuple[RunCharge, list[Finding]]:
     try:
-        cost = cost_of(read_whole_run(Path(run.dir), now_ns), window)
+        cost = cost_of(read_view(Path(run.dir), now_ns), window)
     except (OutlayError, OSError):
         cost = None
     if cost is not None and cost.cost is not None:

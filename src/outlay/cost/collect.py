@@ -9,9 +9,9 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from outlay.cost.book import CostBook, CostRow
-from outlay.cost.reading import read_whole_run
-from outlay.cost.run_cost import cost_of
+from outlay.cost.run_cost import best_loss, cost_of
 from outlay.errors import Finding, OutlayError
+from outlay.goodput.follower import read_view
 from outlay.store.runs import RunRow, list_runs
 
 
@@ -52,8 +52,8 @@ def _derive(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refreshed:
 
 def _report_row(run_dir: Path, now_ns: int) -> CostRow | None:
     """Return what the store keeps of a run's cost; None for a run without a price."""
-    reading = read_whole_run(run_dir, now_ns)
-    cost = cost_of(reading)
+    view = read_view(run_dir, now_ns)
+    cost = cost_of(view)
     if cost.cost is None:
         return None
     return CostRow(
@@ -64,12 +64,12 @@ def _report_row(run_dir: Path, now_ns: int) -> CostRow | None:
         currency=cost.cost.currency,
         gpu_us=cost.gpu_ns // 1000,
         wall_us=cost.wall_ns // 1000,
-        energy_mj=reading.told.energy_mj or None,
+        energy_mj=view.energy_mj() or None,
         samples=cost.samples,
         epochs=cost.epochs or 0.0,
         tokens=cost.tokens or None,
         accuracy=cost.accuracy,
-        loss=reading.told.best_loss(),
+        loss=best_loss(view.account),
         at_ns=cost.window.end_ns,
         updated_ns=now_ns,
     )

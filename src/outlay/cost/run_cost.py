@@ -10,14 +10,21 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 
-from outlay.cost.reading import EPOCHS, RunReading, Told
+from outlay.account.run import RunAccount
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
+from outlay.goodput.follower import RunView
 from outlay.goodput.progress import progress
 from outlay.ledger import Attempt
 from outlay.units import Money
 from outlay.units.money import MICROS
+
+# The names under which trainings report the same thing, the most telling first.
+ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "validation_accuracy")
+LOSS = ("validation_loss", "val_loss", "eval_loss", "test_loss", "loss")
+EPOCHS = ("epochs", "epoch")
+LEARNING_RATE = ("learning_rate", "lr")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,18 +94,17 @@ def per(cost: Money | None, count: float | Fraction | None) -> float | None:
     return float(Fraction(cost.micros, MICROS) / Fraction(count))
 
 
-def cost_of(reading: RunReading, window: Window | None = None) -> RunCost:
+def cost_of(view: RunView, window: Window | None = None) -> RunCost:
     """Return what a run cost, or what it cost in a window; counts are of the whole run."""
-    view = reading.view
     chosen = view.whole if window is None else window
     breakdown = view.break_down(chosen)
     attempts = view.timeline.attempts
-    usage = view.usage()
-    steps = sum(view.fold.segments[attempt.segment].usage.steps for attempt in attempts)
+    account = view.account
+    steps = sum(account.segments[attempt.segment].work.steps for attempt in attempts)
     committed = progress(view.timeline, view.rates).committed_step
     return RunCost(
-        run_id=reading.identity.run_id,
-        model=reading.identity.model,
+        run_id=view.identity.run_id,
+        model=view.identity.model,
         window=chosen,
         alive=view.timeline.alive,
         cost=breakdown.cost,
@@ -107,10 +113,10 @@ def cost_of(reading: RunReading, window: Window | None = None) -> RunCost:
         gpu_ns=sum(_gpu_ns(attempt, chosen) for attempt in attempts),
         steps=steps,
         committed_steps=0 if committed is None else committed + 1,
-        samples=usage.samples,
-        tokens=usage.tokens,
-        epochs=_epochs(reading.told, steps),
-        accuracy=reading.told.best_accuracy(),
+        samples=account.work.samples,
+        tokens=account.work.tokens,
+        epochs=_epochs(account, steps),
+        accuracy=best_accuracy(account),
         assumptions=breakdown.assumptions,
         findings=view.findings,
     )
@@ -127,7 +133,24 @@ def _gpu_ns(attempt: Attempt, window: Window) -> int:
     return total
 
 
-def _epochs(told: Told, steps: int) -> float | None:
-    if reported := told.series(EPOCHS):
+def _epochs(account: RunAccount, steps: int) -> float | None:
+    if reported := account.series(*EPOCHS):
         return max(point.value for point in reported)
-    return steps / told.steps_per_epoch if told.steps_per_epoch else None
+    per_epoch = steps_per_epoch(account)
+    return steps / per_epoch if per_epoch else None
+
+
+def steps_per_epoch(account: RunAccount) -> int | None:
+    """Return the length of an epoch as the run's budget last stated it; None when it did not."""
+    stated = (event.data.get("steps_per_epoch") for event in reversed(account.budget_events()))
+    return next((steps for steps in stated if isinstance(steps, int)), None)
+
+
+def best_accuracy(account: RunAccount) -> float | None:
+    """Return the highest accuracy that was reported; None when none was."""
+    return max((point.value for point in account.series(*ACCURACY)), default=None)
+
+
+def best_loss(account: RunAccount) -> float | None:
+    """Return the lowest loss that was reported; None when none was."""
+    return min((point.value for point in account.series(*LOSS)), default=None)

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now
-from outlay.cost.reading import LEARNING_RATE, RunReading, read_whole_run
-from outlay.cost.run_cost import RunCost, cost_of, per
+from outlay.cost.run_cost import LEARNING_RATE, RunCost, best_loss, cost_of, per
 from outlay.errors import InvalidValue
+from outlay.goodput.follower import RunView, read_view
 from outlay.rates import NS_PER_HOUR, round_units
 from outlay.units import Money, Rate
 from outlay.units.numbers import exact_decimal
@@ -80,8 +80,8 @@ class TrainingMetrics:
             InvalidValue: The run has no price, so that nothing can be said about its cost.
             NotARun: There is no run log.
         """
-        reading = read_whole_run(run_dir, clock.wall_ns())
-        return _metrics_of(reading, cost_of(reading), price)
+        view = read_view(run_dir, clock.wall_ns())
+        return _metrics_of(view, cost_of(view), price)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, the timestamp in ISO 8601."""
@@ -208,8 +208,8 @@ def efficiency(total: Money, accuracy: float | None) -> float:
     return min(1.0, accuracy / float(total.amount) / 10)
 
 
-def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMetrics:
-    last = reading.view.timeline.attempts[-1]
+def _metrics_of(view: RunView, cost: RunCost, price: object) -> TrainingMetrics:
+    last = view.timeline.attempts[-1]
     header = last.header
     recorded = last.prices[-1].price if last.prices else header.price
     if recorded is not None:
@@ -217,9 +217,9 @@ def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMe
     elif price is not None:
         rate = Rate.parse(price, name="price")
     else:
-        raise InvalidValue("price", None, f"a price: {reading.dir} recorded none; pass price=")
-    rates = reading.told.series(LEARNING_RATE)
-    energy_mj = reading.told.energy_mj
+        raise InvalidValue("price", None, f"a price: {view.dir} recorded none; pass price=")
+    rates = view.account.series(*LEARNING_RATE)
+    energy_mj = view.energy_mj()
     return TrainingMetrics(
         run_id=cost.run_id,
         model_name=cost.model,
@@ -230,7 +230,7 @@ def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMe
         total_duration_hours=cost.wall_ns / NS_PER_HOUR,
         gpu_name=header.gpu,
         gpu_price_per_hour=float(rate.per_hour.amount),
-        validation_loss=reading.told.best_loss(),
+        validation_loss=best_loss(view.account),
         test_accuracy=cost.accuracy,
         tokens_processed=cost.tokens or None,
         timestamp=utc_datetime(cost.window.end_ns),

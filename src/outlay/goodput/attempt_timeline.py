@@ -13,11 +13,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from outlay.account.columns import Ints, cumulative
+from outlay.account.segment import Committed
 from outlay.goodput import phases as ph
-from outlay.goodput.columns import Ints, cumulative
-from outlay.goodput.fold import Committed, SegmentFold
+from outlay.goodput.cover import segment_cover
+from outlay.goodput.own_times import OwnTimes
 from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
-from outlay.goodput.stalls import SlowSteps
 from outlay.goodput.typical import Typical
 
 
@@ -45,7 +46,7 @@ class AttemptTimeline:
     Args:
         start_ns: When the attempt began.
         end_ns: Its end: the last sign of life, the present, or where a later attempt began.
-        fold: The records that make the timeline.
+        times: The process whose records make the timeline, and the own times of its steps.
         typical: What is typical of the whole run, if anything is.
         redone_from: The least step number that a later attempt executed, if any did.
     """
@@ -54,25 +55,26 @@ class AttemptTimeline:
         self,
         start_ns: int,
         end_ns: int,
-        fold: SegmentFold,
+        times: OwnTimes,
         typical: Typical | None,
         redone_from: int | None,
     ) -> None:
         self.start_ns = start_ns
         self.end_ns = end_ns
-        self._segment_start_ns = fold.life.segment.start_ns
-        self._steps = fold.steps
-        self.checkpoints: Sequence[Committed] = tuple(fold.checkpoints)
-        self._cover = fold.cover(start_ns, end_ns)
-        self._own, self._waited = fold.own_before()
+        segment = times.segment
+        self._segment_start_ns = segment.life.segment.start_ns
+        self._steps = segment.steps
+        self.checkpoints: Sequence[Committed] = tuple(segment.checkpoints)
+        self._cover = segment_cover(segment, start_ns, end_ns)
+        self._own, self._waited = times.before()
         self._typical = typical
-        self._only_grows = fold.only_grows
+        self._only_grows = segment.only_grows
         self.undone: Undone = undone_steps(
-            self._steps.number, self._steps.count, redone_from, only_grows=fold.only_grows
+            self._steps.number, self._steps.count, redone_from, only_grows=segment.only_grows
         )
         self._undone_time = UndoneTime(self.undone, self._own)
         self._startup_ns = self._startup()
-        self.stalled = self._stalled(fold.slow)
+        self.stalled = self._stalled(times)
         self._stalls = self._beyond_typical(self.stalled)
         self._stall_before = cumulative(self._stalls)
         is_undone = self.undone.contains(self.stalled)
@@ -152,11 +154,11 @@ class AttemptTimeline:
         own_ns = self.own_ns(0)
         return own_ns - usual_ns if own_ns > usual_ns else 0
 
-    def _stalled(self, slow: SlowSteps) -> Ints:
+    def _stalled(self, times: OwnTimes) -> Ints:
         """Return the places of the steps that stalled."""
         if self._typical is None or self.step_count < 2:
             return np.empty(0, dtype=np.int64)
-        late = slow.beyond(self._typical.stall_beyond_ns, self._own, self._steps.count)
+        late = times.beyond(self._typical.stall_beyond_ns)
         return late[late > 0]  # What the first step takes too long is startup.
 
     def _beyond_typical(self, stalled: Ints) -> Ints:

@@ -1,7 +1,7 @@
 """Where goodput payloads are written and read: a small protocol, and the run log as its default.
 
 Needs no account and no network, and loads no numpy: a training process imports this. What payloads
-mean is the subject of ``outlay.goodput.payloads``.
+mean is the subject of ``outlay.account.payloads``.
 """
 
 from __future__ import annotations

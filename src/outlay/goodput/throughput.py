@@ -8,13 +8,12 @@ from itertools import pairwise
 
 import numpy as np
 
+from outlay.account.columns import Ints
+from outlay.account.run import RunAccount
+from outlay.account.segment import SegmentAccount
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window, within
-from outlay.goodput.columns import Ints
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.run_fold import RunFold
-from outlay.goodput.steps import Usage
 from outlay.goodput.timeline import Timeline
 
 
@@ -82,17 +81,12 @@ class RankRow:
     slowdown: float
 
 
-def total_usage(fold: RunFold) -> Usage:
-    """Return what all ranks used together; repeated work counts each time."""
-    return sum((segment.usage for segment in fold.shown()), start=Usage())
-
-
-def tokens_in(fold: RunFold, windows: Iterable[Window]) -> int:
+def tokens_in(account: RunAccount, windows: Iterable[Window]) -> int:
     """Return the tokens of all ranks in some windows; a step counts where it ended."""
     return sum(
         segment.tokens_between(window.start_ns, window.end_ns)
         for window in windows
-        for segment in fold.shown()
+        for segment in account.shown()
     )
 
 
@@ -141,24 +135,21 @@ def _executing_ns(phases: ph.Phases) -> int:
     return phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
 
 
-def stragglers(folds: Iterable[SegmentFold]) -> list[RankRow]:
+def stragglers(ranks: Iterable[SegmentAccount]) -> list[RankRow]:
     """Return the ranks of one attempt, the slowest first; ranks without steps are left out."""
-    stepping = [fold for fold in folds if len(fold.end)]
-    medians = {
-        id(fold): _median((fold.end.values - fold.start.values) // fold.count.values)
-        for fold in stepping
-    }
-    fastest = min(medians.values(), default=0)
+    stepping = [(rank, rank.steps) for rank in ranks if rank.step_count]
+    medians = [_median((steps.end - steps.start) // steps.count) for _, steps in stepping]
+    fastest = min(medians, default=0)
     rows = [
         RankRow(
-            rank=fold.life.segment.rank,
-            host=fold.life.segment.host,
-            steps=fold.usage.steps,
-            median_step_ns=medians[id(fold)],
-            median_wait_ns=_median(fold.wait.values // fold.count.values),
-            slowdown=medians[id(fold)] / fastest if fastest else 1.0,
+            rank=rank.life.segment.rank,
+            host=rank.life.segment.host,
+            steps=rank.work.steps,
+            median_step_ns=median_ns,
+            median_wait_ns=_median(steps.wait // steps.count),
+            slowdown=median_ns / fastest if fastest else 1.0,
         )
-        for fold in stepping
+        for (rank, steps), median_ns in zip(stepping, medians, strict=True)
     ]
     return sorted(rows, key=lambda row: (-row.median_step_ns, row.rank))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from outlay.errors import Finding, OutlayError
-from outlay.runs.figures import RunFigures, RunFollower, is_run
+from outlay.runs.figures import RunFigures, is_run, read_figures
 from outlay.runs.inbox import notices
 from outlay.store.runs import RunRow, list_runs, register
 
@@ -42,7 +42,7 @@ def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
     findings: list[Finding] = []
     for run_dir in run_dirs:
         try:
-            figures.append(RunFollower(run_dir).refresh(now_ns))
+            figures.append(read_figures(run_dir, now_ns))
         except (OutlayError, OSError) as error:
             findings.append(Finding(source=str(run_dir), message=str(error)))
     register(engine, [row_of(of_run, now_ns) for of_run in figures])

@@ -19,7 +19,7 @@ from outlay.handlers import handling
 from outlay.ledger import SUPERVISOR, EndStatus
 from outlay.record.meters.energy import worst_quality
 from outlay.record.meters.quality import Quality
-from outlay.runs.figures import RunFigures, RunFollower
+from outlay.runs.figures import RunFigures, read_figures
 from outlay.runs.gpus import GpuLoad, find_gpus
 from outlay.runs.live import Run
 from outlay.runs.opening import rate_of
@@ -84,7 +84,7 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
 
 def _figures(options: Options, now_ns: int) -> RunFigures | None:
     try:
-        return RunFollower(options.dir).refresh(now_ns)
+        return read_figures(options.dir, now_ns)
     except NotARun:
         return None
 

@@ -20,7 +20,7 @@ from outlay.ledger import SUPERVISOR, EndStatus
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.meters.steps import MeteredWriter, StepMeters
 from outlay.record.recorder import Count
-from outlay.runs.figures import RunFollower
+from outlay.runs.figures import figures_of
 from outlay.runs.heartbeat import Heartbeat
 from outlay.runs.opening import open_attempt, rate_of
 from outlay.runs.options import Options, gpu_count, parse_price
@@ -28,6 +28,7 @@ from outlay.runs.signals import TerminationWatch
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
+    from outlay.goodput.follower import GoodputFollower
     from outlay.runs.preemption import PreemptionGate
 
 Batch = TypeVar("Batch")
@@ -56,7 +57,7 @@ class Run:
         self._heartbeat = None
         if options.heartbeat is not None and not facts.is_disabled(os.environ):
             self._heartbeat = Heartbeat(self._recorder, options.heartbeat)
-        self._follower = RunFollower(self.dir)
+        self._follower: GoodputFollower | None = None
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
         if options.notice is not None and self._rank != SUPERVISOR:
@@ -220,8 +221,12 @@ class Run:
             "outlay/lost_records": self._recorder.writer.lost,
             "outlay/stop_reason": self.stop_reason,
         }
+        if self._follower is None:
+            from outlay.goodput.follower import GoodputFollower  # Loads NumPy.
+
+            self._follower = GoodputFollower(self.dir)
         try:
-            return self._follower.refresh(self._recorder.now_ns()).flat() | state
+            return figures_of(self._follower.view(self._recorder.now_ns())).flat() | state
         except NotARun:  # Recording is switched off, or nothing could be written yet.
             return state
 
