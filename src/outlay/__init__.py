@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from outlay.prices.tracker import GPUPriceTracker
     from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
     from outlay.runs import Run, run
+    from outlay.runs.reading import RunReading, read_run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
 # Each public name and the module that defines it.
@@ -100,8 +101,10 @@ _HOMES = {
     "PriceAlert": "outlay.prices.gpu_price",
     "PriceHistory": "outlay.prices.gpu_price",
     "Rate": "outlay.units",
+    "read_run": "outlay.runs.reading",
     "Run": "outlay.runs",
     "run": "outlay.runs",
+    "RunReading": "outlay.runs.reading",
     "Tokens": "outlay.units",
     "TrainingCostReport": "outlay.cost.training",
     "TrainingMetrics": "outlay.cost.training",
@@ -145,6 +148,7 @@ __all__ = [
     "PriceHistory",
     "Rate",
     "Run",
+    "RunReading",
     "Tokens",
     "TrainingCostReport",
     "TrainingMetrics",
@@ -158,6 +162,7 @@ __all__ = [
     "iso_tokens",
     "measured_memory",
     "noise_scale",
+    "read_run",
     "run",
 ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -24,7 +24,7 @@ from outlay.goodput.logs import Entry, EntryInfo, plain
 from outlay.goodput.types import BadputParts
 
 _decode = msgspec.json.Decoder(Entry).decode
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=plain)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class GoodputCache:
         self._timeline = Path(cache_dir) / f"{stem}_timeline.jsonl"
         self._metadata = Path(cache_dir) / f"{stem}_metadata.json"
         self._goodput_info: GoodputInfo | None = None
-        self._step_info: StepInfo | None = None
+        self._step_info: StepInfo | Callable[[], StepInfo] | None = None
 
     def update_cached_entries(
         self, entries: Sequence[Entry], last_entry_info: EntryInfo | None = None
@@ -89,7 +89,7 @@ class GoodputCache:
             with self._timeline.open("ab+") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # The uploaders of a job share its cache.
                 _drop_torn_line(stream)
-                stream.write(_encoder.encode_lines([plain(entry) for entry in entries]))
+                stream.write(_encoded(entries))
         if last_entry_info is not None:
             self.update_last_entry_info(last_entry_info)
 
@@ -102,8 +102,8 @@ class GoodputCache:
         """Keep what the last query found."""
         self._goodput_info = goodput_info
 
-    def update_step_info(self, step_info: StepInfo) -> None:
-        """Keep what the last query found about steps."""
+    def update_step_info(self, step_info: StepInfo | Callable[[], StepInfo]) -> None:
+        """Keep what the last query found about steps, or what computes it."""
         self._step_info = step_info
 
     def get_cached_entries(self) -> list[Entry]:
@@ -138,6 +138,8 @@ class GoodputCache:
 
     def get_step_info(self) -> StepInfo | None:
         """Return what the last query found about steps."""
+        if callable(self._step_info):
+            self._step_info = self._step_info()
         return self._step_info
 
     def is_cache_empty(self) -> bool:
@@ -158,6 +160,14 @@ class GoodputCache:
             return self._timeline.read_bytes().split(b"\n")[:-1]
         except OSError:
             return []
+
+
+def _encoded(entries: Sequence[Entry]) -> bytes:
+    """Return entries as lines; the usual ones are plain already."""
+    lines = _encoder.encode_lines(entries)
+    if b"null" in lines:  # What msgspec makes of NaN and infinities.
+        return _encoder.encode_lines([plain(entry) for entry in entries])
+    return lines
 
 
 def _drop_torn_line(stream: BinaryIO) -> None:

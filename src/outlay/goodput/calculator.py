@@ -202,8 +202,13 @@ class GoodputCalculator(Job):
                 total_excluded_time=excluded_ns / 1e9,
             )
         )
-        if steps := self._steps(view, configured_ideal_step_time):
-            self._cache.update_step_info(steps)
+        ideal_ns = ideal_of(view, configured_ideal_step_time)
+        if ideal_ns is not None:
+            times = StepTimes.as_of_now(view.timeline.own)
+            # A deviation for each of a million steps is computed when somebody asks for them.
+            self._cache.update_step_info(
+                lambda: StepInfo(ideal_ns / 1e9, step_deviation(times(), ideal_ns))
+            )
 
 
 def _ns(moment: datetime | None) -> int | None:

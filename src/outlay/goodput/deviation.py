@@ -6,7 +6,7 @@ three median absolute deviations. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +32,14 @@ class StepTimes:
     def of(cls, attempts: Iterable[OwnTimes]) -> StepTimes:
         """Return the executions of a run's attempts."""
         return cls._joined(cls._of(own, 0) for own in attempts)
+
+    @classmethod
+    def as_of_now(cls, attempts: Iterable[OwnTimes]) -> Callable[[], StepTimes]:
+        """Return what returns these executions, without those that are recorded meanwhile."""
+        columns = [(attempt.segment.steps, attempt.before()[0]) for attempt in attempts]
+        return lambda: cls._joined(
+            cls(steps.number, np.diff(own) / steps.count) for steps, own in columns
+        )
 
     @classmethod
     def after(cls, attempts: Iterable[OwnTimes], step: int) -> StepTimes:
