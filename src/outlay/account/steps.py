@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import dataclass, fields
+from operator import attrgetter
 
 import numpy as np
 
-from outlay.account.columns import Ints, integers, total
+from outlay.account.columns import Ints, integers, total, uniform
 from outlay.ledger import Step
 
 
@@ -25,7 +26,16 @@ class Work:
     wait_ns: int = 0
 
     def __add__(self, other: Work) -> Work:
-        return Work(*map(int.__add__, astuple(self), astuple(other)))
+        return Work(
+            self.steps + other.steps,
+            self.tokens + other.tokens,
+            self.samples + other.samples,
+            self.energy_mj + other.energy_mj,
+            self.comm_bytes + other.comm_bytes,
+            self.flops + other.flops,
+            self.step_ns + other.step_ns,
+            self.wait_ns + other.wait_ns,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +73,7 @@ class StepColumns:
     @classmethod
     def timed(cls, number: Ints, start: Ints, end: Ints, count: Ints) -> StepColumns:
         """Return steps of which nothing but number and time is known."""
-        none = np.broadcast_to(np.int64(0), (len(number),))
+        none = uniform(0, len(number))
         return cls(number, start, end, none, count, none, none, none, none, none)
 
     @classmethod
@@ -122,7 +132,8 @@ class StepColumns:
 
     def all(self) -> tuple[Ints, ...]:
         """Return every column, as they are given to the constructor."""
-        return tuple(getattr(self, name) for name in STEP_FIELDS)
+        return _all(self)
 
 
 STEP_FIELDS = tuple(field.name for field in fields(StepColumns))
+_all = attrgetter(*STEP_FIELDS)
