@@ -22,8 +22,8 @@ from outlay.record.meters.steps import MeteredWriter, StepMeters
 from outlay.record.recorder import Count
 from outlay.runs.figures import figures_of
 from outlay.runs.heartbeat import Heartbeat
-from outlay.runs.opening import open_attempt, rate_of
-from outlay.runs.options import Options, gpu_count, parse_price
+from outlay.runs.opening import open_attempt, rate_of, refuse_showback
+from outlay.runs.options import Options, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.signals import TerminationWatch
 
 if TYPE_CHECKING:
@@ -113,10 +113,17 @@ class Run:
     def set_price(self, price: object, *, gpus: int | None = None) -> None:
         """Record that from now on each GPU costs ``price`` (and how many there are).
 
+        The price is typed (``"1.50 USD/h"``) or named (``"runpod:A100-80:spot"``, ``"auto"``).
+
         Raises:
             InvalidValue: One of them cannot be used; nothing is recorded then.
         """
-        new_price = parse_price(price, name="price", source="set_price")
+        new_price = parse_price(
+            price, name="price", source="set_price", environ=os.environ, gpu=self.options.gpu
+        )
+        if self.options.guard is not None:
+            refuse_showback(new_price)
+        warn_of_old_price(new_price, os.environ, self._recorder.now_ns())
         if gpus is not None:
             self._gpus = gpu_count(gpus, name="gpus")
         self._recorder.price_changed(new_price, self._gpus)
