@@ -36,7 +36,7 @@ OWN: Final = "own"
 """The provider of what is owned: its prices are showback."""
 _SHOWN = 8
 _COMPARED = 300
-_COUNTED = re.compile(r"(?:(\d{1,9})\s*[xX]\s*)?(\S.*)")
+_COUNTED = re.compile(r"(?!\d+\s*[xX]\s*$)(?:(\d{1,9})\s*[xX]\s*)?(\S.*)")
 _BARE_MEMORY = re.compile(r"(.*[-_ ]\d{2,3})")
 _TIERS: Final = {
     "on-demand": (Tier.ON_DEMAND, False),
@@ -204,7 +204,7 @@ def look_up(
     found = [quote for quote in _with_terms(asked, theirs) if quote.offer_id.lower() == wanted]
     if not found:
         found = _of_gpu(asked, theirs)
-        if found and found[0].provider.lower() in MARKETS:
+        if found and _is_market(found[0]):
             found = _of_instance(asked, found, ids, name)
     if not found:
         raise PriceUnknown(name, asked.text, _known_phrase(asked.text, theirs or quotes))
@@ -246,6 +246,7 @@ def _with_terms(asked: PriceName, quotes: Iterable[Quote]) -> list[Quote]:
         quote
         for quote in quotes
         if quote.tier is asked.tier
+        and (quote.community is asked.community or _is_market(quote))
         and asked.gpus in (None, quote.gpus)
         and (not asked.region or quote.region.lower() in ("", asked.region.lower()))
     ]
@@ -256,9 +257,11 @@ def _of_gpu(asked: PriceName, quotes: Sequence[Quote]) -> list[Quote]:
     if not family_of(gpu) and _BARE_MEMORY.fullmatch(gpu):
         gpu = f"{gpu}GB"  # A100-80
     names = matching_names(gpu, {quote.gpu for quote in quotes})
-    found = [quote for quote in _with_terms(asked, quotes) if quote.gpu in names]
-    on_market = any(quote.provider.lower() in MARKETS for quote in found)
-    return [quote for quote in found if on_market or quote.community is asked.community]
+    return [quote for quote in _with_terms(asked, quotes) if quote.gpu in names]
+
+
+def _is_market(quote: Quote) -> bool:
+    return quote.provider.lower() in MARKETS
 
 
 def _of_instance(
