@@ -85,9 +85,9 @@ def price_of(run_dir: Path) -> Price:
     return header.price
 
 
-def hour_long_run(run_dir: Path, price: Price) -> None:
+def hour_long_run(run_dir: Path, price: Price, *, run_id: str = "r") -> None:
     """Write a run of eight GPUs and one hour."""
-    begun = AttemptStarted(t_ns=10**18, run_id="r", model="m", name="m", gpus=8, price=price)
+    begun = AttemptStarted(t_ns=10**18, run_id=run_id, model="m", name="m", gpus=8, price=price)
     ended = AttemptEnded(t_ns=10**18 + HOUR_NS, status="completed")
     ledger = run_dir / "ledger"
     ledger.mkdir(parents=True)
@@ -442,3 +442,83 @@ class TestGrids:
         after = plan_file(path).runs[0]
         assert before.settings.price != after.settings.price
         assert before.configuration == after.configuration
+
+
+class TestKinds:
+    """Cash and showback are shown side by side, and never added."""
+
+    @pytest.fixture
+    def both(self, tmp_path: Path) -> Path:
+        """Two runs of an hour and eight GPUs each: 16 USD in cash, 8 USD showback."""
+        hour_long_run(tmp_path / "rented", Price(2_000_000))
+        hour_long_run(tmp_path / "owned", Price(1_000_000, kind="showback"), run_id="s")
+        assert in_process("collect", tmp_path).code == 0
+        return tmp_path
+
+    def test_a_runs_cost_says_that_it_is_showback(self, both: Path) -> None:
+        assert in_process("cost", both / "owned", "--json").json["cost"]["kind"] == "showback"
+        assert "8.00 USD showback" in in_process("cost", both / "owned").out
+        assert "showback" not in in_process("cost", both / "rented").out
+
+    @pytest.mark.usefixtures("both")
+    def test_the_summary_has_a_total_for_each(self) -> None:
+        said = in_process("cost", "summary", "--json").json
+        assert said["totals"] == {"USD": 16.0}
+        assert said["showback_totals"] == {"USD": 8.0}
+        shown = in_process("cost", "summary").out
+        assert "In all: 16.00 USD\n" in shown
+        assert "In all: 8.00 USD showback\n" in shown
+        assert "24.00" not in shown
+
+    @pytest.mark.usefixtures("both")
+    @pytest.mark.parametrize(
+        ("more", "total", "other"), [([], 16, "showback"), (["--kind", "showback"], 8, "cash")]
+    )
+    def test_one_kind_is_allocated_and_the_other_is_said(
+        self, more: list[str], total: int, other: str
+    ) -> None:
+        words = ("cost", "allocate", "--by", "user", "--month", "2001-09", *more, "--json")
+        said = in_process(*words).json
+        assert said["total"]["micros"] == total * 10**6
+        assert any(f"{other}, which is not counted" in f["message"] for f in said["findings"])
+
+    def test_where_nothing_was_paid_in_cash_showback_is_allocated(self, tmp_path: Path) -> None:
+        hour_long_run(tmp_path / "owned", Price(1_000_000, kind="showback"))
+        in_process("collect", tmp_path)
+        said = in_process("cost", "allocate", "--by", "user", "--month", "2001-09", "--json").json
+        assert said["total"]["micros"] == 8_000_000
+
+    @pytest.mark.usefixtures("both")
+    def test_a_models_budget_counts_cash(self) -> None:
+        in_process("cost", "budget", "set", "m", "100 USD")
+        (row,) = in_process("cost", "budget", "status", "--json").json["budgets"]
+        assert row["spent"]["micros"] == 16_000_000
+
+    def test_what_burns_now_is_told_by_kind(self, tmp_path: Path) -> None:
+        with (
+            outlay.run("m", dir=tmp_path / "rented", price="2 USD/h"),
+            outlay.run("m", dir=tmp_path / "owned", price="1 USD/h showback"),
+        ):
+            said = in_process("--json").json
+            shown = in_process().out
+        assert [money["micros"] for money in said["burn_per_hour"]] == [2_000_000]
+        assert [money["micros"] for money in said["showback_per_hour"]] == [1_000_000]
+        assert "Burning now: 2.00 USD/h, 1.00 USD/h showback" in shown
+
+    def test_a_price_of_the_other_kind_is_refused_while_a_run_goes_on(self, tmp_path: Path) -> None:
+        with (
+            outlay.run("m", dir=tmp_path, price="1 USD/h showback") as run,
+            pytest.raises(InvalidValue, match="showback price as before"),
+        ):
+            run.set_price("2 USD/h")
+        assert not any(isinstance(r, PriceChanged) for r in read_run(tmp_path).records)
+
+    def test_an_attempt_of_the_other_kind_is_not_counted_and_said(self, tmp_path: Path) -> None:
+        with outlay.run("m", dir=tmp_path, price="1 USD/h"):
+            pass
+        with outlay.run("m", dir=tmp_path, price="1000000 USD/h showback"):
+            pass
+        cost = in_process("cost", tmp_path, "--json").json["cost"]
+        assert (cost["kind"], cost["cost"]["micros"] < 1_000_000) == ("cash", True)
+        messages = [finding["message"] for finding in cost["findings"]]
+        assert "a showback price is not counted: the run's cost is cash" in messages

@@ -92,7 +92,7 @@ def comparison_table(models: dict[str, ModelComparison]) -> Table:
     """Return one row for each model."""
     table = new_table("model", ">runs", ">total", ">per run", ">GPU-hours", ">accuracy", ">best")
     for name, figures in models.items():
-        currency = figures.currency
+        currency = f"{figures.currency}{kind_suffix(figures.kind)}"
         table.add_row(
             name, str(figures.runs), amount(figures.total_cost, currency),
             amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
