@@ -16,6 +16,7 @@ range: which of them is paid is not guessed.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
@@ -294,10 +295,10 @@ def _range(found: Sequence[Quote]) -> str:
 
 def _labels(found: Sequence[Quote]) -> list[str]:
     """Return each offer's name and price; by its id where the name is another's too."""
-    names = [quote.name for quote in found]
+    times = Counter(quote.name for quote in found)
     by_id = [
         f"{quote.provider}:{quote.offer_id}"
-        if quote.offer_id and names.count(quote.name) > 1
+        if quote.offer_id and times[quote.name] > 1
         else quote.name
         for quote in found
     ]
