@@ -187,7 +187,7 @@ def test_a_named_price_loads_no_database_and_no_network(tmp_path: Path) -> None:
         import outlay
         with outlay.run("m", dir=sys.argv[1], price="lambda:8xH100") as run:
             for _ in run.steps("abc"):
-                run.summary()
+                pass
         heavy = {"numpy", "sqlalchemy", "httpx", "rich", "typer", "omegaconf", "torch"}
         print(sorted(heavy & set(sys.modules)))
     """
