@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +13,7 @@ from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.ledger.price import KINDS, Kind
 from outlay.runs.collect import Collected, collect, find_runs, refresh_registered
 from outlay.runs.figures import RunFigures, read_figures
 from outlay.store import open_store
@@ -29,11 +30,13 @@ def overview(*, as_json: bool) -> None:
     findings = [*collected.findings, *_wrong(collected.figures)]
     burn = total_burn(running)
     if as_json:
-        print_json({"running": running, "burn_per_hour": burn, "findings": findings})
+        amounts = {kind: [each.money for each in burn if each.kind == kind] for kind in KINDS}
+        said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
+        print_json({"running": running, **said, "findings": findings})
         return
     if running:
         console.print(_running_table(running, now_ns))
-        console.print(f"\nBurning now: {', '.join(f'{m}/h' for m in burn) or 'no price'}")
+        console.print(f"\nBurning now: {', '.join(map(str, burn)) or 'no price'}")
     else:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
     if findings:
@@ -41,15 +44,25 @@ def overview(*, as_json: bool) -> None:
         print_findings(findings)
 
 
-def total_burn(running: list[RunFigures]) -> list[Money]:
-    """Return what the runs cost per hour together, by currency."""
-    per_currency: dict[str, int] = {}
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """What runs cost per hour together, of one currency and one kind."""
+
+    kind: Kind
+    money: Money
+
+    def __str__(self) -> str:
+        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
+
+
+def total_burn(running: list[RunFigures]) -> list[Burn]:
+    """Return what the runs cost per hour together; cash and showback each by itself."""
+    totals: dict[tuple[Kind, str], int] = {}
     for figures in running:
         if figures.cost is not None and figures.burn_micros_per_hour is not None:
-            currency = figures.cost.currency
-            micros = per_currency.get(currency, 0) + figures.burn_micros_per_hour
-            per_currency[currency] = micros
-    return [Money(micros, currency) for currency, micros in sorted(per_currency.items())]
+            key = figures.kind, figures.cost.currency
+            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
+    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
 def show_runs(
@@ -151,7 +164,7 @@ def _running_table(running: list[RunFigures], now_ns: int) -> object:
         per_hour = (
             "no price"
             if burn is None or figures.cost is None
-            else str(Money(burn, figures.cost.currency))
+            else f"{Money(burn, figures.cost.currency)}{_kind(figures)}"
         )
         table.add_row(
             figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns),
@@ -186,7 +199,11 @@ def _must_exist(directory: Path) -> None:
 
 
 def _cost(figures: RunFigures) -> str:
-    return "no price" if figures.cost is None else str(figures.cost)
+    return "no price" if figures.cost is None else f"{figures.cost}{_kind(figures)}"
+
+
+def _kind(figures: RunFigures) -> str:
+    return "" if figures.kind == "cash" else f" {figures.kind}"
 
 
 def _ago(ns: int) -> str:

@@ -12,6 +12,7 @@ from outlay.cli.cost_tables import (
     UnknownModel,
     amount,
     comparison_table,
+    kind_suffix,
     must_be_drawable,
     open_books,
     run_table,
@@ -34,6 +35,7 @@ from outlay.cost.compare import (
 )
 from outlay.cost.run_cost import cost_of
 from outlay.goodput.follower import read_view
+from outlay.ledger.price import KINDS, Kind
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -77,14 +79,22 @@ def summary(png: Png = None, as_json: AsJson = False) -> None:
             unit="/".join(sorted({figures.currency for figures in models.values()})),
         )
     if as_json:
-        print_json({"models": models, "totals": _totals(rows), "findings": books.findings})
+        print_json(
+            {
+                "models": models,
+                "totals": _totals(rows, "cash"),
+                "showback_totals": _totals(rows, "showback"),
+                "findings": books.findings,
+            }
+        )
         return
     if not models:
         console.print("No costs are known. Register runs with: outlay collect DIR")
     else:
         console.print(comparison_table(models))
-        for currency, total in _totals(rows).items():
-            console.print(f"\nIn all: {amount(total, currency)}")
+        for kind in KINDS:
+            for currency, total in _totals(rows, kind).items():
+                console.print(f"\nIn all: {amount(total, currency)}{kind_suffix(kind)}")
     print_findings(books.findings)
 
 
@@ -185,9 +195,10 @@ def roi(model: Model, as_json: AsJson = False) -> None:
     print_findings(books.findings)
 
 
-def _totals(rows: Sequence[CostRow]) -> dict[str, float]:
-    """Return what all runs cost together, by currency."""
-    return {currency: float(total_of(mine).amount) for currency, mine in _by_currency(rows).items()}
+def _totals(rows: Sequence[CostRow], kind: Kind) -> dict[str, float]:
+    """Return what all runs of a kind cost together, by currency."""
+    groups = _by_currency([row for row in rows if row.kind == kind])
+    return {currency: float(total_of(mine).amount) for currency, mine in groups.items()}
 
 
 def _by_currency(rows: Sequence[CostRow]) -> dict[str, list[CostRow]]:

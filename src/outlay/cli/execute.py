@@ -23,7 +23,9 @@ def show_exec(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
     ] = None,
-    price: Annotated[str | None, typer.Option(help='Per GPU-hour, such as "1.50 USD/h".')] = None,
+    price: Annotated[
+        str | None, typer.Option(help='Per GPU-hour, such as "1.50 USD/h", lambda:8xH100 or auto.')
+    ] = None,
     gpus: Annotated[int | None, typer.Option(help="GPUs of the whole run.")] = None,
     name: Annotated[
         str | None, typer.Option(help="What to call the run; default: the program or script.")

@@ -13,7 +13,7 @@ from outlay.cli.options import AsJson
 from outlay.cli.output import console, counted, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_datetime
 from outlay.errors import Finding, InvalidValue
-from outlay.runs.partition_rates import read_rates
+from outlay.prices.partition_rates import read_rates
 from outlay.runs.sacct import Accounts, read_accounts
 from outlay.runs.sacct_import import Imported, import_jobs
 from outlay.store import open_store

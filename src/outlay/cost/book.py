@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import Engine, func, select
 
+from outlay.ledger.price import Kind
 from outlay.store.engine import upsert, writing
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets
 from outlay.units import Money
@@ -23,6 +24,7 @@ class CostRow:
         at_ns: When the training ended, or was looked at.
         metrics: The documented metrics as they were stated.
         updated_ns: Of two rows of one run the later stays.
+        kind: Of the cost; rows of two kinds are never added.
     """
 
     run_id: str
@@ -41,6 +43,7 @@ class CostRow:
     at_ns: int
     metrics: dict[str, Any] | None = None
     updated_ns: int
+    kind: Kind = "cash"
 
     @property
     def cost(self) -> Money:
@@ -50,7 +53,8 @@ class CostRow:
 
 # The nested metrics are parsed only where they are asked for: thousands of rows are summarised.
 _COLUMNS = [field.name for field in fields(CostRow)]
-_FIGURES = [cost_reports.c[name] for name in _COLUMNS if name != "metrics"]
+_KIND = func.coalesce(cost_reports.c.kind, "cash").label("kind")
+_FIGURES = [cost_reports.c[name] for name in _COLUMNS if name not in ("metrics", "kind")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class CostBook:
 
     def reports(self, model: str | None = None) -> list[CostRow]:
         """Return all reports, or those of a model, oldest first; without the nested metrics."""
-        query = select(*_FIGURES).order_by(cost_reports.c.at_ns, cost_reports.c.run_id)
+        query = select(*_FIGURES, _KIND).order_by(cost_reports.c.at_ns, cost_reports.c.run_id)
         if model is not None:
             query = query.where(cost_reports.c.model == model)
         with self._store.begin() as connection:
@@ -97,13 +101,17 @@ class CostBook:
         return {row.run_id: row.updated_ns for row in rows}
 
     def spent(self, model: str, currency: str) -> Money:
-        """Return what all runs of a model cost together, in one currency."""
+        """Return what all runs of a model cost together, in one currency.
+
+        In cash; only where no run was paid for, in showback.
+        """
         column = cost_reports.c
-        query = select(func.sum(column.cost_micros)).where(
+        query = select(_KIND, func.sum(column.cost_micros).label("total")).where(
             column.model == model, column.currency == currency
         )
         with self._store.begin() as connection:
-            return Money(int(connection.scalar(query) or 0), currency)
+            sums = {row.kind: row.total for row in connection.execute(query.group_by(_KIND))}
+        return Money(int(sums.get("cash", sums.get("showback")) or 0), currency)
 
     def set_budget(self, model: str, limit: Money, now_ns: int) -> None:
         """Set a model's budget; the same limit again changes nothing."""

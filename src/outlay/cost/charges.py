@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from outlay.cost.run_cost import cost_of
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import read_view
+from outlay.ledger.price import Kind
 from outlay.store.runs import RunRow
 from outlay.units import Money
 
@@ -31,6 +32,7 @@ class RunCharge:
     window: Window
     cost: Money
     gpu_us: int
+    kind: Kind = "cash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ def charges_within(
         else:
             charge, doubt = _part(run, report, window, now_ns)
             findings += doubt
-        charges.append(charge)
+        charges.append(replace(charge, kind=report.kind))
     return Charges(charges, findings)
 
 

@@ -62,6 +62,7 @@ def _report_row(run_dir: Path, now_ns: int) -> CostRow | None:
         source="ledger",
         cost_micros=cost.cost.micros,
         currency=cost.cost.currency,
+        kind=cost.kind,
         gpu_us=cost.gpu_ns // 1000,
         wall_us=cost.wall_ns // 1000,
         energy_mj=view.energy_mj() or None,

@@ -16,7 +16,9 @@ from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import RunView
 from outlay.goodput.progress import progress
-from outlay.ledger import Attempt
+from outlay.ledger import Attempt, Price
+from outlay.ledger.price import Kind
+from outlay.rates import kind_of_cost, prices_of
 from outlay.units import Money
 from outlay.units.money import MICROS
 
@@ -33,6 +35,8 @@ class RunCost:
 
     Attributes:
         cost: What it cost; None without a price. Equals the sum of ``by_phase``.
+        kind: Of the cost: ``cash``, or ``showback``; the two are never added.
+        prices: Every price that was in force, in the order of time.
         gpu_ns: GPUs times the time that attempts ran; the time between attempts is not in it.
         steps: Steps executed, repeated ones each time.
         committed_steps: Steps that are safe in a checkpoint.
@@ -47,6 +51,8 @@ class RunCost:
     window: Window
     alive: bool
     cost: Money | None
+    kind: Kind
+    prices: tuple[Price, ...]
     by_phase: dict[str, Money]
     wall_ns: int
     gpu_ns: int
@@ -108,6 +114,8 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         window=chosen,
         alive=view.timeline.alive,
         cost=breakdown.cost,
+        kind=kind_of_cost(attempts),
+        prices=prices_of(attempts),
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
         wall_ns=breakdown.wall_ns,
         gpu_ns=sum(_gpu_ns(attempt, chosen) for attempt in attempts),

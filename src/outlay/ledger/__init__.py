@@ -9,6 +9,7 @@ from outlay.ledger.attempts import (
     training_ranks,
 )
 from outlay.ledger.codec import encode_line
+from outlay.ledger.price import Price
 from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
 from outlay.ledger.records import (
     AttemptEnded,
@@ -22,7 +23,6 @@ from outlay.ledger.records import (
     Metric,
     Note,
     Payload,
-    Price,
     PriceChanged,
     Record,
     SlicesChanged,

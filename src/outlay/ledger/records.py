@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from outlay.ledger.price import Price
+
 EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted"]
 
 _MOST = 2**62 - 1
@@ -19,14 +21,6 @@ Bounded = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 
 UNWRITTEN = -1
 """The sequence number of a record that is not in a segment yet."""
-
-
-class Price(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one GPU costs for an hour, and who says so."""
-
-    micros_per_hour: int
-    currency: str = "USD"
-    source: str = "stated"
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):

@@ -7,6 +7,7 @@ integral, kept exact as integers and rounded once.
 from outlay.rates.amounts import apportion, round_units, round_units_up, share_out
 from outlay.rates.build import RunRates, given_back, run_rates
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+from outlay.rates.prices import kind_of_cost, prices_of
 from outlay.units.quantity import NS_PER_HOUR
 
 __all__ = [
@@ -18,6 +19,8 @@ __all__ = [
     "RunRates",
     "apportion",
     "given_back",
+    "kind_of_cost",
+    "prices_of",
     "round_units",
     "round_units_up",
     "run_rates",

@@ -16,6 +16,7 @@ from outlay.errors import Finding
 from outlay.ledger import Price
 from outlay.ledger.attempts import Attempt
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+from outlay.rates.prices import kind_of_cost, price_findings
 from outlay.units.quantity import duration_text
 
 _A_MOMENT_NS = 1_000_000_000  # So long a program may take to look its price up.
@@ -56,7 +57,11 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
     if not currencies:
         return RunRates(None)
     currency = currencies[0]
-    kept = [[c for c in of_attempt if c.price.currency == currency] for of_attempt in changes]
+    kind = kind_of_cost(attempts)
+    kept = [
+        [c for c in of_attempt if (c.price.currency, c.price.kind) == (currency, kind)]
+        for of_attempt in changes
+    ]
     pieces, assumptions = _pieces(attempts, kept, until_ns)
     function = RateFunction(tuple(pieces), currency, tuple(assumptions))
     return RunRates(function, tuple(_findings(attempts, changes, currency)))
@@ -65,7 +70,8 @@ def run_rates(attempts: Sequence[Attempt], until_ns: int) -> RunRates:
 def _findings(
     attempts: Sequence[Attempt], changes: Sequence[Sequence[_InForce]], currency: str
 ) -> Iterator[Finding]:
-    """Yield which prices are not counted, and which time has none."""
+    """Yield which prices are not counted or were old, and which time has none."""
+    yield from price_findings(attempts)
     named = {change.price.currency for of_attempt in changes for change in of_attempt}
     named |= {a.header.stopped_price.currency for a in attempts if a.header.stopped_price}
     for other in sorted(named - {currency}):

@@ -118,6 +118,13 @@ def gpu_model() -> str:
     return ""
 
 
+def visible_gpus(environ: Mapping[str, str]) -> int:
+    """Return how many NVIDIA GPUs this process may use; 0 where nothing says."""
+    if listed := environ.get("CUDA_VISIBLE_DEVICES", "").strip():
+        return len([device for device in listed.split(",") if device.strip()])
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*/information")))
+
+
 def git_commit(directory: Path) -> str:
     """Return the commit checked out around ``directory``, read from git's files, or ""."""
     for parent in (directory, *directory.parents):

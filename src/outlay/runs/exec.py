@@ -17,12 +17,12 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
 from outlay.handlers import handling
 from outlay.ledger import SUPERVISOR, EndStatus
+from outlay.ledger.price import handed_on
 from outlay.record.meters.energy import worst_quality
 from outlay.record.meters.quality import Quality
 from outlay.runs.figures import RunFigures, read_figures
 from outlay.runs.gpus import GpuLoad, find_gpus
 from outlay.runs.live import Run
-from outlay.runs.opening import rate_of
 from outlay.runs.options import Options
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
@@ -94,7 +94,7 @@ def _child_environment(options: Options) -> dict[str, str]:
     environment = dict(os.environ) | {"OUTLAY_RUN_DIR": str(options.dir)}
     environment["OUTLAY_GPUS"] = str(options.gpus)
     if options.price is not None:
-        environment["OUTLAY_PRICE"] = str(rate_of(options.price, gpus=1))
+        environment["OUTLAY_PRICE"] = handed_on(options.price)
     return environment
 
 

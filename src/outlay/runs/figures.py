@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from outlay.errors import Finding
 from outlay.ledger import segment_paths
-from outlay.rates import RateFunction
+from outlay.ledger.price import Kind
+from outlay.rates import RateFunction, kind_of_cost
 from outlay.units import Money
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class RunFigures:
         steps: The number of the last step plus one: how far the run has come.
         tokens: Over all ranks and attempts, repeated work included.
         wall_ns: From the first start to the end, without what lies after a completed attempt.
+        kind: Of the cost: ``cash``, or ``showback``; the two are never added.
         burn_micros_per_hour: What it costs now; 0 unless it runs, None without a price.
     """
 
@@ -50,6 +52,7 @@ class RunFigures:
     gpus: int
     tags: dict[str, str]
     cost: Money | None
+    kind: Kind
     burn_micros_per_hour: int | None
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
@@ -115,6 +118,7 @@ def figures_of(view: RunView) -> RunFigures:
         gpus=last.header.gpus,
         tags=last.header.tags,
         cost=_cost(view),
+        kind=kind_of_cost(attempts),
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=_assumptions(view.rates),
         findings=view.findings,

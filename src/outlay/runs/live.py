@@ -22,8 +22,8 @@ from outlay.record.meters.steps import MeteredWriter, StepMeters
 from outlay.record.recorder import Count
 from outlay.runs.figures import figures_of
 from outlay.runs.heartbeat import Heartbeat
-from outlay.runs.opening import open_attempt, rate_of
-from outlay.runs.options import Options, gpu_count, parse_price
+from outlay.runs.opening import open_attempt, rate_of, refuse_showback
+from outlay.runs.options import Options, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.signals import TerminationWatch
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ class Run:
         self._guard_gate = opening.guard
         self._meters = None if opening.budget is None else opening.budget.meters
         self._gpus = options.gpus
+        self._price_kind = None if options.price is None else options.price.kind
         self._ended = False
         self._signalled = False
         self._preempted = ""
@@ -113,12 +114,23 @@ class Run:
     def set_price(self, price: object, *, gpus: int | None = None) -> None:
         """Record that from now on each GPU costs ``price`` (and how many there are).
 
+        The price is typed (``"1.50 USD/h"``) or named (``"runpod:A100-80:spot"``, ``"auto"``).
+
         Raises:
             InvalidValue: One of them cannot be used; nothing is recorded then.
         """
-        new_price = parse_price(price, name="price", source="set_price")
+        new_price = parse_price(
+            price, name="price", source="set_price", environ=os.environ, gpu=self.options.gpu
+        )
+        if self._price_kind not in (None, new_price.kind):
+            expected = f"a {self._price_kind} price as before: cash and showback are never added"
+            raise InvalidValue("price", new_price.text, expected)
+        if self.options.guard is not None:
+            refuse_showback(new_price)
         if gpus is not None:
             self._gpus = gpu_count(gpus, name="gpus")
+        self._price_kind = new_price.kind
+        warn_of_old_price(new_price, os.environ, self._recorder.now_ns())
         self._recorder.price_changed(new_price, self._gpus)
         if self._guard_gate is not None:
             self._guard_gate.change_rate(rate_of(new_price, self._gpus))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import outlay
 from outlay.clock import Clock
+from outlay.errors import InvalidValue
 from outlay.ledger import (
     SUPERVISOR,
     AttemptStarted,
@@ -170,6 +171,8 @@ def guard_gates(
     from outlay.guard.gate import GuardGate, read_guarding
     from outlay.runs.guarding import JointGuard
 
+    if asked is not None and price is not None:
+        refuse_showback(price)
     if about.rank != 0:
         return None, JointGuard(None, clock=clock)
     guarding = read_guarding(asked, os.environ, priced=price is not None, clock=clock)
@@ -178,6 +181,17 @@ def guard_gates(
     rate = rate_of(price, options.gpus)
     gate = GuardGate(guarding, rate, options.name, os.environ, clock=clock)
     return gate, JointGuard(gate, clock=clock)
+
+
+def refuse_showback(price: Price) -> None:
+    """Refuse to let a guard count what is not paid in cash.
+
+    Raises:
+        InvalidValue: The price is showback.
+    """
+    if price.kind != "cash":
+        expected = 'a price in cash, since a guard holds cash alone; "cash" behind it says so'
+        raise InvalidValue("price", price.text, expected)
 
 
 def rate_of(price: Price, gpus: int) -> Rate:

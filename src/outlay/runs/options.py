@@ -5,6 +5,7 @@ Everything is checked here, before anything is written.
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import stat
@@ -17,9 +18,11 @@ from outlay.budget.terms import Budget
 from outlay.clock import utc_datetime
 from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
+from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
-from outlay.units import Duration, Rate
+from outlay.units import Duration
 
+_log = logging.getLogger(__name__)
 _LONGEST_SLUG = 100
 """Of a run's name in its directory's: file systems take 255 bytes, and a launch id follows."""
 
@@ -75,7 +78,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
         name=name,
         gpu=facts.gpu_model() if arguments.gpu is None else _text(arguments.gpu, name="gpu"),
         gpus=_gpus(arguments.gpus, environ),
-        price=_price(arguments.price, environ),
+        price=_price(arguments, environ, now_ns),
         stopped_price=_stopped_price(arguments.stopped_price),
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
@@ -88,10 +91,35 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     return options
 
 
-def parse_price(value: object, *, name: str, source: str) -> Price:
-    """Return ``"1.50 USD/h"`` as a price per GPU-hour with its provenance."""
-    rate = Rate.parse(value, name=name)
-    return Price(micros_per_hour=rate.micros_per_hour, currency=rate.currency, source=source)
+def parse_price(
+    value: object, *, name: str, source: str, environ: Mapping[str, str], gpu: str = ""
+) -> Price:
+    """Return ``"1.50 USD/h"``, or what a name stands for here, as a price per GPU-hour.
+
+    Args:
+        value: A typed price, or the name of one: ``lambda:8xH100``, ``auto``.
+        name: What to call it in an error.
+        source: Who typed it.
+        environ: Says which machine this is.
+        gpu: Its GPU, where the user says so; else the driver's word is taken.
+
+    Raises:
+        InvalidValue: It cannot be used; a name that is not known lists those that are.
+        PriceFileUnusable: The known prices cannot be read.
+    """
+    if not is_price_name(value):
+        return typed_price(value, name=name, source=source)
+    from outlay.prices.current import resolve_price  # Loaded only where a price is a name.
+
+    gpu, gpus = gpu or facts.gpu_model(), facts.visible_gpus(environ)
+    return resolve_price(str(value), name=name, environ=environ, gpu=gpu, gpus=gpus).price
+
+
+def warn_of_old_price(price: Price, environ: Mapping[str, str], now_ns: int) -> None:
+    """Log that a looked-up price is more than a day old; once, however many ranks there are."""
+    warning = price.age_warning(now_ns)
+    if warning is not None and facts.rank(environ) == 0:
+        _log.warning("%s", warning)
 
 
 def gpu_count(value: object, *, name: str) -> int:
@@ -122,16 +150,20 @@ def _gpus(value: int | None, environ: Mapping[str, str]) -> int:
     return facts.world_size(environ)
 
 
-def _price(value: object, environ: Mapping[str, str]) -> Price | None:
-    if value is not None:
-        return parse_price(value, name="price", source="argument")
-    if stated := environ.get("OUTLAY_PRICE"):
-        return parse_price(stated, name="OUTLAY_PRICE", source="environment")
-    return None
+def _price(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Price | None:
+    given = arguments.price is not None
+    stated = arguments.price if given else environ.get("OUTLAY_PRICE") or None
+    if stated is None:
+        return None
+    name, source = ("price", "argument") if given else ("OUTLAY_PRICE", "environment")
+    gpu = arguments.gpu or ""
+    price = parse_price(stated, name=name, source=source, environ=environ, gpu=gpu)
+    warn_of_old_price(price, environ, now_ns)
+    return price
 
 
 def _stopped_price(value: object) -> Price | None:
-    return None if value is None else parse_price(value, name="stopped_price", source="stated")
+    return None if value is None else typed_price(value, name="stopped_price", source="stated")
 
 
 def _tags(tags: object) -> dict[str, str]:

@@ -39,7 +39,8 @@ def run(
         name: What to call the run; default: the model.
         gpu: The GPU model; default: what the driver says.
         gpus: How many GPUs the whole run uses; default: the world size.
-        price: Per GPU-hour, such as ``"1.50 USD/h"``; without one, money reads "no price".
+        price: Per GPU-hour, such as ``"1.50 USD/h"``, or by name: ``"lambda:8xH100"``, ``"auto"``;
+            ``showback`` may follow it. Without one, money reads "no price".
         stopped_price: Per GPU-hour while the machine is stopped between attempts.
         tags: Whatever costs are to be allocated by, such as ``{"team": "nlp"}``.
         heartbeat: Records a sign of life this often in the background, such as ``"30s"``.
@@ -49,6 +50,7 @@ def run(
 
     Raises:
         InvalidValue: An argument or a setting cannot be used.
+        PriceFileUnusable: The price is a name, and the known prices cannot be read.
         Refused: The budget limits what nothing here can measure, or the guard has no room.
         RunInUse: A live process records this rank of this run already.
     """

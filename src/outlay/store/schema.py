@@ -152,6 +152,7 @@ cost_reports = Table(
     Column("at_ns", BigInteger, nullable=False),
     Column("metrics", JSON),
     Column("updated_ns", BigInteger, nullable=False),
+    Column("kind", String),
     Index("cost_reports_by_model", "model", "at_ns"),
 )
 

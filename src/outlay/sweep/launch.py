@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from outlay.budget.config import as_text
+from outlay.ledger.price import handed_on
 from outlay.sweep.arguments import budget_overrides, filled, flags, literal, placeholders
 from outlay.sweep.plan import Plan, PlannedRun
 
@@ -133,7 +134,7 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     if settings.budget is not None:
         variables["OUTLAY_BUDGET"] = as_text(settings.budget)
     if settings.price is not None:
-        variables["OUTLAY_PRICE"] = str(settings.price)
+        variables["OUTLAY_PRICE"] = handed_on(settings.price)
     if place.devices is not None:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
     return {**variables, **run.env}

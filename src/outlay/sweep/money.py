@@ -28,7 +28,7 @@ SPEND_LOG: Final = "spend.jsonl"
 
 def rate_of(run: PlannedRun) -> Rate | None:
     """Return what a run costs per hour, all its GPUs."""
-    return None if run.settings.price is None else run.settings.price * run.most_gpus
+    return None if run.settings.price is None else run.settings.price.rate * run.most_gpus
 
 
 def cost_of(rate: Rate | None, ended: Ended) -> Money | None:

@@ -40,7 +40,7 @@ def predict(settings: Settings, gpus: int) -> Prediction:
     bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
     times = {"its time budget": bounds.get(TIME)}
     times["its timeout"] = None if settings.timeout is None else settings.timeout.ns
-    rate = None if settings.price is None else settings.price * gpus
+    rate = None if settings.price is None else settings.price.rate * gpus
     stated = Money(Usage(cost_units=bounds[COST]).cost_micros) if COST in bounds else None
     if stated is not None and rate is not None and rate.micros_per_hour:
         times["its cost budget"] = Terms(rate=rate).paid_ns(stated)
