@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import re
 import subprocess
 import sys
 from importlib import import_module
@@ -16,15 +15,22 @@ import typer
 from outlay.cli.app import ENTRIES, Entry
 
 HEAVY = {"sqlalchemy", "numpy", "httpx", "omegaconf"}
-# Completion goes by the name that a program was called by.
-AS_INSTALLED = "import sys; sys.argv[0] = 'outlay'; from outlay.cli import main; main()"
 COMMANDS = {entry.module for entry in ENTRIES}
+
+# Completion goes by the name that a program was called by.
+AS_INSTALLED = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+sys.argv[0] = "outlay"
+from outlay.cli import main
+main()
+"""
 
 
 def loaded_by(*arguments: str | Path, **environment: str) -> set[str]:
     """Return the modules that a call of ``outlay`` imports."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", "-c", AS_INSTALLED, *map(str, arguments)],
+        [sys.executable, "-c", AS_INSTALLED, *map(str, arguments)],
         env=os.environ | environment,
         capture_output=True,
         text=True,
@@ -32,7 +38,7 @@ def loaded_by(*arguments: str | Path, **environment: str) -> set[str]:
         timeout=120,
     )
     assert done.returncode == 0, done.stderr
-    modules = set(re.findall(r"^import time:.*\|\s+([\w.]+)$", done.stderr, re.MULTILINE))
+    modules = set(done.stderr.splitlines()[-1].split(" "))
     assert "outlay.cli.app" in modules
     return modules
 
