@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from outlay import run
 from outlay.cli.app import ENTRIES, Entry
 
 HEAVY = {"sqlalchemy", "numpy", "httpx", "omegaconf"}
@@ -70,4 +71,16 @@ def test_a_call_loads_the_command_that_it_names() -> None:
 def test_the_table_of_commands_has_the_help_of_the_command(entry: Entry) -> None:
     command = getattr(import_module(entry.module), entry.attribute)
     text = command.info.help if isinstance(command, typer.Typer) else inspect.getdoc(command)
+    assert text is not None
     assert entry.help == text.split("\n\n")[0].replace("\n", " ")
+
+
+@pytest.mark.parametrize("words", [("runs",), ("cost", "summary"), ()])
+def test_a_list_of_ended_runs_loads_nothing_that_reads_logs(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    with run("bert", dir=tmp_path / "a", price="1.50 USD/h"):
+        pass
+    loaded_by("cost", "summary")
+    readers = {"numpy", "httpx", "omegaconf", "outlay.runs.figures", "outlay.account"}
+    assert loaded_by(*words).isdisjoint(readers)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from outlay.prices.tracker import GPUPriceTracker
     from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
     from outlay.runs import Run, run
+    from outlay.runs.collect import list_runs
     from outlay.runs.reading import RunReading, read_run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
@@ -92,6 +93,7 @@ _HOMES = {
     "iso_time": "outlay.budget.terms",
     "iso_tokens": "outlay.budget.terms",
     "JsonLinesFile": "outlay.export.sinks",
+    "list_runs": "outlay.runs.collect",
     "measured_memory": "outlay.advise.memory",
     "Money": "outlay.units",
     "noise_scale": "outlay.advise.noise_scale",
@@ -160,6 +162,7 @@ __all__ = [
     "iso_flops",
     "iso_time",
     "iso_tokens",
+    "list_runs",
     "measured_memory",
     "noise_scale",
     "read_run",

@@ -24,7 +24,7 @@ from outlay.goodput.follower import RunView, read_view
 from outlay.prices.book import PriceBook
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
-from outlay.store.runs import list_runs
+from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Duration
 
 _NEWEST = 10
@@ -141,7 +141,7 @@ def _speeds(texts: list[str]) -> dict[str, float]:
 def _runs_of(model: str) -> list[Path]:
     store = open_store()
     refresh_registered(store, SYSTEM.wall_ns())
-    rows = list_runs(store, model=model, limit=_NEWEST)
+    rows = list_runs(store, RunFilter(model=model), limit=_NEWEST)
     if not rows:
         raise InvalidValue("--model", model, "a model with registered runs: outlay collect DIR")
     return [Path(row.dir) for row in rows]

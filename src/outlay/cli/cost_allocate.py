@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,12 +12,13 @@ from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
-from outlay.cost.charges import Charges, RunCharge, charges_within, month_window, owner_by
-from outlay.cost.focus import COLUMNS, focus_rows, to_csv
 from outlay.errors import Finding
 from outlay.ledger.price import Kind
 from outlay.store.runs import list_runs
 from outlay.units import Money
+
+if TYPE_CHECKING:
+    from outlay.cost.charges import Charges, RunCharge
 
 _CSV_COLUMNS = ("owner", "runs", "gpu_hours", "direct", "shared", "idle", "total", "currency")
 
@@ -52,6 +53,9 @@ def allocate_cost(
 
     Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
     """
+    from outlay.cost.charges import charges_within, month_window, owner_by
+    from outlay.cost.focus import COLUMNS, focus_rows, to_csv
+
     period, owner_of = month_window(month), owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books()

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlay.budget.report import budget_report
 from outlay.cli.cost_tables import amount, interval, must_be_drawable, open_books
 from outlay.cli.options import AsJson, Png
 from outlay.cli.output import console, print_findings, print_json
 from outlay.clock import SYSTEM
-from outlay.cost.analyzer import CostAnalyzer
-from outlay.cost.chart import save_bars
-from outlay.cost.forecast import Rest
-from outlay.cost.live import rest_of
-from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
-from outlay.goodput.follower import RunView, read_view
 from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
+
+if TYPE_CHECKING:
+    from outlay.cost.forecast import Rest
+    from outlay.goodput.follower import RunView
 
 
 def show_forecast(
@@ -51,9 +48,13 @@ def show_forecast(
         raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
     if steps is not None:
         raise InvalidValue("--steps", steps, "--run RUN beside it")
+    from outlay.cost.analyzer import CostAnalyzer
+
     findings = open_books().findings
     found = CostAnalyzer().forecast_cost(model, runs)
     if png is not None:
+        from outlay.cost.chart import save_bars
+
         must_be_drawable(png, found["history"], f"a cost of {model}")
         ends = (found["low"], found["high"])
         spent = {} if found["spent"] is None else {"spent": found["spent"]}
@@ -73,7 +74,7 @@ def show_forecast(
 
 
 def forecast_lines(found: dict[str, Any]) -> list[str]:
-    """Return a model's forecast, for view."""
+    """Return a model's forecast, for reading."""
     currency = found["currency"]
     if found["estimated_total"] is None:
         return [f"{found['model_name']}: {found['note']}"]
@@ -92,6 +93,9 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool) -> None:
+    from outlay.cost.live import rest_of
+    from outlay.goodput.follower import read_view
+
     view = read_view(run, SYSTEM.wall_ns())
     target = _target(view) if steps is None else steps
     rest, findings = rest_of(view, target), view.findings
@@ -109,6 +113,9 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
 
 
 def _save_rest(rest: Rest | None, view: RunView, png: Path) -> None:
+    from outlay.cost.chart import save_bars
+    from outlay.cost.run_cost import cost_of
+
     spent = cost_of(view).cost
     if rest is None or spent is None:
         raise InvalidValue("--png", str(png), "a run with a price and a step: this one lacks one")
@@ -123,6 +130,8 @@ def _save_rest(rest: Rest | None, view: RunView, png: Path) -> None:
 
 
 def _target(view: RunView) -> int:
+    from outlay.budget.report import budget_report
+
     report = budget_report(view)
     ahead = None if report is None else report.forecast
     if ahead is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from sqlalchemy import Engine
@@ -14,7 +15,6 @@ from outlay.clock import SYSTEM
 from outlay.cost.book import CostBook
 from outlay.cost.collect import refresh_reports
 from outlay.cost.compare import ModelComparison
-from outlay.cost.run_cost import RunCost
 from outlay.cost.thresholds import percent_used, standing
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.price import Kind
@@ -22,6 +22,9 @@ from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
+
+if TYPE_CHECKING:
+    from outlay.cost.run_cost import RunCost
 
 _STANDING = {
     None: "ok",

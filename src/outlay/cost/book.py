@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, or_, select
 
 from outlay.ledger.price import Kind
 from outlay.store.engine import upsert, writing
-from outlay.store.schema import budget_alerts, cost_reports, model_budgets
+from outlay.store.runs import RunRow, rows_from
+from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
 
 
@@ -75,6 +76,8 @@ class CostBook:
     def record(self, rows: Iterable[CostRow]) -> None:
         """Insert or refresh reports; the same any number of times leave the same store."""
         values = [{name: getattr(row, name) for name in _COLUMNS} for row in rows]
+        if not values:
+            return
         with writing(self._store) as connection:
             upsert(connection, cost_reports, values, newer="updated_ns")
 
@@ -84,7 +87,9 @@ class CostBook:
         if model is not None:
             query = query.where(cost_reports.c.model == model)
         with self._store.begin() as connection:
-            return [CostRow(**row) for row in connection.execute(query).mappings()]
+            found = connection.execute(query)
+            names = list(found.keys())
+            return [CostRow(**dict(zip(names, row, strict=True))) for row in found.all()]
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return the nested metrics of every report that has some, by run."""
@@ -93,12 +98,14 @@ class CostBook:
             rows = connection.execute(select(column.run_id, column.metrics)).all()
         return {run_id: metrics for run_id, metrics in rows if metrics is not None}
 
-    def updated(self) -> dict[str, int]:
-        """Return when each report was last derived or stated, by run."""
-        column = cost_reports.c
+    def runs_without_report(self) -> list[RunRow]:
+        """Return the runs that were registered anew since their last report, or have none."""
+        report = cost_reports.c
+        joined = runs.outerjoin(cost_reports, report.run_id == runs.c.run_id)
+        changed = or_(report.updated_ns.is_(None), report.updated_ns < runs.c.updated_ns)
+        query = select(runs).select_from(joined).where(changed)
         with self._store.begin() as connection:
-            rows = connection.execute(select(column.run_id, column.updated_ns)).all()
-        return {row.run_id: row.updated_ns for row in rows}
+            return rows_from(connection.execute(query))
 
     def spent(self, model: str, currency: str) -> Money:
         """Return what all runs of a model cost together, in one currency.

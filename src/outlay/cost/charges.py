@@ -13,10 +13,8 @@ from pathlib import Path
 
 from outlay.clock import wall_ns_of
 from outlay.cost.book import CostRow
-from outlay.cost.run_cost import cost_of
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.breakdown import Window
-from outlay.goodput.follower import read_view
 from outlay.ledger.price import Kind
 from outlay.store.runs import RunRow
 from outlay.units import Money
@@ -114,6 +112,9 @@ def _overlap(run: RunRow, period: Window) -> Window | None:
 def _part(
     run: RunRow, report: CostRow, window: Window, now_ns: int
 ) -> tuple[RunCharge, list[Finding]]:
+    from outlay.cost.run_cost import cost_of
+    from outlay.goodput.follower import read_view
+
     try:
         cost = cost_of(read_view(Path(run.dir), now_ns), window)
     except (OutlayError, OSError):

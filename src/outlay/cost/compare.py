@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from statistics import fmean
 
 from outlay.cost.book import CostRow
-from outlay.cost.run_cost import per
 from outlay.cost.training import efficiency
 from outlay.ledger.price import Kind
 from outlay.units import Money
+from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 

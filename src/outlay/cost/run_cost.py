@@ -20,7 +20,7 @@ from outlay.ledger import Attempt, Price
 from outlay.ledger.price import Kind
 from outlay.rates import kind_of_cost, prices_of
 from outlay.units import Money
-from outlay.units.money import MICROS
+from outlay.units.money import per
 
 # The names under which trainings report the same thing, the most telling first.
 ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "validation_accuracy")
@@ -89,15 +89,6 @@ class RunCost:
             "million_tokens": per(self.cost, Fraction(self.tokens, 10**6)),
             "accuracy_point": per(self.cost, self.accuracy),
         }
-
-
-def per(cost: Money | None, count: float | Fraction | None) -> float | None:
-    """Return the cost of one of ``count`` things, divided exactly and rounded once."""
-    if cost is None or count is None or count <= 0:
-        return None
-    if count == int(count):
-        return cost.micros / (MICROS * int(count))  # Of integers, rounded correctly by itself.
-    return float(Fraction(cost.micros, MICROS) / Fraction(count))
 
 
 def cost_of(view: RunView, window: Window | None = None) -> RunCost:

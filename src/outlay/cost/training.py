@@ -10,16 +10,19 @@ from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now
-from outlay.cost.run_cost import LEARNING_RATE, RunCost, best_loss, cost_of, per
 from outlay.errors import InvalidValue
-from outlay.goodput.follower import RunView, read_view
 from outlay.rates import NS_PER_HOUR, round_units
 from outlay.units import Money, Rate
+from outlay.units.money import per
 from outlay.units.numbers import exact_decimal
 from outlay.units.quantity import MILLIJOULES_PER_WH
+
+if TYPE_CHECKING:
+    from outlay.cost.run_cost import RunCost
+    from outlay.goodput.follower import RunView
 
 
 @dataclass
@@ -80,6 +83,9 @@ class TrainingMetrics:
             InvalidValue: The run has no price, so that nothing can be said about its cost.
             NotARun: There is no run log.
         """
+        from outlay.cost.run_cost import cost_of
+        from outlay.goodput.follower import read_view
+
         view = read_view(run_dir, clock.wall_ns())
         return _metrics_of(view, cost_of(view), price)
 
@@ -209,6 +215,8 @@ def efficiency(total: Money, accuracy: float | None) -> float:
 
 
 def _metrics_of(view: RunView, cost: RunCost, price: object) -> TrainingMetrics:
+    from outlay.cost.run_cost import LEARNING_RATE, best_loss
+
     last = view.timeline.attempts[-1]
     header = last.header
     recorded = last.prices[-1].price if last.prices else header.price

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlay.errors import Finding
-from outlay.ledger import segment_paths
 from outlay.ledger.price import Kind
 from outlay.rates import RateFunction, kind_of_cost
 from outlay.units import Money
@@ -123,11 +122,6 @@ def figures_of(view: RunView) -> RunFigures:
         assumptions=_assumptions(view.rates),
         findings=view.findings,
     )
-
-
-def is_run(run_dir: Path) -> bool:
-    """Say whether a directory holds a run log."""
-    return bool(segment_paths(run_dir))
 
 
 def _cost(view: RunView) -> Money | None:

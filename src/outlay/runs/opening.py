@@ -129,7 +129,7 @@ def claim(
     except OSError:
         pass  # The segment writer meets the same trouble, says so, and keeps trying.
     if about.rank <= 0:
-        leave_notice(run_id, options.dir)
+        leave_notice(run_id, options.dir, start_ns)
     return run_id, lock
 
 

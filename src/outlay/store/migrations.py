@@ -17,6 +17,7 @@ from sqlalchemy import (
     Engine,
     Float,
     Index,
+    Integer,
     MetaData,
     String,
     Table,
@@ -54,12 +55,39 @@ class Migration:
         version: What the store is at afterwards.
         creates: Tables that are new in it.
         adds: Columns that are new in a table that was there; null in the rows that were there.
+        indexes: Indexes that are new on a table that was there.
     """
 
     version: int
     creates: tuple[Table, ...] = ()
     adds: tuple[Column[Any], ...] = ()
+    indexes: tuple[Index, ...] = ()
 
+
+_RUNS_1 = Table(
+    "runs",
+    MetaData(),
+    Column("run_id", String, primary_key=True),
+    Column("dir", String, nullable=False),
+    Column("model", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("started_ns", BigInteger, nullable=False),
+    Column("last_seen_ns", BigInteger, nullable=False),
+    Column("user", String, nullable=False),
+    Column("host", String, nullable=False),
+    Column("gpu", String, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("cost_micros", BigInteger),
+    Column("currency", String),
+    Column("ended_ns", BigInteger),
+    Column("updated_ns", BigInteger, nullable=False),
+    Index("runs_by_start", "started_ns", "run_id"),
+)
 
 _COST_REPORTS_3 = Table(
     "cost_reports",
@@ -84,7 +112,7 @@ _COST_REPORTS_3 = Table(
 )
 
 MIGRATIONS = (
-    Migration(version=1, creates=(schema.runs,)),
+    Migration(version=1, creates=(_RUNS_1,)),
     Migration(
         version=2,
         creates=(
@@ -105,6 +133,17 @@ MIGRATIONS = (
         ),
     ),
     Migration(version=4, adds=(schema.cost_reports.c.kind,)),
+    Migration(
+        version=5,
+        adds=(
+            schema.runs.c.log_bytes,
+            schema.runs.c.log_mtime_ns,
+            schema.runs.c.figures_version,
+            schema.runs.c.findings,
+            schema.runs.c.kind,
+        ),
+        indexes=tuple(i for i in schema.runs.indexes if i.name == "runs_by_last_seen"),
+    ),
 )
 NEWEST = MIGRATIONS[-1].version
 
@@ -141,5 +180,7 @@ def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
     for column in migration.adds:
         column_sql = CreateColumn(column).compile(dialect=connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column_sql}")
+    for index in migration.indexes:
+        index.create(connection)
     row = {"version": migration.version, "applied_ns": now_ns}
     connection.execute(insert(schema.versions).values(row))
