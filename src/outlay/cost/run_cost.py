@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
 
 from outlay.account.run import RunAccount
 from outlay.errors import Finding
@@ -18,7 +17,7 @@ from outlay.goodput.follower import RunView
 from outlay.goodput.progress import progress
 from outlay.ledger import Attempt, Price
 from outlay.ledger.price import Kind
-from outlay.rates import kind_of_cost, prices_of
+from outlay.rates import gpu_pieces, kind_of_cost, prices_of
 from outlay.units import Money
 from outlay.units.money import MICROS
 
@@ -118,7 +117,7 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         prices=prices_of(attempts),
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
         wall_ns=breakdown.wall_ns,
-        gpu_ns=sum(_gpu_ns(attempt, chosen) for attempt in attempts),
+        gpu_ns=round(sum(_gpu_ns(attempt, chosen) for attempt in attempts)),
         steps=steps,
         committed_steps=0 if committed is None else committed + 1,
         samples=account.work.samples,
@@ -130,14 +129,12 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
     )
 
 
-def _gpu_ns(attempt: Attempt, window: Window) -> int:
+def _gpu_ns(attempt: Attempt, window: Window) -> Fraction:
     """Return GPUs times nanoseconds of an attempt within a window."""
-    changes = [(attempt.start_ns, attempt.header.gpus)]
-    changes += [(change.t_ns, change.gpus) for change in attempt.prices]
-    total = 0
-    for (start_ns, gpus), (end_ns, _) in pairwise([*changes, (attempt.last_sign_ns, 0)]):
-        overlap_ns = min(end_ns, window.end_ns) - max(start_ns, window.start_ns)
-        total += gpus * overlap_ns if overlap_ns > 0 else 0
+    total = Fraction(0)
+    for piece in gpu_pieces(attempt):
+        overlap_ns = min(piece.end_ns, window.end_ns) - max(piece.start_ns, window.start_ns)
+        total += piece.gpus * overlap_ns if overlap_ns > 0 else 0
     return total
 
 

@@ -6,6 +6,7 @@ rounded from it once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
@@ -16,7 +17,9 @@ from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now
 from outlay.cost.run_cost import LEARNING_RATE, RunCost, best_loss, cost_of, per
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import RunView, read_view
-from outlay.rates import NS_PER_HOUR, round_units
+from outlay.ledger import exact_gpus
+from outlay.rates import NS_PER_HOUR, rate_of
+from outlay.rates import cost as priced
 from outlay.units import Money, Rate
 from outlay.units.numbers import exact_decimal
 from outlay.units.quantity import MILLIJOULES_PER_WH
@@ -106,8 +109,7 @@ class TrainingMetrics:
         rate = Rate.parse(
             self.gpu_price_per_hour, name="gpu_price_per_hour", currency=self.currency
         )
-        units = rate.micros_per_hour * self._whole("gpu_count", 1) * self.duration_ns()
-        return Money(round_units(units), rate.currency)
+        return priced(rate_of(rate, self._whole("gpu_count", 1)), self.duration_ns())
 
     def duration_ns(self) -> int:
         """Return the duration in nanoseconds."""
@@ -234,7 +236,7 @@ def _metrics_of(view: RunView, cost: RunCost, price: object) -> TrainingMetrics:
         test_accuracy=cost.accuracy,
         tokens_processed=cost.tokens or None,
         timestamp=utc_datetime(cost.window.end_ns),
-        gpu_count=header.gpus,
+        gpu_count=math.ceil(exact_gpus(header.gpus)),
         total_cost=None if cost.cost is None else float(cost.cost.amount),
         throughput=cost.samples / (cost.wall_ns / 1e9) if cost.wall_ns else None,
         energy_wh=energy_mj / MILLIJOULES_PER_WH if energy_mj else None,
