@@ -201,7 +201,7 @@ class _Start:
             if life.segment.rank != SUPERVISOR:
                 by_node.setdefault(_node_of(life), []).append(life)
         watching = [life for life in self.signs if life.segment.rank == SUPERVISOR]
-        stays = []
+        stays: list[NodeStay] = []
         for name, lives in by_node.items():
             is_first = not stays
             begun_ns = min(_process_start_ns(life, earlier) for life in lives)

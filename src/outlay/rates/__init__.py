@@ -20,7 +20,7 @@ from outlay.rates.amounts import (
 from outlay.rates.build import RunRates, run_rates
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
 from outlay.rates.gaps import given_back
-from outlay.rates.gpus import GpuPiece, gpu_pieces
+from outlay.rates.gpus import GpuPiece, gpu_pieces, total_gpus
 from outlay.rates.prices import kind_of_cost, prices_of
 from outlay.units.quantity import NS_PER_HOUR
 
@@ -46,6 +46,7 @@ __all__ = [
     "round_units_up",
     "run_rates",
     "share_out",
+    "total_gpus",
     "units",
     "units_of",
 ]

@@ -5,6 +5,7 @@ Any number of times with the same result: what is registered is derived from the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from sqlalchemy import Engine
 
 from outlay.errors import Finding, OutlayError
+from outlay.ledger import exact_gpus
 from outlay.runs.figures import RunFigures, is_run, read_figures
 from outlay.runs.inbox import notices
 from outlay.store.runs import RunRow, list_runs, register
@@ -78,8 +80,9 @@ _SHARED = sorted({f.name for f in fields(RunRow)} & {f.name for f in fields(RunF
 def row_of(figures: RunFigures, now_ns: int) -> RunRow:
     """Return what the store keeps of a run."""
     cost = figures.cost
+    shared = {name: getattr(figures, name) for name in _SHARED}
     return RunRow(
-        **{name: getattr(figures, name) for name in _SHARED},
+        **shared | {"gpus": math.ceil(exact_gpus(figures.gpus))},
         cost_micros=None if cost is None else cost.micros,
         currency=None if cost is None else cost.currency,
         updated_ns=now_ns,
