@@ -2,8 +2,9 @@
 
 First match holds an instant: the latest-begun open span; the wait for data; a step's own time;
 ``other``. What lies before the first record is ``program_startup``. Of own time, the head of an
-attempt's first step beyond the typical one is ``program_startup``, the tail of a stalled step is ``stall``, and what a later execution of the same
-step undid is ``wasted_progress``. All of it is pure arithmetic on integers.
+attempt's first step beyond the typical one is ``program_startup`` as well, the tail of a stalled
+step is ``stall``, and what a later execution of the same step undid is ``wasted_progress``. All of
+it is pure arithmetic on integers.
 """
 
 from __future__ import annotations
