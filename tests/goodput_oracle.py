@@ -244,13 +244,15 @@ def _place_on_nodes(one: Try, earlier: Try | None) -> None:
         here = [process for process in training if where[id(process)] == name]
         first = one.leader in here
         start = min(_began(process, earlier) for process in here)
+        if earlier is not None:
+            start = max(start, min(earlier.last_sign, one.leader.start))
         signs = [process.last_sign for process in [*here, *(watchers if first else [])]]
         reaped = first and any(watcher.end for watcher in watchers)
         one.nodes.append(
             Node(
                 name,
                 one.start if first and one.supervised else start,
-                max(signs),
+                max([start, *signs]),
                 reaped or all(process.end for process in here),
                 len(here),
                 max(Fraction(process.header.node_gpus) for process in here),
@@ -264,8 +266,6 @@ def _began(process: Process, earlier: Try | None) -> int:
     began = said.process_start_ns or process.start
     if said.agent_start_ns and (earlier is None or earlier.leader.start <= said.agent_start_ns):
         began = said.agent_start_ns
-    if earlier is not None and began < earlier.last_sign:
-        began = earlier.last_sign
     return min(began, process.start)
 
 

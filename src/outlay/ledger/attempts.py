@@ -207,6 +207,9 @@ class _Start:
             begun_ns = min(_process_start_ns(life, earlier) for life in lives)
             if is_first and self.supervised:
                 begun_ns = self.begun_ns
+            elif earlier is not None:
+                after_ns = min(earlier.last_sign_ns, self.leader.segment.start_ns)
+                begun_ns = max(begun_ns, after_ns)
             stays.append(_stay(name, begun_ns, lives, watching if is_first else []))
         self.nodes = stays
         self.begun_ns = min(stay.start_ns for stay in stays)
@@ -279,7 +282,7 @@ def _node_of(life: SegmentLife) -> str:
 
 
 def _process_start_ns(life: SegmentLife, earlier: _Start | None) -> int:
-    """Return when a process began, as far as it says, and after the attempt before.
+    """Return when a process began, as far as it says.
 
     torchrun's agent is the first process of its node in the first attempt that it starts alone: one
     that is older than the attempt before began that one.
@@ -292,8 +295,6 @@ def _process_start_ns(life: SegmentLife, earlier: _Start | None) -> int:
         earlier is None or header.agent_start_ns >= earlier.leader.segment.start_ns
     ):
         begun_ns = header.agent_start_ns
-    if earlier is not None:
-        begun_ns = max(begun_ns, earlier.last_sign_ns)
     return min(begun_ns, first_record_ns)
 
 
@@ -305,7 +306,7 @@ def _stay(
     return NodeStay(
         name=name,
         start_ns=start_ns,
-        end_ns=max(life.last_sign_ns for life in (*lives, *watching)),
+        end_ns=max(start_ns, *(life.last_sign_ns for life in (*lives, *watching))),
         ended=reaped or all(life.end is not None for life in lives),
         ranks=len(lives),
         gpus=max(found, default=Fraction(0)),
