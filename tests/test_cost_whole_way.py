@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -19,12 +18,11 @@ DAY = 24 * HOUR
 
 
 @pytest.fixture(autouse=True)
-def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def nothing_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine without GPUs, Slurm or vendors, whatever the tests run on."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     for name in ("SLURM_JOB_ID", "RUNPOD_POD_ID", "CONTAINER_ID", "INSTANCE_ID", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    return monkeypatch
 
 
 def train(

@@ -158,7 +158,7 @@ def _gap_piece(
 
 def _left_out(most: RatePiece, currency: str) -> Finding:
     """Return the finding that an earlier machine may have been paid for in vain."""
-    amount = Money(round_units(most.micros_per_hour * (most.end_ns - most.start_ns)), currency)
+    amount = Money(round_units(most.units(most.end_ns - most.start_ns)), currency)
     message = (
         f"{duration_text(most.end_ns - most.start_ns)} between two attempts are not charged, since "
         f"the next one ran on another machine or in another job: up to {amount} if the earlier "

@@ -35,6 +35,10 @@ class RatePiece:
     micros_per_hour: int
     basis: Basis = Basis.MEASURED
 
+    def units(self, ns: int) -> int:
+        """Return the exact cost of some of its time, in micro-units per hour times ns."""
+        return self.micros_per_hour * ns
+
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
@@ -63,7 +67,7 @@ class RateFunction:
         for piece in self.pieces:
             overlap_ns = min(end_ns, piece.end_ns) - max(start_ns, piece.start_ns)
             if overlap_ns > 0:
-                found[piece.basis] += piece.micros_per_hour * overlap_ns
+                found[piece.basis] += piece.units(overlap_ns)
         return found
 
     def known_units_between(self, start_ns: int, end_ns: int) -> int:

@@ -27,7 +27,6 @@ from outlay.runs.heartbeat import Heartbeat
 from outlay.runs.opening import open_attempt, refuse_showback
 from outlay.runs.options import Options, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.signals import TerminationWatch
-from outlay.units import Rate
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
@@ -299,8 +298,8 @@ class Run:
     def _tell_guard_the_rate(self) -> None:
         """Let the guard pay for what the run has now."""
         if self._guard_gate is not None and self._price is not None:
-            price = Rate(self._price.micros_per_hour, self._price.currency)
-            self._guard_gate.change_rate(rate_of(price, self._gpus * self._kept_slices))
+            rate = rate_of(self._price.rate, self._gpus * self._kept_slices)
+            self._guard_gate.change_rate(rate)
 
     def _on_sigterm(self, dies: bool) -> None:  # noqa: FBT001 - a callback's only argument
         self._signalled = True

@@ -17,6 +17,7 @@ from outlay.errors import InvalidValue
 from outlay.ledger import (
     SUPERVISOR,
     AttemptStarted,
+    Price,
     RunIdentity,
     SegmentId,
     SegmentWriter,
@@ -32,7 +33,6 @@ from outlay.record.machine import ProcessStart, process_start
 from outlay.record.writers import NullWriter
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Options
-from outlay.units import Rate
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
@@ -199,7 +199,7 @@ def guard_gates(
     guarding = read_guarding(asked, os.environ, priced=price is not None, clock=clock)
     assert guarding is not None
     assert price is not None
-    rate = rate_of(Rate(price.micros_per_hour, price.currency), options.gpus)
+    rate = rate_of(price.rate, options.gpus)
     gate = GuardGate(guarding, rate, options.name, os.environ, clock=clock)
     return gate, JointGuard(gate, clock=clock)
 

@@ -16,7 +16,6 @@ from outlay.ledger.price import handed_on
 from outlay.record import Recorder
 from outlay.runs.opening import open_attempt
 from outlay.runs.options import Options
-from outlay.units import Rate
 
 
 class SupervisedAttempt:
@@ -57,8 +56,7 @@ class SupervisedAttempt:
         if options.price is not None:
             environment["OUTLAY_PRICE"] = handed_on(options.price)
         if options.stopped_price is not None:
-            stopped = Rate(options.stopped_price.micros_per_hour, options.stopped_price.currency)
-            environment["OUTLAY_STOPPED_PRICE"] = str(stopped)
+            environment["OUTLAY_STOPPED_PRICE"] = str(options.stopped_price.rate)
         return environment
 
     def reaped(self, returncode: int, *, received: signal.Signals | None = None) -> None:
