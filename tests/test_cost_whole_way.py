@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import outlay
+import scripts
 from command_line import in_process
 from outlay.clock import ManualClock
 
@@ -208,3 +209,28 @@ def test_money_that_is_only_assumed_exhausts_no_budget(
         assert run.stop_reason is None
     assert cost_of(tmp_path) == 2 + 48
     assert any("assumed" in text for text in cost_json(tmp_path)["assumptions"])
+
+
+def test_a_cost_says_that_nobody_saw_the_begin_or_the_end(tmp_path: Path) -> None:
+    program = """
+        import os, sys
+        import outlay
+        sys.ps1 = "> "  # At a prompt, so that the process is not the run's own.
+        run = outlay.run("m", dir=sys.argv[1], price="2 USD/h")
+        run.heartbeat()
+        os._exit(1)
+    """
+    scripts.finish(program, tmp_path)
+    shown = cost_json(tmp_path)
+    assert (shown["begin"], shown["end"]) == ("record", "last_sign")
+    said = in_process("cost", str(tmp_path)).out
+    assert "begins with its first record" in said
+    assert "ends with its last sign of life" in said
+
+
+def test_a_log_of_before_costs_what_it_did() -> None:
+    golden = Path(__file__).parent / "data" / "ledger-v1"
+    shown = cost_json(golden)
+    # 16 s at 20 EUR an hour and 3 s at 24, then 81 s stopped at 0.10 for each of 8 GPUs.
+    assert shown["cost"] == {"micros": 126_889, "currency": "EUR"}
+    assert (shown["begin"], shown["end"]) == ("record", "recorded")

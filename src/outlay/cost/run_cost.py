@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Literal
 
 from outlay.account.run import RunAccount
 from outlay.errors import Finding
@@ -43,6 +44,9 @@ class RunCost:
         epochs: As the run reported them, or steps over the length of an epoch; None if unknown.
         accuracy: The best that was reported, not the last.
         assumptions: What the cost rests on that nobody measured.
+        begin: Who says when the run began: a ``supervisor``, its ``process``, or its first
+            ``record``, where what came before is not known.
+        end: How its end is known: ``recorded``, or by its ``last_sign`` of life; ``none`` yet.
     """
 
     run_id: str
@@ -63,6 +67,8 @@ class RunCost:
     accuracy: float | None
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
+    begin: Literal["supervisor", "process", "record"] = "record"
+    end: Literal["recorded", "last_sign", "none"] = "recorded"
 
     @property
     def productive(self) -> Money | None:
@@ -126,7 +132,15 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         accuracy=best_accuracy(account),
         assumptions=breakdown.assumptions,
         findings=view.findings,
+        begin=attempts[0].begin,
+        end=_end_of(attempts[-1], alive=view.timeline.alive),
     )
+
+
+def _end_of(last: Attempt, *, alive: bool) -> Literal["recorded", "last_sign", "none"]:
+    if alive:
+        return "none"
+    return "last_sign" if last.end is None else "recorded"
 
 
 def _gpu_ns(attempt: Attempt, window: Window) -> Fraction:
