@@ -27,6 +27,17 @@ class Clock(Protocol):
         """Wait for ``seconds``."""
 
 
+def since_boot_ns(clock: Clock) -> int | None:
+    """Return nanoseconds since this machine booted, sleep included; None for another clock.
+
+    It is what the kernel counts the start of processes in.
+    """
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux.
+    if boot_clock is None or not isinstance(clock, SystemClock):
+        return None
+    return time.clock_gettime_ns(boot_clock)
+
+
 class SystemClock:
     """The clocks of this machine."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -18,6 +19,7 @@ from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
 from outlay.goodput.reliability import disruptions, mean_time_to_failure
+from outlay.ledger import exact_gpus
 from outlay.prices.gpus import resolve
 from outlay.prices.offer import Offer
 from outlay.rates import NS_PER_HOUR
@@ -162,7 +164,7 @@ def _compute(
     options = options_of(
         around.offers,
         speeds,
-        gpus=header.gpus,
+        gpus=math.ceil(exact_gpus(header.gpus)),  # Half a GPU is not on offer.
         spot_mttf_hours=around.spot_mttf_hours,
         currency=spent.currency,
     )

@@ -129,6 +129,10 @@ def unit_lines(cost: RunCost) -> list[str]:
         if value is not None:
             lines.append(f"per {unit.replace('_', ' ')}: {amount(value, currency)}")
     lines += [f"price {price.text} per GPU: {price.origin}" for price in cost.prices]
+    if cost.begin == "record":
+        lines.append("begins with its first record: what came before is not known to be its own")
+    if cost.end == "last_sign":
+        lines.append("ends with its last sign of life: nobody recorded its end")
     return [*lines, *(f"assumed: {text}" for text in cost.assumptions)]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from typing import Literal
 
 from outlay.account.run import RunAccount
 from outlay.errors import Finding
@@ -18,7 +18,7 @@ from outlay.goodput.follower import RunView
 from outlay.goodput.progress import progress
 from outlay.ledger import Attempt, Price
 from outlay.ledger.price import Kind
-from outlay.rates import kind_of_cost, prices_of
+from outlay.rates import gpu_pieces, kind_of_cost, prices_of
 from outlay.units import Money
 from outlay.units.money import per
 
@@ -44,6 +44,9 @@ class RunCost:
         epochs: As the run reported them, or steps over the length of an epoch; None if unknown.
         accuracy: The best that was reported, not the last.
         assumptions: What the cost rests on that nobody measured.
+        begin: Who says when the run began: a ``supervisor``, its ``process``, or its first
+            ``record``, where what came before is not known.
+        end: How its end is known: ``recorded``, or by its ``last_sign`` of life; ``none`` yet.
     """
 
     run_id: str
@@ -64,6 +67,8 @@ class RunCost:
     accuracy: float | None
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
+    begin: Literal["supervisor", "process", "record"] = "record"
+    end: Literal["recorded", "last_sign", "none"] = "recorded"
 
     @property
     def productive(self) -> Money | None:
@@ -109,7 +114,7 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         prices=prices_of(attempts),
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
         wall_ns=breakdown.wall_ns,
-        gpu_ns=sum(_gpu_ns(attempt, chosen) for attempt in attempts),
+        gpu_ns=round(sum(_gpu_ns(attempt, chosen) for attempt in attempts)),
         steps=steps,
         committed_steps=0 if committed is None else committed + 1,
         samples=account.work.samples,
@@ -118,17 +123,23 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         accuracy=best_accuracy(account),
         assumptions=breakdown.assumptions,
         findings=view.findings,
+        begin=attempts[0].begin,
+        end=_end_of(attempts[-1], alive=view.timeline.alive),
     )
 
 
-def _gpu_ns(attempt: Attempt, window: Window) -> int:
+def _end_of(last: Attempt, *, alive: bool) -> Literal["recorded", "last_sign", "none"]:
+    if alive:
+        return "none"
+    return "last_sign" if last.end is None else "recorded"
+
+
+def _gpu_ns(attempt: Attempt, window: Window) -> Fraction:
     """Return GPUs times nanoseconds of an attempt within a window."""
-    changes = [(attempt.start_ns, attempt.header.gpus)]
-    changes += [(change.t_ns, change.gpus) for change in attempt.prices]
-    total = 0
-    for (start_ns, gpus), (end_ns, _) in pairwise([*changes, (attempt.last_sign_ns, 0)]):
-        overlap_ns = min(end_ns, window.end_ns) - max(start_ns, window.start_ns)
-        total += gpus * overlap_ns if overlap_ns > 0 else 0
+    total = Fraction(0)
+    for piece in gpu_pieces(attempt):
+        overlap_ns = min(piece.end_ns, window.end_ns) - max(piece.start_ns, window.start_ns)
+        total += piece.gpus * overlap_ns if overlap_ns > 0 else 0
     return total
 
 

@@ -6,6 +6,7 @@ rounded from it once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
@@ -14,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now
 from outlay.errors import InvalidValue
-from outlay.rates import NS_PER_HOUR, round_units
+from outlay.ledger import exact_gpus
+from outlay.rates import NS_PER_HOUR, rate_of
+from outlay.rates import cost as priced
 from outlay.units import Money, Rate
 from outlay.units.money import per
 from outlay.units.numbers import exact_decimal
@@ -112,8 +115,7 @@ class TrainingMetrics:
         rate = Rate.parse(
             self.gpu_price_per_hour, name="gpu_price_per_hour", currency=self.currency
         )
-        units = rate.micros_per_hour * self._whole("gpu_count", 1) * self.duration_ns()
-        return Money(round_units(units), rate.currency)
+        return priced(rate_of(rate, self._whole("gpu_count", 1)), self.duration_ns())
 
     def duration_ns(self) -> int:
         """Return the duration in nanoseconds."""
@@ -242,7 +244,7 @@ def _metrics_of(view: RunView, cost: RunCost, price: object) -> TrainingMetrics:
         test_accuracy=cost.accuracy,
         tokens_processed=cost.tokens or None,
         timestamp=utc_datetime(cost.window.end_ns),
-        gpu_count=header.gpus,
+        gpu_count=math.ceil(exact_gpus(header.gpus)),
         total_cost=None if cost.cost is None else float(cost.cost.amount),
         throughput=cost.samples / (cost.wall_ns / 1e9) if cost.wall_ns else None,
         energy_wh=energy_mj / MILLIJOULES_PER_WH if energy_mj else None,

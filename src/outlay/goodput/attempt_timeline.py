@@ -1,9 +1,10 @@
 """One attempt's wall time, split into phases exactly.
 
 First match holds an instant: the latest-begun open span; the wait for data; a step's own time;
-``other``. Of own time, the head of an attempt's first step beyond the typical one is
-``program_startup``, the tail of a stalled step is ``stall``, and what a later execution of the same
-step undid is ``wasted_progress``. All of it is pure arithmetic on integers.
+``other``. What lies before the first record is ``program_startup``. Of own time, the head of an
+attempt's first step beyond the typical one is ``program_startup`` as well, the tail of a stalled
+step is ``stall``, and what a later execution of the same step undid is ``wasted_progress``. All of
+it is pure arithmetic on integers.
 """
 
 from __future__ import annotations
@@ -63,6 +64,8 @@ class AttemptTimeline:
         self.end_ns = end_ns
         segment = times.segment
         self._segment_start_ns = segment.life.segment.start_ns
+        header = segment.life.header
+        self._knows_its_begin = header is not None and header.nodes > 0
         self._steps = segment.steps
         self.checkpoints: Sequence[Committed] = tuple(segment.checkpoints)
         self._cover = segment_cover(segment, start_ns, end_ns)
@@ -137,7 +140,7 @@ class AttemptTimeline:
             begun, begun_wait_ns = self._begun_step_before(index, t_ns)
             split, waited_ns = _joined(split, begun), waited_ns + begun_wait_ns
         found = {
-            ph.PROGRAM_STARTUP: split.startup_ns,
+            ph.PROGRAM_STARTUP: split.startup_ns + self._unrecorded_before(t_ns),
             ph.STEP: split.kept_ns,
             ph.WASTED_PROGRESS: split.undone_ns,
             ph.STALL: split.stall_ns,
@@ -146,6 +149,15 @@ class AttemptTimeline:
         found[ph.DATA_LOADING] = found.get(ph.DATA_LOADING, 0) + waited_ns
         found[ph.OTHER] = t_ns - self.start_ns - sum(found.values())
         return found
+
+    def _unrecorded_before(self, t_ns: int) -> int:
+        """Return how much of the time until ``t_ns`` was before the first record.
+
+        In logs that do not say when processes were started, it is not known to be startup.
+        """
+        if not self._knows_its_begin:
+            return 0
+        return max(min(t_ns, self._segment_start_ns) - self.start_ns, 0)
 
     def _startup(self) -> int:
         if self._typical is None or not self.step_count:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
@@ -15,6 +16,7 @@ from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window, within
 from outlay.goodput.timeline import Timeline
+from outlay.rates import gpu_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +103,14 @@ def throughput(tokens: int, breakdown: Breakdown) -> Throughput:
 
 def gpu_time(timeline: Timeline, windows: Sequence[Window]) -> GpuTime:
     """Return the GPU time in some windows; between two attempts the GPUs are those of the first."""
-    wall_ns = executing_ns = 0
+    wall_ns = executing_ns = Fraction(0)
     last_ns = timeline.stretches[-1].end_ns
-    for (start_ns, gpus), (end_ns, _) in pairwise([*_gpus(timeline), (last_ns, 0)]):
+    for (start_ns, gpus), (end_ns, _) in pairwise([*_gpus(timeline), (last_ns, Fraction(0))]):
         for part in within(windows, start_ns, end_ns):
             phases = timeline.between(part.start_ns, part.end_ns)
             wall_ns += gpus * sum(phases.values())
             executing_ns += gpus * _executing_ns(phases)
-    return GpuTime(wall_ns=wall_ns, executing_ns=executing_ns)
+    return GpuTime(wall_ns=round(wall_ns), executing_ns=round(executing_ns))
 
 
 def utilisation(tokens: int, model: ModelFlops, gpus: GpuTime) -> Utilisation:
@@ -121,13 +123,11 @@ def utilisation(tokens: int, model: ModelFlops, gpus: GpuTime) -> Utilisation:
     return Utilisation(of_wall=of_peak(gpus.wall_ns), of_productive=of_peak(gpus.executing_ns))
 
 
-def _gpus(timeline: Timeline) -> Iterator[tuple[int, int]]:
+def _gpus(timeline: Timeline) -> Iterator[tuple[int, Fraction]]:
     """Yield from when on the run had how many GPUs."""
     for attempt in timeline.attempts:
-        yield attempt.start_ns, attempt.header.gpus
-        for change in attempt.prices:
-            if change.t_ns < attempt.last_sign_ns:
-                yield change.t_ns, change.gpus
+        for piece in gpu_pieces(attempt):
+            yield piece.start_ns, piece.gpus
 
 
 def _executing_ns(phases: ph.Phases) -> int:

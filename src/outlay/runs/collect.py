@@ -11,6 +11,7 @@ log of a run that has ended is opened again only when it may have changed:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
@@ -226,11 +227,13 @@ def _is_gone(directory: Path) -> bool:
 
 def row_of(figures: RunFigures, stamp: Stamp | None, now_ns: int) -> RunRow:
     """Return what the store keeps of a run whose log had this stamp when it was read."""
+    from outlay.ledger import exact_gpus  # Loaded already, by what read the log.
+
     cost = figures.cost
     known = {field.name for field in fields(figures)}
-    shared = [name for name in RunRow.__struct_fields__ if name in known]
+    shared = {n: getattr(figures, n) for n in RunRow.__struct_fields__ if n in known}
     return RunRow(
-        **{name: getattr(figures, name) for name in shared},
+        **shared | {"gpus": math.ceil(exact_gpus(figures.gpus))},
         cost_micros=None if cost is None else cost.micros,
         currency=None if cost is None else cost.currency,
         updated_ns=now_ns,

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outlay.errors import Finding
+from outlay.ledger import GpuCount, gpu_count_of
 from outlay.ledger.price import Kind
-from outlay.rates import RateFunction, kind_of_cost
+from outlay.rates import RateFunction, kind_of_cost, total_gpus
 from outlay.units import Money
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class RunFigures:
     user: str
     host: str
     gpu: str
-    gpus: int
+    gpus: GpuCount
     tags: dict[str, str]
     cost: Money | None
     kind: Kind
@@ -114,7 +115,7 @@ def figures_of(view: RunView) -> RunFigures:
         user=last.header.user,
         host=last.header.host,
         gpu=last.header.gpu,
-        gpus=last.header.gpus,
+        gpus=gpu_count_of(total_gpus(last, last.header.gpus)),
         tags=last.header.tags,
         cost=_cost(view),
         kind=kind_of_cost(attempts),

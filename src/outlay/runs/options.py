@@ -11,6 +11,7 @@ import signal
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from outlay.budget.config import budget_from_environ, read_budget
@@ -20,9 +21,15 @@ from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
 from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
+from outlay.record.machine import node_count, node_gpus
 from outlay.units import Duration
+from outlay.units.numbers import exact_decimal
 
 _log = logging.getLogger(__name__)
+
+_MOST_GPUS = 10**6
+_RATIO = re.compile(r"\s*([0-9]{1,7})\s*/\s*(?!0+\b)([0-9]{1,7})\s*")
+_EXPECTED_GPUS = 'a number of GPUs for the whole run above 0, such as 8, 0.5 or "1/7"'
 _LONGEST_SLUG = 100
 """Of a run's name in its directory's: file systems take 255 bytes, and a launch id follows."""
 
@@ -38,7 +45,7 @@ class Arguments:
     dir: Path | str | None = None
     name: str | None = None
     gpu: str | None = None
-    gpus: int | None = None
+    gpus: object = None
     price: object = None
     stopped_price: object = None
     tags: Mapping[str, str] | None = None
@@ -49,13 +56,20 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run is started with, checked and complete."""
+    """What a run is started with, checked and complete.
+
+    Attributes:
+        gpus: Of the whole run.
+        gpus_source: Who says so, as in ``attempt_started``.
+        stopped_price: Of the whole machine while it is stopped between attempts.
+    """
 
     model: str
     name: str
     dir: Path
     gpu: str
-    gpus: int
+    gpus: Fraction
+    gpus_source: str
     price: Price | None
     stopped_price: Price | None
     tags: dict[str, str]
@@ -73,13 +87,15 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     """
     model = "" if arguments.model is None else _text(arguments.model, name="model")
     name = model if arguments.name is None else _text(arguments.name, name="name")
+    gpus, gpus_source = _gpus(arguments.gpus, environ)
     options = Options(
         model=model,
         name=name,
         gpu=facts.gpu_model() if arguments.gpu is None else _text(arguments.gpu, name="gpu"),
-        gpus=_gpus(arguments.gpus, environ),
+        gpus=gpus,
+        gpus_source=gpus_source,
         price=_price(arguments, environ, now_ns),
-        stopped_price=_stopped_price(arguments.stopped_price),
+        stopped_price=_stopped_price(arguments.stopped_price, environ),
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
         notice=_notice(environ),
@@ -122,13 +138,17 @@ def warn_of_old_price(price: Price, environ: Mapping[str, str], now_ns: int) -> 
         _log.warning("%s", warning)
 
 
-def gpu_count(value: object, *, name: str) -> int:
-    """Return a number of GPUs for the whole run: a whole number, one or more."""
-    if isinstance(value, str) and value.isdecimal():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidValue(name, value, "a whole number of GPUs for the whole run, 1 or more")
-    return value
+def gpu_count(value: object, *, name: str) -> Fraction:
+    """Return a number of GPUs for the whole run: ``8``, or a share of one: ``0.5``, ``"1/7"``."""
+    if isinstance(value, Fraction):
+        count = value
+    elif isinstance(value, str) and (parts := _RATIO.fullmatch(value)):
+        count = Fraction(int(parts[1]), int(parts[2]))
+    else:
+        count = Fraction(exact_decimal(value, name=name, expected=_EXPECTED_GPUS))
+    if not 0 < count <= _MOST_GPUS or count.denominator > _MOST_GPUS:
+        raise InvalidValue(name, value, _EXPECTED_GPUS)
+    return count
 
 
 def _text(value: object, *, name: str) -> str:
@@ -142,12 +162,15 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.encode(errors="replace").decode() == value
 
 
-def _gpus(value: int | None, environ: Mapping[str, str]) -> int:
+def _gpus(value: object, environ: Mapping[str, str]) -> tuple[Fraction, str]:
+    """Return the GPUs of the whole run, and who says so: a person, the nodes, or nobody."""
     if value is not None:
-        return gpu_count(value, name="gpus")
+        return gpu_count(value, name="gpus"), "stated"
     if stated := environ.get("OUTLAY_GPUS"):
-        return gpu_count(stated, name="OUTLAY_GPUS")
-    return facts.world_size(environ)
+        return gpu_count(stated, name="OUTLAY_GPUS"), "stated"
+    if (here := node_gpus(environ)).count:
+        return Fraction(here.count * node_count(environ)), here.source
+    return Fraction(facts.world_size(environ)), "world_size"
 
 
 def _price(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Price | None:
@@ -162,8 +185,13 @@ def _price(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Pri
     return price
 
 
-def _stopped_price(value: object) -> Price | None:
-    return None if value is None else typed_price(value, name="stopped_price", source="stated")
+def _stopped_price(value: object, environ: Mapping[str, str]) -> Price | None:
+    """Return what the whole machine costs per hour while it is stopped."""
+    if value is not None:
+        return typed_price(value, name="stopped_price", source="argument")
+    if stated := environ.get("OUTLAY_STOPPED_PRICE"):
+        return typed_price(stated, name="OUTLAY_STOPPED_PRICE", source="environment")
+    return None
 
 
 def _tags(tags: object) -> dict[str, str]:

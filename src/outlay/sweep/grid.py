@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Final
 
 from outlay.budget.terms import Budget
@@ -15,6 +16,7 @@ from outlay.errors import InvalidValue
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, is_price_name, split_kind, typed_price
 from outlay.prices.names import parse_name
+from outlay.runs.options import gpu_count
 from outlay.sweep import readers
 from outlay.sweep.arguments import ALIASES, Alias, read_alias
 from outlay.sweep.blocks import Block, Problems
@@ -27,7 +29,7 @@ from outlay.units import Duration, Money
 
 SHARED_KEYS: Final = (
     "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
-    "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "timeout", "retries",
+    "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "gpus", "timeout", "retries",
     "launcher", "slurm",
 )  # fmt: skip
 ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
@@ -48,6 +50,7 @@ class Settings:
         exclude: Combinations that are left out: each a set of parameters and values.
         price: Per GPU-hour; None as well where it is named and was not looked up yet.
         price_name: The price where it is stated by name, such as ``lambda:8xH100``; else "".
+        gpus: What each run is charged for; None for one GPU per process.
         timeout: How long one attempt may take.
         retries: How often a failed run is started again.
         launcher: ``torchrun`` or ``none``; "" where the engine and the processes decide.
@@ -70,6 +73,7 @@ class Settings:
     price: Price | None = None
     price_name: str = ""
     gpu: str = ""
+    gpus: Fraction | None = None
     timeout: Duration | None = None
     retries: int = 0
     launcher: str = ""
@@ -194,6 +198,7 @@ def _read_settings(block: Block, shared: Settings) -> Settings:
         price=price,
         price_name=price_name,
         gpu=block.read("gpu", readers.text, shared.gpu),
+        gpus=block.read("gpus", lambda value: gpu_count(value, name="gpus"), shared.gpus),
         timeout=block.read("timeout", readers.timeout, shared.timeout),
         retries=block.read("retries", readers.count_from_zero, shared.retries),
         launcher=block.read("launcher", readers.launcher, shared.launcher),

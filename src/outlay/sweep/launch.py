@@ -131,6 +131,8 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     if run.gpus is not None:
         # For a range of nodes no number would be true; torchrun tells its workers the real one.
         variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.gpus)}
+    if settings.gpus is not None:
+        variables["OUTLAY_GPUS"] = str(settings.gpus)
     if settings.budget is not None:
         variables["OUTLAY_BUDGET"] = as_text(settings.budget)
     if settings.price is not None:

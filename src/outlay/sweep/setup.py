@@ -11,6 +11,7 @@ from typing import Any, Final
 import outlay
 from outlay.clock import Clock, utc_datetime
 from outlay.errors import Finding, InvalidValue
+from outlay.ledger import gpu_count_of
 from outlay.record import facts
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.launch import LOG_NAME
@@ -189,6 +190,7 @@ def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
         "gpu": settings.gpu,
         "gpus": run.gpus,
         "most_gpus": run.most_gpus,
+        "charged_gpus": gpu_count_of(run.charged_gpus),
         "timeout_s": None if settings.timeout is None else settings.timeout.seconds,
         "retries": settings.retries,
         "predicted_cost": None if run.prediction.cost is None else str(run.prediction.cost),
