@@ -18,7 +18,7 @@ from outlay.budget.accord import Accord
 from outlay.budget.agreement import Group
 from outlay.budget.charging import Charging
 from outlay.budget.dimensions import TOKENS
-from outlay.budget.history import History, read_history
+from outlay.budget.history import History, read_since_statements
 from outlay.budget.measurable import (
     begin_metering,
     measured_by,
@@ -30,6 +30,7 @@ from outlay.budget.measurable import (
 )
 from outlay.budget.past import Past
 from outlay.budget.snapshots import check_unchanged
+from outlay.budget.statements import StatementWriter
 from outlay.budget.telling import Telling
 from outlay.budget.terms import Budget
 from outlay.budget.torch_group import torch_group
@@ -80,7 +81,7 @@ class BudgetGate:
         self._stepped = False
         self._reported = False
         self._steady = False
-        self._history = read_history(run_dir) if rank == 0 else History(spends=[])
+        self._history = read_since_statements(run_dir) if rank == 0 else History(spends=[])
         self.tracker.findings += self._history.findings
         if self._history.stated is not None and not budget.allow_change:
             check_unchanged(budget, self._history.stated)
@@ -96,6 +97,7 @@ class BudgetGate:
         self.tracker.clocks.spent_ns |= before.clocks_ns
         self._past = Past(self.tracker, before)
         self._past.resume_at(recorder.next_step)
+        self._statements = StatementWriter(segment, header, recorder.writer)
         recorder.writer = _ObservedWriter(recorder.writer, self)
         recorder.gates.append(self)
         self._telling = Telling(
@@ -149,9 +151,11 @@ class BudgetGate:
         if energy_mj := self.meters.stop():
             self._recorder.heartbeat(energy_mj=energy_mj)  # What was used since the last step.
         self._telling.ended(status)
+        self._statements.catch_up(state=True)
 
     def observe(self, record: KnownRecord, seq: int) -> None:
         """Charge what a record, just written, says was used."""
+        self._statements.observe(record, seq)
         if type(record) is Step:
             self._charge_step(record)
         else:
@@ -198,7 +202,7 @@ class BudgetGate:
 
     def _judge_alone(self) -> None:
         """Go on from what this rank used before: there is no group to agree with."""
-        history = self._history if self._history.spends else read_history(self._run_dir)
+        history = self._history if self._history.spends else read_since_statements(self._run_dir)
         mine = history.of_rank(self._rank)
         self._past = Past(self.tracker, mine.spend_before(self._header, self._segment))
         message = f"{self._header.world_size} ranks cannot agree: limits hold for each one alone"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,25 @@ from outlay.budget.fold import (
     RunSpend,
     SegmentSpend,
     budget_events,
-    fold_segments,
     join_attempts,
     last_stated,
 )
 from outlay.budget.mending import Mended, mend
 from outlay.budget.snapshots import usage_in
+from outlay.budget.statements import is_believable, last_believable, restored
 from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
 from outlay.errors import Finding
 from outlay.ledger import (
     AttemptStarted,
+    BudgetStatement,
     LedgerReader,
     Price,
+    Record,
+    RunLog,
     SegmentId,
     SegmentLife,
+    Stated,
+    find_statements,
     read_run,
 )
 from outlay.rates import RateFunction, RatePiece
@@ -71,7 +76,10 @@ class History:
 
 
 def read_history(run_dir: Path) -> History:
-    """Return what each process in a run's log used, and what is wrong in the log."""
+    """Return what each process in a run's log used, and what is wrong in the log.
+
+    Reads all of it. A damaged segment is taken from its last good statement on.
+    """
     reader = LedgerReader(run_dir)
     spends: dict[SegmentId, SegmentSpend] = {}
     for chunk in reader.poll():
@@ -79,28 +87,103 @@ def read_history(run_dir: Path) -> History:
         spend.fold(chunk.records)
     if reader.findings():
         return _read_damaged(run_dir)
-    for spend in spends.values():
-        spend.finish()
-    folded = list(spends.values())
-    return History(spends=folded, stated=last_stated(folded))
+    return _whole(spends.values())
+
+
+def read_since_statements(run_dir: Path) -> History:
+    """Return what ``read_history`` does, from each segment's last statement and what follows it.
+
+    What is wrong before a statement is not seen, and does not matter: the statement knows better.
+    """
+    stated = find_statements(run_dir, is_believable)
+    if not stated:
+        return read_history(run_dir)
+    spends = _restored(stated)
+    reader = LedgerReader(run_dir, stated=stated)
+    for chunk in reader.poll():
+        spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
+        spend.fold(chunk.records)
+    if not reader.findings():
+        return _whole(spends.values())
+    stated = find_statements(run_dir, is_believable, swapped=True)
+    log = read_run(run_dir, stated)
+    bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
+    return _mended(run_dir, log, bases)
 
 
 def _read_damaged(run_dir: Path) -> History:
     """Return what a run used whose log has lost records: never less than it can be shown to be."""
     log = read_run(run_dir)
-    mended = {
-        segment: mend(records, log.unplaced.get(segment, 0))
-        for segment, records in log.segments.items()
-    }
-    spends = fold_segments({segment: each.records for segment, each in mended.items()})
+    bases: dict[SegmentId, SegmentBase] = {}
+    for segment, records in log.segments.items():
+        statement = last_believable(records)
+        if statement is not None:
+            header = next((one for one in records if isinstance(one, AttemptStarted)), None)
+            bases[segment] = SegmentBase(restored(segment, header, statement), statement)
+            log.segments[segment] = [one for one in records if one.seq >= statement.covers]
+    return _mended(run_dir, log, bases)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBase:
+    """What a segment's last statement restored, on which the records after it are folded."""
+
+    spend: SegmentSpend
+    statement: BudgetStatement
+
+
+def _bases(stated: Mapping[str, Stated]) -> Iterator[tuple[Stated, SegmentSpend]]:
+    for each in stated.values():
+        yield each, restored(each.segment, each.header, each.statement)
+
+
+def _restored(stated: Mapping[str, Stated]) -> dict[SegmentId, SegmentSpend]:
+    return {each.segment: spend for each, spend in _bases(stated)}
+
+
+def _whole(spends: Iterable[SegmentSpend]) -> History:
+    """Return the history of a log in which nothing is wrong."""
+    folded = list(spends)
+    for spend in folded:
+        spend.finish()
+    return History(spends=folded, stated=last_stated(folded))
+
+
+def _mended(run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase]) -> History:
+    """Return the history of a damaged log: what is missing after statements is assumed."""
+    spends: list[SegmentSpend] = []
+    assumed: dict[SegmentId, Mended] = {}
+    for segment in sorted({*log.segments, *bases}):
+        records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
+        spend, mended = _replayed(segment, records, unplaced, bases.get(segment))
+        spends.append(spend)
+        assumed[segment] = mended
     document = read_document(run_dir)
     at_least, findings = _last_word(spends, document)
     stated = last_stated(spends)
     if stated is None and document is not None and {"mode", "limits"} <= document.keys():
         stated = document
         findings.append(_doubt(NAME, "the budget is taken from here: the log has lost it"))
-    findings = [*log.findings, *_assumed(mended), *findings]
+    findings = [*log.findings, *_assumed(assumed), *findings]
     return History(spends=spends, stated=stated, at_least=at_least, findings=findings)
+
+
+def _replayed(
+    segment: SegmentId, records: Sequence[Record], unplaced: int, base: SegmentBase | None
+) -> tuple[SegmentSpend, Mended]:
+    """Return what a segment amounts to: its statement's word, and what follows, mended."""
+    if base is None:
+        spend, mended = SegmentSpend(SegmentLife(segment)), mend(records, unplaced)
+    else:
+        spend = base.spend
+        said = any(event.event == "ended" for event in spend.events)
+        known = sorted([*records, base.statement], key=lambda record: record.seq)
+        mended = mend(
+            known, unplaced, first_seq=base.statement.covers, last=spend.last_step, said=said
+        )
+    spend.fold(mended.records)
+    spend.finish()
+    return spend, mended
 
 
 def _last_word(

@@ -15,6 +15,7 @@ from outlay.ledger.records import (
     AttemptEnded,
     AttemptStarted,
     BudgetEvent,
+    BudgetStatement,
     CheckpointCommitted,
     EndStatus,
     Gap,
@@ -32,7 +33,7 @@ from outlay.ledger.records import (
     Unknown,
     kind_of,
 )
-from outlay.ledger.resume import last_committed_step
+from outlay.ledger.resume import Stated, find_statements, last_committed_step
 from outlay.ledger.run_file import RunIdentity, claim_identity, read_identity
 from outlay.ledger.segments import SUPERVISOR, SegmentId, ledger_dir, segment_paths
 from outlay.ledger.writer import SegmentWriter
@@ -43,6 +44,7 @@ __all__ = [
     "AttemptEnded",
     "AttemptStarted",
     "BudgetEvent",
+    "BudgetStatement",
     "CheckpointCommitted",
     "Chunk",
     "EndStatus",
@@ -64,6 +66,7 @@ __all__ = [
     "SlicesChanged",
     "SpanBegun",
     "SpanEnded",
+    "Stated",
     "Step",
     "Unknown",
     "alive_until",
@@ -71,6 +74,7 @@ __all__ = [
     "derive_attempts",
     "encode_line",
     "energy_of",
+    "find_statements",
     "kind_of",
     "last_committed_step",
     "ledger_dir",

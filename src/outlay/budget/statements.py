@@ -1,0 +1,251 @@
+"""Statements: what a process's records amount to, written into its own segment now and then.
+
+A statement is a fact like any other record: "replayed up to here, this segment gives that". A start
+takes the last one and replays what follows, in place of the whole segment. It is never taken for
+more than the records: a reader of the whole log replays them, and the two must agree.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+from msgspec.structs import asdict, replace
+
+from outlay.budget.charges import Charges, Ongoing
+from outlay.budget.fold import Period, SegmentSpend
+from outlay.budget.surviving import Run, Surviving
+from outlay.budget.usage import Usage
+from outlay.ledger import (
+    AttemptStarted,
+    BudgetEvent,
+    BudgetStatement,
+    CheckpointCommitted,
+    KnownRecord,
+    PriceChanged,
+    Record,
+    SegmentId,
+    SegmentLife,
+    SlicesChanged,
+    Step,
+)
+from outlay.record.writers import Writer
+
+FORM: Final = 1
+"""The version of what a statement holds."""
+
+EVERY: Final = 4_096
+"""After how many records of a segment there is a statement at the latest."""
+
+RUNS_MAX: Final = 256
+"""How many runs of equal steps a statement lists; beyond them neighbours are lumped."""
+
+_LISTED_MAX: Final = 128
+"""How many prices, budget events or spans a statement repeats; with more there is none."""
+
+_FOLD_EVERY: Final = 256
+_TERMS: Final = ("set", "changed", "epoch", "ended")
+
+
+class LastStep(msgspec.Struct, frozen=True, array_like=True):
+    """A process's last step before a statement, which steps that are lost after it are like."""
+
+    step: int
+    count: int
+    t_ns: int
+    dur_ns: int
+    wait_ns: int
+    tokens: int
+    samples: int
+    comm_bytes: int
+    energy_mj: int
+    flops: int
+
+    @classmethod
+    def of(cls, step: Step) -> LastStep:
+        """Return the amounts of a step."""
+        return cls(*(getattr(step, name) for name in cls.__struct_fields__))
+
+    def record(self) -> Step:
+        """Return the step, its place in the segment aside."""
+        return Step(**asdict(self))
+
+
+class StatedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a statement holds: a ``SegmentSpend`` as plain values.
+
+    Attributes:
+        executed: Everything that was done, in the order of ``Usage``.
+        runs: The surviving work.
+        next_step, lowest: As in ``Surviving``.
+        periods: Time by clock and price.
+        ongoing: The span that is open, and those since the last step.
+        kept: Records that are needed again: prices, slices, the terms of the budget.
+        last_step, first_step_ns, before_steps_ns: As in ``SegmentSpend``.
+        last_sign_ns: The last sign of life.
+    """
+
+    executed: Usage
+    runs: list[Run]
+    next_step: int
+    lowest: int | None = None
+    periods: list[Period]
+    ongoing: Ongoing
+    kept: list[PriceChanged | SlicesChanged | BudgetEvent] = []
+    last_step: LastStep | None = None
+    first_step_ns: int | None = None
+    before_steps_ns: int = 0
+    last_sign_ns: int
+
+
+def state_of(
+    spend: SegmentSpend, kept: Sequence[PriceChanged | SlicesChanged | BudgetEvent]
+) -> StatedState | None:
+    """Return the state of a fold, or None where it is too large to be written again and again."""
+    ongoing = spend.charges.ongoing
+    if max(len(kept), len(spend.periods), len(ongoing.since_step)) > _LISTED_MAX:
+        return None
+    return StatedState(
+        executed=spend.executed,
+        runs=spend.surviving.outline(RUNS_MAX, spend.marks),
+        next_step=spend.surviving.next_step,
+        lowest=spend.surviving.lowest,
+        periods=spend.periods,
+        ongoing=ongoing,
+        kept=list(kept),
+        last_step=None if spend.last_step is None else LastStep.of(spend.last_step),
+        first_step_ns=spend.first_step_ns,
+        before_steps_ns=spend.before_steps_ns,
+        last_sign_ns=spend.life.last_sign_ns,
+    )
+
+
+def read_state(statement: BudgetStatement) -> StatedState | None:
+    """Return what a statement holds, or None where it cannot be believed."""
+    if statement.form != FORM or not 0 < statement.covers <= statement.seq:
+        return None
+    try:
+        state = msgspec.convert(statement.state, StatedState)
+        Surviving.of(state.runs, next_step=state.next_step, lowest=state.lowest)
+    except (msgspec.ValidationError, OverflowError):
+        return None
+    return state if state.periods else None
+
+
+def is_believable(statement: BudgetStatement) -> bool:
+    """Say whether a statement can stand for the records that it covers."""
+    return read_state(statement) is not None
+
+
+def restored(
+    segment: SegmentId, header: AttemptStarted | None, statement: BudgetStatement
+) -> SegmentSpend:
+    """Return the fold of everything that a believable statement covers."""
+    state = read_state(statement)
+    assert state is not None
+    life = SegmentLife(segment)
+    life.fold([*([header] if header else []), *state.kept])
+    life.last_sign_ns = state.last_sign_ns
+    return SegmentSpend(
+        life,
+        surviving=Surviving.of(state.runs, next_step=state.next_step, lowest=state.lowest),
+        executed=state.executed,
+        periods=state.periods,
+        events=[record for record in state.kept if isinstance(record, BudgetEvent)],
+        last_step=None if state.last_step is None else state.last_step.record(),
+        first_step_ns=state.first_step_ns,
+        before_steps_ns=state.before_steps_ns,
+        charges=Charges(state.ongoing),
+    )
+
+
+def last_believable(records: Sequence[Record]) -> BudgetStatement | None:
+    """Return the last statement among a segment's records that can be believed."""
+    statements = (one for one in reversed(records) if isinstance(one, BudgetStatement))
+    return next(filter(is_believable, statements), None)
+
+
+class StatementWriter:
+    """Replays one segment while it is written, and states the result in it.
+
+    Observing is safe in any thread and in signal handlers: records are queued, and folded by
+    whoever finds the fold free. What is stated covers whole prefixes of the segment only.
+
+    Args:
+        segment: Who writes it.
+        header: Its first record.
+        writer: What it is written with; takes the statements.
+    """
+
+    def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:
+        self._writer = writer
+        self._spend = SegmentSpend(SegmentLife(segment))
+        self._spend.fold([header])
+        self._kept: list[PriceChanged | SlicesChanged | BudgetEvent] = []
+        self._queue: deque[tuple[int, KnownRecord]] = deque()
+        self._early: dict[int, KnownRecord] = {}
+        self._next_seq = 1
+        self._stated_seq = 0
+        self._folding = threading.Lock()
+
+    def observe(self, record: KnownRecord, seq: int) -> None:
+        """Take note of a record that was just written."""
+        self._queue.append((seq, record))
+        if len(self._queue) >= _FOLD_EVERY or type(record) is CheckpointCommitted:
+            self.catch_up(state=type(record) is CheckpointCommitted)
+
+    def catch_up(self, *, state: bool) -> None:
+        """Fold what was observed; write a statement if asked to, or if one is due."""
+        if not self._folding.acquire(blocking=False):
+            return  # Another thread is at it, or the code that a signal interrupted.
+        try:
+            self._fold()
+            if state or self._next_seq - self._stated_seq >= EVERY:
+                self._state()
+        finally:
+            self._folding.release()
+
+    def _fold(self) -> None:
+        queue, early = self._queue, self._early
+        while queue:
+            seq, record = queue.popleft()
+            early[seq] = record if type(record) is Step else replace(record, seq=seq)
+        records: list[KnownRecord] = []
+        while (record := early.pop(self._next_seq, None)) or self._is_gap():
+            self._next_seq += 1
+            if record is not None:
+                records.append(record)
+        self._spend.fold(records)
+        self._kept += [record for record in records if _is_kept(record)]
+
+    def _is_gap(self) -> bool:
+        return self._next_seq in self._writer.gap_numbers
+
+    def _state(self) -> None:
+        if self._early:
+            return  # Another thread's record is on its way; the next fold will have it.
+        state = state_of(self._spend, self._kept)
+        if state is None:
+            return
+        if len(self._spend.surviving) > RUNS_MAX:
+            # Go on from what was stated: the next statement need not lump it all again.
+            self._spend.surviving = Surviving.of(
+                state.runs, next_step=state.next_step, lowest=state.lowest
+            )
+        statement = BudgetStatement(
+            t_ns=self._spend.life.last_sign_ns,
+            form=FORM,
+            covers=self._next_seq,
+            state=msgspec.to_builtins(state),
+        )
+        self._stated_seq = self._writer.append(statement)
+        self._queue.append((self._stated_seq, statement))
+
+
+def _is_kept(record: Record) -> bool:
+    if isinstance(record, BudgetEvent):
+        return record.event in _TERMS
+    return isinstance(record, PriceChanged | SlicesChanged)
