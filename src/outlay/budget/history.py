@@ -34,6 +34,7 @@ from outlay.ledger import (
     find_statements,
     read_run,
 )
+from outlay.ledger.resume import FAR_BYTES
 from outlay.rates import RateFunction, RatePiece
 
 _FOREVER_NS = 2**80
@@ -85,8 +86,9 @@ def read_history(run_dir: Path) -> History:
     for chunk in reader.poll():
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
-    if reader.findings():
-        return _read_damaged(run_dir)
+    if found := reader.findings():
+        damaged = _read_damaged(run_dir)
+        return replace(damaged, findings=list(dict.fromkeys([*found, *damaged.findings])))
     return _whole(spends.values())
 
 
@@ -96,32 +98,22 @@ def read_since_statements(run_dir: Path) -> History:
     What is wrong before a statement is not seen, and does not matter: the statement knows better.
     """
     stated = find_statements(run_dir, is_believable)
-    if not stated:
-        return read_history(run_dir)
-    spends = _restored(stated)
+    spends = {each.segment: spend for each, spend in _bases(stated)}
     reader = LedgerReader(run_dir, stated=stated)
     for chunk in reader.poll():
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
-    if not reader.findings():
-        return _whole(spends.values())
-    stated = find_statements(run_dir, is_believable, swapped=True)
-    log = read_run(run_dir, stated)
-    bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
-    return _mended(run_dir, log, bases)
+    return _read_damaged(run_dir) if reader.findings() else _whole(spends.values())
 
 
 def _read_damaged(run_dir: Path) -> History:
-    """Return what a run used whose log has lost records: never less than it can be shown to be."""
-    log = read_run(run_dir)
-    bases: dict[SegmentId, SegmentBase] = {}
-    for segment, records in log.segments.items():
-        statement = last_believable(records)
-        if statement is not None:
-            header = next((one for one in records if isinstance(one, AttemptStarted)), None)
-            bases[segment] = SegmentBase(restored(segment, header, statement), statement)
-            log.segments[segment] = [one for one in records if one.seq >= statement.covers]
-    return _mended(run_dir, log, bases)
+    """Return what a run used whose log has lost records: never less than it can be shown to be.
+
+    Read from the last statements on, so that nothing before them can be in doubt.
+    """
+    stated = find_statements(run_dir, is_believable, back_bytes=FAR_BYTES)
+    bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
+    return _mended(run_dir, read_run(run_dir, stated), bases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,10 +127,6 @@ class SegmentBase:
 def _bases(stated: Mapping[str, Stated]) -> Iterator[tuple[Stated, SegmentSpend]]:
     for each in stated.values():
         yield each, restored(each.segment, each.header, each.statement)
-
-
-def _restored(stated: Mapping[str, Stated]) -> dict[SegmentId, SegmentSpend]:
-    return {each.segment: spend for each, spend in _bases(stated)}
 
 
 def _whole(spends: Iterable[SegmentSpend]) -> History:
@@ -155,9 +143,12 @@ def _mended(run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase]) 
     assumed: dict[SegmentId, Mended] = {}
     for segment in sorted({*log.segments, *bases}):
         records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
-        spend, mended = _replayed(segment, records, unplaced, bases.get(segment))
+        base = bases.get(segment) or _base_among(segment, records)
+        spend, mended = _replayed(segment, records, unplaced, base)
         spends.append(spend)
         assumed[segment] = mended
+    if not log.findings:
+        return History(spends=spends, stated=last_stated(spends))
     document = read_document(run_dir)
     at_least, findings = _last_word(spends, document)
     stated = last_stated(spends)
@@ -166,6 +157,19 @@ def _mended(run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase]) 
         findings.append(_doubt(NAME, "the budget is taken from here: the log has lost it"))
     findings = [*log.findings, *_assumed(assumed), *findings]
     return History(spends=spends, stated=stated, at_least=at_least, findings=findings)
+
+
+def _base_among(segment: SegmentId, records: Sequence[Record]) -> SegmentBase | None:
+    """Return what the last believable statement among a segment's records restores."""
+    statement = last_believable(records)
+    if statement is None:
+        return None
+    header = next((one for one in records if isinstance(one, AttemptStarted)), None)
+    return SegmentBase(restored(segment, header, statement), statement)
+
+
+def _seq(record: Record) -> int:
+    return record.seq
 
 
 def _replayed(
@@ -177,7 +181,8 @@ def _replayed(
     else:
         spend = base.spend
         said = any(event.event == "ended" for event in spend.events)
-        known = sorted([*records, base.statement], key=lambda record: record.seq)
+        after = (record for record in records if record.seq >= base.statement.covers)
+        known = sorted({one.seq: one for one in (*after, base.statement)}.values(), key=_seq)
         mended = mend(
             known, unplaced, first_seq=base.statement.covers, last=spend.last_step, said=said
         )

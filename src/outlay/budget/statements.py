@@ -20,6 +20,7 @@ from outlay.budget.fold import Period, SegmentSpend
 from outlay.budget.surviving import Run, Surviving
 from outlay.budget.usage import Usage
 from outlay.ledger import (
+    AttemptEnded,
     AttemptStarted,
     BudgetEvent,
     BudgetStatement,
@@ -48,6 +49,8 @@ _LISTED_MAX: Final = 128
 
 _FOLD_EVERY: Final = 256
 _TERMS: Final = ("set", "changed", "epoch", "ended")
+Kept = PriceChanged | SlicesChanged | BudgetEvent | AttemptEnded
+"""What a statement repeats as it was written; of budget events the terms and the last word."""
 
 
 class LastStep(msgspec.Struct, frozen=True, array_like=True):
@@ -83,7 +86,7 @@ class StatedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         next_step, lowest: As in ``Surviving``.
         periods: Time by clock and price.
         ongoing: The span that is open, and those since the last step.
-        kept: Records that are needed again: prices, slices, the terms of the budget.
+        kept: Records that are needed again: prices, slices, the terms of the budget, the end.
         last_step, first_step_ns, before_steps_ns: As in ``SegmentSpend``.
         last_sign_ns: The last sign of life.
     """
@@ -94,16 +97,14 @@ class StatedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     lowest: int | None = None
     periods: list[Period]
     ongoing: Ongoing
-    kept: list[PriceChanged | SlicesChanged | BudgetEvent] = []
+    kept: list[Kept] = []
     last_step: LastStep | None = None
     first_step_ns: int | None = None
     before_steps_ns: int = 0
     last_sign_ns: int
 
 
-def state_of(
-    spend: SegmentSpend, kept: Sequence[PriceChanged | SlicesChanged | BudgetEvent]
-) -> StatedState | None:
+def state_of(spend: SegmentSpend, kept: Sequence[Kept]) -> StatedState | None:
     """Return the state of a fold, or None where it is too large to be written again and again."""
     ongoing = spend.charges.ongoing
     if max(len(kept), len(spend.periods), len(ongoing.since_step)) > _LISTED_MAX:
@@ -184,7 +185,7 @@ class StatementWriter:
         self._writer = writer
         self._spend = SegmentSpend(SegmentLife(segment))
         self._spend.fold([header])
-        self._kept: list[PriceChanged | SlicesChanged | BudgetEvent] = []
+        self._kept: list[Kept] = []
         self._queue: deque[tuple[int, KnownRecord]] = deque()
         self._early: dict[int, KnownRecord] = {}
         self._next_seq = 1
@@ -219,7 +220,7 @@ class StatementWriter:
             if record is not None:
                 records.append(record)
         self._spend.fold(records)
-        self._kept += [record for record in records if _is_kept(record)]
+        self._kept += filter(_is_kept, records)
 
     def _is_gap(self) -> bool:
         return self._next_seq in self._writer.gap_numbers
@@ -248,4 +249,4 @@ class StatementWriter:
 def _is_kept(record: Record) -> bool:
     if isinstance(record, BudgetEvent):
         return record.event in _TERMS
-    return isinstance(record, PriceChanged | SlicesChanged)
+    return isinstance(record, Kept)

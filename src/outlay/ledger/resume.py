@@ -6,6 +6,7 @@ Nothing before what is looked for is decoded, but for the first record of each s
 from __future__ import annotations
 
 import mmap
+import re
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from outlay.ledger.segments import SegmentId, id_from_name, segment_paths
 
 _CHECKPOINT: Final = b'"kind":"checkpoint_committed"'
 _STATEMENT: Final = b'"kind":"budget_statement"'
-_SWAPPED_BYTES: Final = 4 << 20
+_SEQ: Final = re.compile(rb'^\{"v":1,"seq":(\d+),.*\n', re.MULTILINE)
+
+NEAR_BYTES: Final = 1 << 16
+FAR_BYTES: Final = 1 << 22
 """How far before a statement threads may have written what is numbered after it."""
 
 
@@ -63,7 +67,7 @@ class Stated:
 
 
 def find_statements(
-    run_dir: Path, believe: Callable[[BudgetStatement], bool], *, swapped: bool = False
+    run_dir: Path, believe: Callable[[BudgetStatement], bool], *, back_bytes: int = NEAR_BYTES
 ) -> dict[str, Stated]:
     """Return the last good statement of each segment file that has one, by the file's name.
 
@@ -73,7 +77,7 @@ def find_statements(
     Args:
         run_dir: The run's directory.
         believe: Says whether a statement can be used; where not, an earlier one is looked for.
-        swapped: Also look for records beyond a statement that stand before it.
+        back_bytes: How far before a statement to look for records beyond it.
     """
     found: dict[str, Stated] = {}
     owners: Counter[SegmentId] = Counter()
@@ -85,7 +89,7 @@ def find_statements(
                     continue
                 segment = SegmentId(header.t_ns, header.rank, header.host, header.pid)
                 owners[segment] += 1
-                if stated := _stated(log, segment, header, believe, swapped=swapped):
+                if stated := _stated(log, segment, header, believe, back_bytes=back_bytes):
                     found[path.name] = stated
         except (OSError, ValueError):
             continue
@@ -98,7 +102,7 @@ def _stated(
     header: AttemptStarted,
     believe: Callable[[BudgetStatement], bool],
     *,
-    swapped: bool,
+    back_bytes: int,
 ) -> Stated | None:
     found = _find_last(
         log, _STATEMENT, lambda record: isinstance(record, BudgetStatement) and believe(record)
@@ -107,12 +111,10 @@ def _stated(
         return None
     statement = found.record
     assert isinstance(statement, BudgetStatement)
-    early: tuple[Record, ...] = ()
-    if swapped:
-        begin = log.find(b"\n", max(0, found.begin - _SWAPPED_BYTES)) + 1
-        before = decode_block(log[begin : found.begin]).records if begin < found.begin else ()
-        early = tuple(record for record in before if record.seq >= statement.covers)
-    return Stated(segment, header, statement, found.end, early)
+    before = log[max(0, found.begin - back_bytes) : found.begin]
+    beyond = [line[0] for line in _SEQ.finditer(before) if int(line[1]) >= statement.covers]
+    swapped = tuple(decode_block(b"".join(beyond)).records)
+    return Stated(segment, header, statement, found.end, swapped)
 
 
 @dataclass(frozen=True, slots=True)
