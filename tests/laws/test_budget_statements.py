@@ -1,7 +1,7 @@
 """Law: replay from the last statement equals replay of everything.
 
-Under rollbacks, restarts, several ranks, prices that change, spans that never end, and damage. Where
-a record is lost the two readings still agree with each other, and neither gives budget back.
+Under rollbacks, restarts, several ranks, prices that change, spans that never end, and damage.
+Where a record is lost the two readings still agree with each other, and neither gives budget back.
 """
 
 from __future__ import annotations
@@ -175,6 +175,11 @@ def test_replay_from_the_last_statement_equals_replay_of_everything(
         )
 
 
+def last_statement(lines: list[bytes]) -> int:
+    """Return the place of the last statement, or 0 where there is none."""
+    return max((at for at, line in enumerate(lines) if b"budget_statement" in line), default=0)
+
+
 def _flip(content: bytes, at: int) -> bytes:
     return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
 
@@ -222,9 +227,7 @@ def test_whatever_is_damaged_both_readings_agree(
 
 
 @settings(max_examples=60, deadline=None)
-@given(
-    attempts, st.lists(st.booleans(), min_size=1, max_size=3), st.integers(1, 12), st.data()
-)
+@given(attempts, st.lists(st.booleans(), min_size=1, max_size=3), st.integers(1, 12), st.data())
 def test_what_is_damaged_before_a_statement_does_not_matter(
     script: list[list[list[Op]]], ends: list[bool], every: int, data: st.DataObject
 ) -> None:
@@ -234,7 +237,9 @@ def test_what_is_damaged_before_a_statement_does_not_matter(
         whole = figures(read_history(run_dir))
         for path in segment_paths(run_dir):
             lines = path.read_bytes().splitlines(keepends=True)
-            last = max((i for i, line in enumerate(lines) if b"budget_statement" in line), default=0)
+            last = max(
+                (i for i, line in enumerate(lines) if b"budget_statement" in line), default=0
+            )
             if last < 2:
                 continue
             hit = data.draw(st.integers(1, last - 1))
@@ -275,7 +280,9 @@ def test_records_that_threads_wrote_before_a_statement_are_not_lost(
         whole = figures(read_history(run_dir))
         for path in segment_paths(run_dir):
             lines = path.read_bytes().splitlines(keepends=True)
-            last = max((i for i, line in enumerate(lines) if b"budget_statement" in line), default=0)
+            last = max(
+                (i for i, line in enumerate(lines) if b"budget_statement" in line), default=0
+            )
             if last:
                 lines.insert(min(last + late, len(lines) - 1), lines.pop(last))
             path.write_bytes(b"".join(lines))
@@ -334,7 +341,7 @@ def test_a_start_decodes_nothing_before_the_last_statement(tmp_path: Path) -> No
         write_run(tmp_path, [[[("step", 1)] * 100]], [False])
     (path,) = segment_paths(tmp_path)
     blind = path.read_bytes().splitlines(keepends=True)
-    last = max(i for i, line in enumerate(blind) if b"budget_statement" in line)
+    last = last_statement(blind)
     whole = figures(read_history(tmp_path))
     blanks = [encode_line(Note(t_ns=1), seq) for seq in range(1, last)]
     path.write_bytes(b"".join([blind[0], *blanks, *blind[last:]]))

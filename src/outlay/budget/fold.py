@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from outlay.budget.amounts import CURRENCY
 from outlay.budget.charges import Charge, Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.clocks import CLOCKS, TRAINING
+from outlay.budget.cost_parts import CostedRun, CostParts
 from outlay.budget.surviving import Surviving
 from outlay.budget.usage import ZERO, Usage, joined, resources_of, sum_of
 from outlay.ledger import (
@@ -30,8 +31,7 @@ from outlay.ledger import (
     derive_attempts,
     training_ranks,
 )
-from outlay.rates import RateFunction, run_rates
-
+from outlay.rates import run_rates
 
 MARKS_MAX: Final = 32
 """How many checkpoints back a rollback can be sure to find its place in a statement."""
@@ -170,12 +170,18 @@ class RunSpend:
     """What a whole run used, attempt by attempt.
 
     Attributes:
+        parts: What it cost, in the currency of limits.
         at_least: What the run said it had used, where its log has lost some of that.
     """
 
     attempts: tuple[AttemptSpend, ...]
-    cost_units: int = 0
+    parts: CostParts = CostParts()
     at_least: Usage = ZERO
+
+    @property
+    def cost_units(self) -> int:
+        """What it cost, exact, as far as that is known and not assumed."""
+        return self.parts.charged("all")
 
     def progress_below(self, step: int | None = None) -> Usage:
         """Return what survives when the next attempt starts at ``step`` (None: there is none)."""
@@ -187,12 +193,19 @@ class RunSpend:
                 step = lowest if step is None else min(step, lowest)
         return total
 
-    def total(self, *, charge: str, below: int | None = None) -> Usage:
-        """Return everything used; with ``charge`` "all", every clock counts as time."""
+    def total(self, *, charge: str, charge_cost: str = "all", below: int | None = None) -> Usage:
+        """Return everything used, as charged.
+
+        Args:
+            charge: With ``all``, every clock counts as time; else training alone.
+            charge_cost: With ``training``, money counts during training alone.
+            below: Progress counts below this step.
+        """
         total = self.progress_below(below) + resources_of(self.executed)
         beside_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
         time_ns = total.time_ns + (beside_ns if charge == "all" else 0)
-        total = replace(total, time_ns=time_ns, cost_units=self.cost_units)
+        cost_units = self.parts.charged(charge_cost)
+        total = replace(total, time_ns=time_ns, cost_units=cost_units)
         return total.largest(self._least(below))
 
     def _least(self, below: int | None) -> Usage:
@@ -260,17 +273,13 @@ def join_attempts(
     attempts = derive_attempts(spend.life for spend in by_segment.values())
     rates = run_rates(attempts, until_ns).function
     kept = [attempt for attempt in attempts if without not in attempt.ranks]
-    start_ns = attempts[0].start_ns if attempts else until_ns
+    parts = CostParts()
+    if rates is not None and rates.currency == CURRENCY:
+        parts = CostedRun(attempts, by_segment, rates, until_ns).parts()
     return RunSpend(
         attempts=tuple(
             AttemptSpend(tuple(by_segment[rank] for rank in training_ranks(attempt.ranks)))
             for attempt in kept
         ),
-        cost_units=_units_between(rates, start_ns, until_ns),
+        parts=parts,
     )
-
-
-def _units_between(rates: RateFunction | None, start_ns: int, end_ns: int) -> int:
-    if rates is None or rates.currency != CURRENCY:
-        return 0
-    return rates.units_between(start_ns, end_ns)

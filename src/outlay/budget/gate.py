@@ -7,8 +7,10 @@ the telling tells.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from msgspec.structs import astuple
 from outlay.budget.accord import Accord
 from outlay.budget.agreement import Group
 from outlay.budget.charging import Charging
-from outlay.budget.dimensions import TOKENS
+from outlay.budget.dimensions import COST, TOKENS
 from outlay.budget.history import History, read_since_statements
 from outlay.budget.measurable import (
     begin_metering,
@@ -44,6 +46,8 @@ from outlay.record.meters.steps import MeteredWriter
 from outlay.record.meters.tokens import count_tokens
 from outlay.record.recorder import Count
 from outlay.record.writers import Writer
+
+_log = logging.getLogger("outlay")
 
 
 class BudgetGate:
@@ -96,6 +100,7 @@ class BudgetGate:
         before = self._history.spend_before(header, segment)
         self.tracker.clocks.spent_ns |= before.clocks_ns
         self._past = Past(self.tracker, before)
+        self._parts_before = before.parts
         self._past.resume_at(recorder.next_step)
         self._statements = StatementWriter(segment, header, recorder.writer)
         recorder.writer = _ObservedWriter(recorder.writer, self)
@@ -175,6 +180,10 @@ class BudgetGate:
         document["findings"] = [str(finding) for finding in findings]
         measured = measured_by(self.meters, priced=self._charging.priced)
         document["unmeasured"] = unmeasured(self.tracker.used, measured)
+        document["cost"] = None
+        if self._charging.priced:
+            parts = self._parts_before + self._charging.parts
+            document["cost"] = parts.document(self.tracker.budget.charge_cost)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
         if self.accord is not None:
@@ -224,6 +233,12 @@ class BudgetGate:
         reason = self.tracker.stop_reason
         if reason is None:
             return None
+        if not (self._reported or reason.asked or reason.before_start):
+            down = self._parts_before.down if reason.bound.dimension is COST else 0
+            charged_all = self.tracker.budget.charge_cost == "all"
+            reason = replace(reason, before_start=True, down=down if charged_all else 0)
+            self.tracker.explain(reason)
+            _log.warning("%s", reason)
         self._telling.stopped(reason)
         return str(reason)
 

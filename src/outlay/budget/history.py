@@ -38,6 +38,7 @@ from outlay.ledger.resume import FAR_BYTES
 from outlay.rates import RateFunction, RatePiece
 
 _FOREVER_NS = 2**80
+_PIECES_MAX = 16  # More prices than that do not change within one step.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,20 +238,26 @@ class LivePrice:
             self.change(header.t_ns, header.price, header.gpus)
 
     def change(self, t_ns: int, price: Price, gpus: int) -> None:
-        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``; take what was before first.
+        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``.
 
         As in reports, a run pays in the currency of its first price, and no other is counted.
         """
         self._currency = self._currency or price.currency
         if not price.currency == self._currency == CURRENCY:
             return
+        earlier = () if self._function is None else self._function.pieces[-_PIECES_MAX:]
+        closed = (replace(piece, end_ns=min(piece.end_ns, t_ns)) for piece in earlier)
         piece = RatePiece(t_ns, _FOREVER_NS, price.micros_per_hour * gpus)
-        self._function = RateFunction((piece,), price.currency)
+        self._function = RateFunction((*closed, piece), price.currency)
 
     @property
     def known(self) -> bool:
         """Whether there is a price that counts."""
         return self._function is not None
+
+    def units_before(self, t_ns: int, time_ns: int) -> int:
+        """Return the exact cost of the ``time_ns`` before ``t_ns``."""
+        return 0 if self._function is None else self._function.units_between(t_ns - time_ns, t_ns)
 
     def take_units(self, t_ns: int) -> int:
         """Return the exact cost since the last call, up to ``t_ns``."""

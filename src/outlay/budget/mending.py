@@ -56,7 +56,7 @@ def mend(
             count = _hidden_steps(last, record, missing)
             if count:
                 before = mended[hole - 1] if hole else None
-                place = (first_seq - 1, record.t_ns) if before is None else (before.seq, before.t_ns)
+                place = (before.seq, before.t_ns) if before else (first_seq - 1, record.t_ns)
                 stand_in = _like([last or record, record], record.step - count, count, place)
                 mended.insert(hole, stand_in)
                 assumed += count

@@ -9,6 +9,7 @@ from typing import Any
 from msgspec.structs import astuple
 
 from outlay.budget import snapshots
+from outlay.budget.cost_parts import CostParts
 from outlay.budget.dimensions import DIMENSIONS, EPOCHS
 from outlay.budget.document import read_document
 from outlay.budget.fold import budget_events
@@ -31,6 +32,7 @@ class BudgetReport:
         forecast: When a run that goes on will stop at its mean pace so far; an estimate.
         changes: How often the limits were changed on a resume.
         unmeasured: The totals whose zero says nothing, because nothing measured them.
+        cost: What the run cost, part by part; None where it has no price that counts.
         findings: What is wrong in the log, and what was assumed in its place.
     """
 
@@ -41,6 +43,7 @@ class BudgetReport:
     forecast: Forecast | None
     changes: int
     unmeasured: tuple[str, ...] = ()
+    cost: CostParts | None = None
     findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -51,6 +54,8 @@ class BudgetReport:
         document["remaining"] = snapshots.remaining_of(self.used, self.budget)
         document["changes"] = self.changes
         document["unmeasured"] = list(self.unmeasured)
+        cost, charge = self.cost, self.budget.charge_cost
+        document["cost"] = None if cost is None else cost.document(charge)
         document["forecast"] = None if self.forecast is None else forecast_document(self.forecast)
         document["findings"] = [str(finding) for finding in self.findings]
         return document
@@ -89,10 +94,10 @@ def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
     stated = history.stated
     if stated is None:
         raise InvalidValue("run", str(run_dir), "a run that was started with a budget")
-    limits = {**stated["limits"], "steps_per_epoch": stated.get("steps_per_epoch")}
-    budget = Budget.of(stated["mode"], limits, charge=stated.get("charge", "training"))
+    budget = Budget.stated_in(stated)
     spend = history.spend(until_ns)
-    used, events = spend.total(charge=budget.charge), budget_events(history.spends)
+    used = spend.total(charge=budget.charge, charge_cost=budget.charge_cost)
+    events = budget_events(history.spends)
     stops = [event.data.get("text") for event in events if event.event == "stopped"]
     executed, training_ns = spend.executed, spend.executed.time_ns
     return BudgetReport(
@@ -103,6 +108,7 @@ def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
         forecast=None if stops else forecast(used, executed, training_ns, budget.bounds_known),
         changes=sum(event.event == "changed" for event in events),
         unmeasured=_unmeasured(run_dir, used),
+        cost=spend.parts if spend.parts.total else None,
         findings=tuple(history.findings),
     )
 
