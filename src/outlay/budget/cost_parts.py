@@ -7,7 +7,7 @@ then: train, start up, evaluate, save, log, be down between attempts.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, Final
 
@@ -27,7 +27,7 @@ LABELS: Final = {
     "logging": "logging",
     "other": "other",
     "down": "down between attempts",
-    "assumed": "assumed (not charged)",
+    "assumed": "assumed",
 }
 
 
@@ -89,15 +89,18 @@ class CostParts:
         }
 
     def rows(self, charge_cost: str) -> list[tuple[str, str, str]]:
-        """Return what each part that is not zero is called, costs, and whether it is charged."""
+        """Return what each part is called, costs, and whether it is charged.
+
+        Parts of zero are left out, but for the time between attempts, which people look for.
+        """
         return [
             (LABELS[name], str(Money(amount)), _charged(self.is_charged(name, charge_cost)))
             for name, amount in self.micros().items()
-            if amount
+            if amount or name == "down"
         ]
 
 
-assert {field.name for field in fields(CostParts)} == set(LABELS)
+NO_COST: Final = CostParts()
 
 
 def _charged(is_charged: bool) -> str:  # noqa: FBT001 - the only thing it says
@@ -122,7 +125,7 @@ class CostedRun:
 
     def parts(self) -> CostParts:
         """Return the cost of all attempts and of the time between them."""
-        parts = CostParts()
+        parts = NO_COST
         for attempt, following in zip_longest(self.attempts, self.attempts[1:]):
             parts += self._within(attempt)
             parts += self._after(attempt, following)

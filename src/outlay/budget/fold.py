@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from outlay.budget.amounts import CURRENCY
 from outlay.budget.charges import Charge, Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.clocks import CLOCKS, TRAINING
-from outlay.budget.cost_parts import CostedRun, CostParts
+from outlay.budget.cost_parts import NO_COST, CostedRun, CostParts
 from outlay.budget.surviving import Surviving
 from outlay.budget.usage import ZERO, Usage, joined, resources_of, sum_of
 from outlay.ledger import (
@@ -175,7 +175,7 @@ class RunSpend:
     """
 
     attempts: tuple[AttemptSpend, ...]
-    parts: CostParts = CostParts()
+    parts: CostParts = NO_COST
     at_least: Usage = ZERO
 
     @property
@@ -273,7 +273,7 @@ def join_attempts(
     attempts = derive_attempts(spend.life for spend in by_segment.values())
     rates = run_rates(attempts, until_ns).function
     kept = [attempt for attempt in attempts if without not in attempt.ranks]
-    parts = CostParts()
+    parts = NO_COST
     if rates is not None and rates.currency == CURRENCY:
         parts = CostedRun(attempts, by_segment, rates, until_ns).parts()
     return RunSpend(
