@@ -26,6 +26,7 @@ from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
     BudgetEvent,
+    BudgetStatement,
     CheckpointCommitted,
     Heartbeat,
     KnownRecord,
@@ -326,10 +327,8 @@ def test_a_statement_that_cannot_be_true_is_not_believed(tmp_path: Path) -> None
         whole = figures(read_history(tmp_path))
         (path,) = segment_paths(tmp_path)
         (records,) = read_run(tmp_path).segments.values()
-        wrong = statements.BudgetStatement(
-            t_ns=1, form=statements.FORM, covers=3, state={"executed": "a lot"}
-        )
-        newer = statements.BudgetStatement(t_ns=1, form=99, covers=3, state={})
+        wrong = BudgetStatement(t_ns=1, form=statements.FORM, covers=3, state={"executed": "a lot"})
+        newer = BudgetStatement(t_ns=1, form=99, covers=3, state={})
         with path.open("ab") as stream:
             for seq, statement in enumerate((wrong, newer), start=records[-1].seq + 1):
                 stream.write(encode_line(statement, seq))

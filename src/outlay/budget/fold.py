@@ -171,12 +171,14 @@ class RunSpend:
 
     Attributes:
         parts: What it cost, in the currency of limits.
+        start_ups_ns: From an attempt's begin to its first step, for each that made one.
         at_least: What the run said it had used, where its log has lost some of that.
     """
 
     attempts: tuple[AttemptSpend, ...]
     parts: CostParts = NO_COST
     at_least: Usage = ZERO
+    start_ups_ns: tuple[int, ...] = ()
 
     @property
     def cost_units(self) -> int:
@@ -282,4 +284,9 @@ def join_attempts(
             for attempt in kept
         ),
         parts=parts,
+        start_ups_ns=tuple(
+            first_ns - attempt.start_ns
+            for attempt in kept
+            if (first_ns := by_segment[attempt.segment].first_step_ns) is not None
+        ),
     )

@@ -215,15 +215,12 @@ class StatementWriter:
             seq, record = queue.popleft()
             early[seq] = record if type(record) is Step else replace(record, seq=seq)
         records: list[KnownRecord] = []
-        while (record := early.pop(self._next_seq, None)) or self._is_gap():
+        while self._next_seq in early or self._next_seq in self._writer.gap_numbers:
+            if self._next_seq in early:
+                records.append(early.pop(self._next_seq))
             self._next_seq += 1
-            if record is not None:
-                records.append(record)
         self._spend.fold(records)
-        self._kept += filter(_is_kept, records)
-
-    def _is_gap(self) -> bool:
-        return self._next_seq in self._writer.gap_numbers
+        self._kept += [one for one in records if isinstance(one, Kept) and _is_kept(one)]
 
     def _state(self) -> None:
         if self._early:
@@ -246,7 +243,5 @@ class StatementWriter:
         self._queue.append((self._stated_seq, statement))
 
 
-def _is_kept(record: Record) -> bool:
-    if isinstance(record, BudgetEvent):
-        return record.event in _TERMS
-    return isinstance(record, Kept)
+def _is_kept(record: Kept) -> bool:
+    return not isinstance(record, BudgetEvent) or record.event in _TERMS

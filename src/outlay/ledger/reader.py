@@ -170,7 +170,7 @@ class LedgerReader:
     def _take(self, path: Path, file: _File, block: bytes) -> Chunk:
         decoded = self._decode(block)
         if file.segment is None:
-            file.segment = _identify(path, decoded.records)
+            file.segment = identify(path, decoded.records)
         sequence = self._sequences.setdefault(file.segment, _Sequence())
         for index, complaint in decoded.complaints:
             self._complain(path, file.line + index + 1, complaint)
@@ -246,7 +246,8 @@ def _are_consecutive(records: Sequence[Record], next_seq: int) -> bool:
     return [record.seq for record in records] == list(range(next_seq, next_seq + len(records)))
 
 
-def _identify(path: Path, records: Sequence[Record]) -> SegmentId:
+def identify(path: Path, records: Sequence[Record]) -> SegmentId:
+    """Return who wrote a file, by its first records; by its name where they are damaged."""
     first = records[0] if records else None
     if isinstance(first, AttemptStarted):
         return SegmentId(start_ns=first.t_ns, rank=first.rank, host=first.host, pid=first.pid)
