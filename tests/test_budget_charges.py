@@ -221,3 +221,44 @@ def test_a_tracker_charges_no_money_of_an_evaluation_where_training_alone_counts
         clock.advance(3600 * SECOND)
     assert tracker.totals["cost_usd"] == 0
     assert tracker.clocks.spent_ns["evaluation"] == 3600 * SECOND
+
+
+def plan(run_dir: Path, mode: str, limit: str) -> dict[str, Any]:
+    command = ["budget", "plan", "--mode", mode, "--limit", limit, "--from", str(run_dir)]
+    done = CliRunner().invoke(app, [*command, "--json"], catch_exceptions=False)
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
+
+
+def test_a_plan_pays_for_one_start_and_not_for_a_share_of_it_at_every_step(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    attempt(tmp_path, outlay.iso_tokens(100), clock)
+    # A start-up of 0.010, then 0.010 and an evaluation of 0.003 for five steps.
+    found = plan(tmp_path, "iso_cost", "0.270 USD")
+    assert found["steps"] == 100
+    assert found["use"]["cost_usd"] == 0.270
+    assert found["start_up"] == {"seconds": 10.0, "cost_usd": 0.01, "attempts": 1}
+    assert found["findings"] == []
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit", "share"), [("iso_time", "50s", "20%"), ("iso_cost", "0.05 USD", "20%")]
+)
+def test_a_plan_warns_of_a_start_that_takes_more_than_a_tenth_of_a_budget(
+    tmp_path: Path, clock: ManualClock, mode: str, limit: str, share: str
+) -> None:
+    attempt(tmp_path, outlay.iso_tokens(100), clock)
+    (finding,) = plan(tmp_path, mode, limit)["findings"]
+    assert "start-up takes" in finding
+    assert share in finding
+
+
+def test_a_plan_does_not_pay_again_for_the_time_between_attempts(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    budget = outlay.iso_tokens(100)
+    attempt(tmp_path, budget, clock)
+    clock.advance(1000 * SECOND)
+    attempt(tmp_path, budget, clock)
+    assert plan(tmp_path, "iso_cost", "0.270 USD")["steps"] == 100

@@ -16,10 +16,10 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlay.budget import statements
+from outlay.budget import statement_writer, statements
 from outlay.budget.fold import SegmentSpend, join_attempts
 from outlay.budget.history import History, read_history, read_since_statements
-from outlay.budget.statements import StatementWriter
+from outlay.budget.statement_writer import StatementWriter
 from outlay.budget.surviving import Surviving
 from outlay.clock import ManualClock
 from outlay.ledger import (
@@ -118,12 +118,11 @@ class Process:
 
 
 @contextmanager
-def often(every: int, runs: int = statements.RUNS_MAX) -> Iterator[None]:
+def often(every: int) -> Iterator[None]:
     """Make statements after so many records, so that small logs have several."""
     with (
-        mock.patch.object(statements, "EVERY", every),
-        mock.patch.object(statements, "_FOLD_EVERY", 2),
-        mock.patch.object(statements, "RUNS_MAX", runs),
+        mock.patch.object(statement_writer, "EVERY", every),
+        mock.patch.object(statement_writer, "FOLD_EVERY", 2),
     ):
         yield
 

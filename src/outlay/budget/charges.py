@@ -40,7 +40,7 @@ class EnergyCharge:
 Charge = StepCharge | ClockCharge | EnergyCharge
 
 
-class OpenSpan(msgspec.Struct, frozen=True, array_like=True):
+class ClockSpan(msgspec.Struct, frozen=True, array_like=True):
     """The outermost span with a clock of its own that has not ended."""
 
     seq: int
@@ -51,7 +51,7 @@ class OpenSpan(msgspec.Struct, frozen=True, array_like=True):
 class Ongoing(msgspec.Struct, frozen=True, array_like=True):
     """What the next record's charge depends on, of the records before it."""
 
-    open: OpenSpan | None
+    open: ClockSpan | None
     since_step: list[ClockCharge]
     last_ns: int
 
@@ -81,7 +81,7 @@ class Charges:
                 return StepCharge(record.step, self.step(record))
             case SpanBegun(overlapped=False) if self._open is None:
                 if clock := CLOCK_OF_SPAN.get(record.name):
-                    self._open = OpenSpan(seq, clock, record.t_ns)
+                    self._open = ClockSpan(seq, clock, record.t_ns)
             case SpanEnded() if self._open is not None and record.begun == self._open.seq:
                 return self._close(record.t_ns)
             case Heartbeat() if record.energy_mj:

@@ -32,7 +32,7 @@ from outlay.budget.measurable import (
 )
 from outlay.budget.past import Past
 from outlay.budget.snapshots import check_unchanged
-from outlay.budget.statements import StatementWriter
+from outlay.budget.statement_writer import StatementWriter
 from outlay.budget.telling import Telling
 from outlay.budget.terms import Budget
 from outlay.budget.torch_group import torch_group

@@ -1,19 +1,18 @@
-"""Statements: what a process's records amount to, written into its own segment now and then.
+"""Statements: what a process's records amount to, as its own segment holds it now and then.
 
 A statement is a fact like any other record: "replayed up to here, this segment gives that". A start
 takes the last one and replays what follows, in place of the whole segment. It is never taken for
-more than the records: a reader of the whole log replays them, and the two must agree.
+more than the records: a reader of the whole log replays them, and the two must agree. Pure; when
+statements are written is the subject of ``outlay.budget.statement_writer``.
 """
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
 from outlay.budget.charges import Charges, Ongoing
 from outlay.budget.fold import Period, SegmentSpend
@@ -24,8 +23,6 @@ from outlay.ledger import (
     AttemptStarted,
     BudgetEvent,
     BudgetStatement,
-    CheckpointCommitted,
-    KnownRecord,
     PriceChanged,
     Record,
     SegmentId,
@@ -33,13 +30,9 @@ from outlay.ledger import (
     SlicesChanged,
     Step,
 )
-from outlay.record.writers import Writer
 
 FORM: Final = 1
 """The version of what a statement holds."""
-
-EVERY: Final = 4_096
-"""After how many records of a segment there is a statement at the latest."""
 
 RUNS_MAX: Final = 256
 """How many runs of equal steps a statement lists; beyond them neighbours are lumped."""
@@ -47,7 +40,6 @@ RUNS_MAX: Final = 256
 _LISTED_MAX: Final = 128
 """How many prices, budget events or spans a statement repeats; with more there is none."""
 
-_FOLD_EVERY: Final = 256
 _TERMS: Final = ("set", "changed", "epoch", "ended")
 Kept = PriceChanged | SlicesChanged | BudgetEvent | AttemptEnded
 """What a statement repeats as it was written; of budget events the terms and the last word."""
@@ -163,85 +155,12 @@ def restored(
     )
 
 
+def is_kept(record: Kept) -> bool:
+    """Say whether a statement repeats a record of these kinds."""
+    return not isinstance(record, BudgetEvent) or record.event in _TERMS
+
+
 def last_believable(records: Sequence[Record]) -> BudgetStatement | None:
     """Return the last statement among a segment's records that can be believed."""
     statements = (one for one in reversed(records) if isinstance(one, BudgetStatement))
     return next(filter(is_believable, statements), None)
-
-
-class StatementWriter:
-    """Replays one segment while it is written, and states the result in it.
-
-    Observing is safe in any thread and in signal handlers: records are queued, and folded by
-    whoever finds the fold free. What is stated covers whole prefixes of the segment only.
-
-    Args:
-        segment: Who writes it.
-        header: Its first record.
-        writer: What it is written with; takes the statements.
-    """
-
-    def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:
-        self._writer = writer
-        self._spend = SegmentSpend(SegmentLife(segment))
-        self._spend.fold([header])
-        self._kept: list[Kept] = []
-        self._queue: deque[tuple[int, KnownRecord]] = deque()
-        self._early: dict[int, KnownRecord] = {}
-        self._next_seq = 1
-        self._stated_seq = 0
-        self._folding = threading.Lock()
-
-    def observe(self, record: KnownRecord, seq: int) -> None:
-        """Take note of a record that was just written."""
-        self._queue.append((seq, record))
-        if len(self._queue) >= _FOLD_EVERY or type(record) is CheckpointCommitted:
-            self.catch_up(state=type(record) is CheckpointCommitted)
-
-    def catch_up(self, *, state: bool) -> None:
-        """Fold what was observed; write a statement if asked to, or if one is due."""
-        if not self._folding.acquire(blocking=False):
-            return  # Another thread is at it, or the code that a signal interrupted.
-        try:
-            self._fold()
-            if state or self._next_seq - self._stated_seq >= EVERY:
-                self._state()
-        finally:
-            self._folding.release()
-
-    def _fold(self) -> None:
-        queue, early = self._queue, self._early
-        while queue:
-            seq, record = queue.popleft()
-            early[seq] = record if type(record) is Step else replace(record, seq=seq)
-        records: list[KnownRecord] = []
-        while self._next_seq in early or self._next_seq in self._writer.gap_numbers:
-            if self._next_seq in early:
-                records.append(early.pop(self._next_seq))
-            self._next_seq += 1
-        self._spend.fold(records)
-        self._kept += [one for one in records if isinstance(one, Kept) and _is_kept(one)]
-
-    def _state(self) -> None:
-        if self._early:
-            return  # Another thread's record is on its way; the next fold will have it.
-        state = state_of(self._spend, self._kept)
-        if state is None:
-            return
-        if len(self._spend.surviving) > RUNS_MAX:
-            # Go on from what was stated: the next statement need not lump it all again.
-            self._spend.surviving = Surviving.of(
-                state.runs, next_step=state.next_step, lowest=state.lowest
-            )
-        statement = BudgetStatement(
-            t_ns=self._spend.life.last_sign_ns,
-            form=FORM,
-            covers=self._next_seq,
-            state=msgspec.to_builtins(state),
-        )
-        self._stated_seq = self._writer.append(statement)
-        self._queue.append((self._stated_seq, statement))
-
-
-def _is_kept(record: Kept) -> bool:
-    return not isinstance(record, BudgetEvent) or record.event in _TERMS
