@@ -84,8 +84,8 @@ class StatementWriter:
         self._kept += [one for one in records if isinstance(one, Kept) and is_kept(one)]
 
     def _state(self) -> None:
-        if self._early:
-            return  # Another thread's record is on its way; the next fold will have it.
+        if len(self._early) > FOLD_EVERY:
+            return  # A record before them was written and never seen: what is known ends there.
         state = state_of(self._spend, self._kept)
         if state is None:
             return

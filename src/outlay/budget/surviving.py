@@ -122,15 +122,14 @@ class Surviving:
         Args:
             most: How many runs may be returned, give or take a few.
             marks: Step numbers, ascending, that a rollback is likely to go back to: a lump begins
-                at each of the last ones.
+                at each of the last ones, and evenly after them.
         """
         if len(self._firsts) <= most:
             return self.runs()
-        lumps = max(1, most // 8)  # Each may become four runs, before the last mark and after it.
+        lumps = max(1, most // 8)  # Each becomes up to three runs, before the last mark and after.
         kept = list(marks[-lumps:]) or [0]
+        kept += _even_marks(kept[-1], self.next_step, lumps)
         runs = _split(self.runs(), kept)
-        new = [first for first, *_ in runs if first >= kept[-1]]
-        kept += new[:: -(-len(new) // lumps)] if new else []
         lumped = Surviving()
         for group in _groups(runs, kept):
             _lump(group, lumped)
@@ -144,6 +143,15 @@ class Surviving:
             surviving._append(first, count, tokens, flops)
         surviving.next_step, surviving.lowest = next_step, lowest
         return surviving
+
+
+def _even_marks(first: int, end: int, most: int) -> range:
+    """Return at most so many numbers between the two, as far apart as a power of two.
+
+    What was lumped between closer ones is lumped between these without a seam.
+    """
+    width = 1 << max(0, -(-(end - first) // most) - 1).bit_length()
+    return range((first // width + 1) * width, end, width)
 
 
 def _split(runs: Sequence[Run], marks: Sequence[int]) -> list[Run]:
