@@ -22,6 +22,7 @@ from outlay.cli.app import app
 from outlay.clock import ManualClock
 from outlay.ledger import (
     AttemptStarted,
+    Price,
     PriceChanged,
     Record,
     SegmentId,
@@ -30,7 +31,6 @@ from outlay.ledger import (
     Step,
     derive_attempts,
 )
-from outlay.ledger.records import Price
 from outlay.rates import Basis, RateFunction, RatePiece
 
 SECOND = 10**9

@@ -65,7 +65,7 @@ def start_up_share(settings: Settings, gpus: int, start_up_ns: int) -> float:
     budget = settings.budget
     bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
     shares = [start_up_ns / bounds[TIME]] if TIME in bounds else []
-    rate = None if settings.price is None else settings.price * gpus
+    rate = None if settings.price is None else settings.price.rate * gpus
     paid = _cost(rate, start_up_ns)
     if COST in bounds and paid is not None:
         shares.append(paid.micros / Usage(cost_units=bounds[COST]).cost_micros)
