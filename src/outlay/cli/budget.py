@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from outlay.budget.cost_parts import CostParts
 from outlay.budget.dimensions import MODES
 from outlay.budget.report import BudgetReport, plan_from, read_report
 from outlay.budget.terms import Budget
@@ -35,6 +36,8 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
     for name, spent_ns in report.clocks_ns.items():
         if spent_ns:
             console.print(f"{name}: {duration_text(spent_ns)}")
+    if report.cost is not None:
+        console.print(_cost_table(report, report.cost))
     console.print(_verdict(report, figures), soft_wrap=True)
     print_findings(report.findings)
 
@@ -92,6 +95,13 @@ def _limits_table(report: BudgetReport) -> object:
             text(bound.left(report.used)),
             f"{used / bound.limit:.1%}",
         )
+    return table
+
+
+def _cost_table(report: BudgetReport, cost: CostParts) -> object:
+    table = new_table("part of the cost", ">cost", "budget")
+    for row in cost.rows(report.budget.charge_cost):
+        table.add_row(*row)
     return table
 
 

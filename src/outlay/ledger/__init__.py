@@ -16,6 +16,7 @@ from outlay.ledger.records import (
     AttemptEnded,
     AttemptStarted,
     BudgetEvent,
+    BudgetStatement,
     CheckpointCommitted,
     EndStatus,
     Gap,
@@ -36,7 +37,7 @@ from outlay.ledger.records import (
     gpu_count_of,
     kind_of,
 )
-from outlay.ledger.resume import last_committed_step
+from outlay.ledger.resume import Stated, find_statements, last_committed_step
 from outlay.ledger.run_file import RunIdentity, claim_identity, read_identity
 from outlay.ledger.segments import SUPERVISOR, SegmentId, ledger_dir, segment_paths
 from outlay.ledger.writer import SegmentWriter
@@ -47,6 +48,7 @@ __all__ = [
     "AttemptEnded",
     "AttemptStarted",
     "BudgetEvent",
+    "BudgetStatement",
     "CheckpointCommitted",
     "Chunk",
     "EndStatus",
@@ -70,6 +72,7 @@ __all__ = [
     "SlicesChanged",
     "SpanBegun",
     "SpanEnded",
+    "Stated",
     "Step",
     "Unknown",
     "alive_until",
@@ -78,6 +81,7 @@ __all__ = [
     "encode_line",
     "energy_of",
     "exact_gpus",
+    "find_statements",
     "gpu_count_of",
     "kind_of",
     "last_committed_step",

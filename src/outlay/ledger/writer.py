@@ -48,6 +48,8 @@ class _Ends(NamedTuple):
 class SegmentWriter:
     """Appends records to one file, which it creates and nobody else writes.
 
+    ``gap_numbers`` are the sequence numbers of the gaps that it wrote on its own account.
+
     The usual append takes no lock: a number from a counter and one ``write`` to a descriptor in
     append mode are each atomic, and readers put records in order by their number.
 
@@ -60,6 +62,7 @@ class SegmentWriter:
     def __init__(self, path: Path, header: AttemptStarted, clock: Clock) -> None:
         self.path = path
         self.lost = 0
+        self.gap_numbers: set[int] = set()
         self._header = encode_line(header, 0)
         self._start_ns = header.t_ns
         self._clock = clock
@@ -188,11 +191,16 @@ class SegmentWriter:
         if not trouble.lost:
             return b""
         if trouble.gap_seq is None:
-            trouble.gap_seq = next(self._numbers)
+            trouble.gap_seq = self._gap_number()
         gap = Gap(
             t_ns=record.t_ns, lost=trouble.lost, since_ns=trouble.since_ns, reason=trouble.reason
         )
         return encode_line(gap, trouble.gap_seq)
+
+    def _gap_number(self) -> int:
+        number = next(self._numbers)
+        self.gap_numbers.add(number)
+        return number
 
     def _is_open(self, t_ns: int) -> bool:
         if self._fd != _CLOSED:
@@ -203,7 +211,7 @@ class SegmentWriter:
         """The file was deleted under us: everything written to it is gone."""
         self._fd = _CLOSED
         reason = "the segment file was deleted while it was being written"
-        gap_seq = next(self._numbers)
+        gap_seq = self._gap_number()
         self.lost = gap_seq - 1
         self._trouble = _Trouble(self._start_ns, reason, lost=self.lost, gap_seq=gap_seq)
         self._warn(reason)
