@@ -15,11 +15,12 @@ import outlay
 from outlay.budget.config import as_text, read_budget
 from outlay.budget.cost_parts import CostedRun, CostParts
 from outlay.budget.fold import fold_segments
-from outlay.budget.report import read_report
+from outlay.budget.report import budget_report
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.cli.app import app
 from outlay.clock import ManualClock
+from outlay.goodput.follower import read_view
 from outlay.ledger import (
     AttemptStarted,
     Price,
@@ -99,7 +100,9 @@ def test_what_is_charged_live_is_what_its_log_replays_to(
     for _ in range(3):
         attempt(tmp_path, budget, clock, steps=3)
         clock.advance(7 * SECOND)
-    live, report = document(tmp_path), read_report(tmp_path, clock.wall_ns() - 7 * SECOND)
+    live = document(tmp_path)
+    report = budget_report(read_view(tmp_path, clock.wall_ns() - 7 * SECOND))
+    assert report is not None
     assert report.document()["totals"] == live["totals"]
     assert report.document()["cost"] == live["cost"]
 

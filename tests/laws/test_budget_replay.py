@@ -16,9 +16,11 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outlay.account.run import AccountFollower
 from outlay.budget import statement_writer, statements
-from outlay.budget.fold import SegmentSpend, join_attempts
+from outlay.budget.fold import ProcessSpend, SegmentSpend, clocks_of, join_attempts
 from outlay.budget.history import History, read_history, read_since_statements
+from outlay.budget.replay import replay
 from outlay.budget.statement_writer import StatementWriter
 from outlay.budget.surviving import Surviving
 from outlay.clock import ManualClock
@@ -142,11 +144,12 @@ def write_run(run_dir: Path, script: list[list[list[Op]]], ends: list[bool]) -> 
         start_ns, resume = last_ns + 7 * S, max(0, resume + 3)
 
 
-def values_of(spend: SegmentSpend) -> tuple[object, ...]:
+def values_of(spend: ProcessSpend) -> tuple[object, ...]:
+    assert isinstance(spend, SegmentSpend)
     return (
         spend.life.segment, spend.life.header, spend.life.end, spend.life.prices,
         spend.life.last_sign_ns, spend.surviving.runs(), spend.surviving.next_step,
-        spend.surviving.lowest, spend.executed, spend.periods, spend.clocks_ns,
+        spend.surviving.lowest, spend.executed, spend.periods, clocks_of(spend.periods),
         spend.first_step_ns, spend.before_steps_ns,
     )  # fmt: skip
 
@@ -161,6 +164,36 @@ def figures(history: History) -> list[object]:
     ]
     spends = sorted(history.spends, key=lambda each: each.life.segment)
     return [totals, history.stated, [values_of(each) for each in spends]]
+
+
+def by_column(history: History) -> list[object]:
+    """What a replay by column has to agree with a replay record by record in."""
+    spend = join_attempts(history.spends, 10**6 * S)
+    totals = [
+        spend.total(charge=charge, charge_cost=charge, below=below)
+        for charge in ("training", "all")
+        for below in (None, 0, 1, 5, 20)
+    ]
+    each = [
+        (
+            one.life.segment, one.executed, one.surviving.lowest, one.surviving.below(4),
+            [(p.since_ns, {k: v for k, v in p.spent_ns.items() if v}) for p in one.periods],
+            [event.event for event in one.events], one.first_step_ns, one.before_steps_ns,
+        )
+        for one in sorted(history.spends, key=lambda one: one.life.segment)
+    ]  # fmt: skip
+    return [totals, spend.parts, spend.start_ups_ns, history.stated, each]
+
+
+@settings(max_examples=100, deadline=None)
+@given(attempts, st.lists(st.booleans(), min_size=1, max_size=3))
+def test_replay_by_column_equals_replay_record_by_record(
+    script: list[list[list[Op]]], ends: list[bool]
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        write_run(Path(directory), script, ends)
+        account = AccountFollower(Path(directory)).poll()
+        assert by_column(replay(account)) == by_column(read_history(Path(directory)))
 
 
 @settings(max_examples=60, deadline=None)

@@ -17,7 +17,7 @@ from outlay.units import Money
 from outlay.units.money import MICROS
 
 if TYPE_CHECKING:
-    from outlay.budget.fold import SegmentSpend
+    from outlay.budget.fold import ProcessSpend
 
 LABELS: Final = {
     "training": "training",
@@ -119,7 +119,7 @@ class CostedRun:
     """
 
     attempts: Sequence[Attempt]
-    spends: Mapping[SegmentId, SegmentSpend]
+    spends: Mapping[SegmentId, ProcessSpend]
     rates: RateFunction
     until_ns: int
 
@@ -154,7 +154,7 @@ class CostedRun:
         other = whole - start_up - sum(clocks.values())
         return CostParts(start_up=start_up, other=other, **clocks)
 
-    def _by_clock(self, attempt: Attempt, spend: SegmentSpend) -> dict[str, int]:
+    def _by_clock(self, attempt: Attempt, spend: ProcessSpend) -> dict[str, int]:
         """Return the cost of the time on each clock, at the price of when it ran."""
         units: dict[str, int] = {}
         ends = [*(period.since_ns for period in spend.periods[1:]), attempt.last_sign_ns]
@@ -167,12 +167,15 @@ class CostedRun:
                 units[clock] = units.get(clock, 0) + paid * ns // (end_ns - start_ns)
         return units
 
-    def _start_up(self, attempt: Attempt, spend: SegmentSpend) -> int:
+    def _start_up(self, attempt: Attempt, spend: ProcessSpend) -> int:
         """Return the cost until the first step, without what other clocks took of that."""
         first_ns = spend.first_step_ns
         before_ns = spend.before_steps_ns
         if first_ns is None:
-            first_ns, before_ns = attempt.last_sign_ns, sum(spend.clocks_ns.values())
+            first_ns, before_ns = (
+                attempt.last_sign_ns,
+                sum(period.all_ns for period in spend.periods),
+            )
         if first_ns <= attempt.start_ns:
             return 0
         paid = self._units(attempt.start_ns, first_ns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -46,6 +46,59 @@ class Period(msgspec.Struct, array_like=True):
     def spent(self, clock: str) -> int:
         """Return the nanoseconds on a clock."""
         return self.spent_ns.get(clock, 0)
+
+    @property
+    def all_ns(self) -> int:
+        """The nanoseconds on all clocks."""
+        return sum(self.spent_ns.values())
+
+
+def clocks_of(periods: Sequence[Period]) -> dict[str, int]:
+    """Return nanoseconds by clock."""
+    return {name: sum(period.spent(name) for period in periods) for name in CLOCKS}
+
+
+class SurvivingWork(Protocol):
+    """The work of one process that no rollback of its own undid."""
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest step number that was ever executed; None before the first."""
+
+    def below(self, step: int | None = None) -> Usage:
+        """Return the surviving progress of the steps numbered below ``step`` (None: of all)."""
+
+
+class ProcessSpend(Protocol):
+    """What one process used, however it was computed; the names are those of ``SegmentSpend``."""
+
+    @property
+    def life(self) -> SegmentLife:
+        """How the process lived."""
+
+    @property
+    def surviving(self) -> SurvivingWork:
+        """Its work that no rollback of its own undid."""
+
+    @property
+    def executed(self) -> Usage:
+        """Everything it did, undone or not."""
+
+    @property
+    def periods(self) -> list[Period]:
+        """Nanoseconds by clock, for each stretch of time with one price."""
+
+    @property
+    def events(self) -> list[BudgetEvent]:
+        """What happened to the budget."""
+
+    @property
+    def first_step_ns(self) -> int | None:
+        """When its first step began to wait for data."""
+
+    @property
+    def before_steps_ns(self) -> int:
+        """Time on the clocks before its first step."""
 
 
 @dataclass(slots=True)
@@ -87,16 +140,11 @@ class SegmentSpend:
         """No more records: charge what was going on at the last sign of life."""
         self._charge(self.charges.end())
 
-    @property
-    def clocks_ns(self) -> dict[str, int]:
-        """Nanoseconds by clock."""
-        return {name: sum(period.spent(name) for period in self.periods) for name in CLOCKS}
-
     def _step(self, step: Step) -> None:
         usage = self.charges.step(step)
         if self.first_step_ns is None:
             self.first_step_ns = step.t_ns - step.dur_ns - step.wait_ns
-            self.before_steps_ns = sum(self.clocks_ns.values())
+            self.before_steps_ns = sum(period.all_ns for period in self.periods)
         self.last_step = step
         self.surviving.execute(step.step, usage.tokens, usage.flops, usage.steps)
         self.executed += usage
@@ -140,7 +188,7 @@ class SegmentSpend:
 class AttemptSpend:
     """What the ranks of one attempt used."""
 
-    ranks: tuple[SegmentSpend, ...]
+    ranks: tuple[ProcessSpend, ...]
 
     @property
     def lowest(self) -> int | None:
@@ -162,7 +210,8 @@ class AttemptSpend:
     @property
     def clocks_ns(self) -> dict[str, int]:
         """The clocks of the slowest rank, clock by clock."""
-        return {name: max(rank.clocks_ns[name] for rank in self.ranks) for name in CLOCKS}
+        clocks = [clocks_of(rank.periods) for rank in self.ranks]
+        return {name: max(spent_ns[name] for spent_ns in clocks) for name in CLOCKS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,13 +281,13 @@ class RunSpend:
         return {name: sum(each.clocks_ns[name] for each in self.attempts) for name in CLOCKS}
 
 
-def budget_events(spends: Iterable[SegmentSpend]) -> list[BudgetEvent]:
+def budget_events(spends: Iterable[ProcessSpend]) -> list[BudgetEvent]:
     """Return everything that happened to a run's budget, oldest first."""
     events = [event for spend in spends for event in spend.events]
     return sorted(events, key=lambda event: event.t_ns)
 
 
-def last_stated(spends: Iterable[SegmentSpend]) -> Mapping[str, Any] | None:
+def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
     """Return the budget the run was last started with, as it was recorded."""
     stated: dict[str, Any] | None = None
     for event in budget_events(spends):
@@ -261,7 +310,7 @@ def fold_segments(segments: Mapping[SegmentId, Sequence[Record]]) -> list[Segmen
 
 
 def join_attempts(
-    spends: Iterable[SegmentSpend], until_ns: int, *, without: SegmentId | None = None
+    spends: Iterable[ProcessSpend], until_ns: int, *, without: SegmentId | None = None
 ) -> RunSpend:
     """Return what a run used up to ``until_ns``.
 

@@ -11,6 +11,7 @@ from typing import Any
 from outlay.budget.amounts import CURRENCY
 from outlay.budget.document import NAME, read_document
 from outlay.budget.fold import (
+    ProcessSpend,
     RunSpend,
     SegmentSpend,
     budget_events,
@@ -56,7 +57,7 @@ class History:
         findings: What is wrong in the log, and what was assumed in its place.
     """
 
-    spends: list[SegmentSpend]
+    spends: Sequence[ProcessSpend]
     stated: Mapping[str, Any] | None = None
     at_least: Usage = ZERO
     findings: list[Finding] = field(default_factory=list)

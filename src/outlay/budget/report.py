@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
 from statistics import median_low
 from typing import Any, Final
 
@@ -16,12 +15,13 @@ from outlay.budget.dimensions import COST, DIMENSIONS, EPOCHS, TIME
 from outlay.budget.document import read_document
 from outlay.budget.fold import RunSpend, budget_events
 from outlay.budget.forecast import Forecast, forecast
-from outlay.budget.history import read_history
+from outlay.budget.history import History, read_history
 from outlay.budget.limits import Bound, reached
 from outlay.budget.measurable import unmeasured
+from outlay.budget.replay import replay
 from outlay.budget.terms import Budget
 from outlay.budget.usage import ZERO, Usage
-from outlay.errors import Finding, InvalidValue, NotARun
+from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
 
 TENTH: Final = 10
@@ -79,28 +79,11 @@ def forecast_document(ahead: Forecast) -> dict[str, Any]:
 
 def budget_report(view: RunView) -> BudgetReport | None:
     """Return how a run's budget stands; None where it was started without one."""
-    assert view.dir is not None
-    try:
-        return read_report(view.dir, view.timeline.end_ns)
-    except InvalidValue:
+    history = _history(view)
+    if history.stated is None:
         return None
-
-
-def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
-    """Return how a run's budget stands at ``until_ns``.
-
-    Raises:
-        NotARun: There is no run log.
-        InvalidValue: The run has no budget.
-    """
-    history = read_history(run_dir)
-    if not history.spends:
-        raise NotARun(str(run_dir))
-    stated = history.stated
-    if stated is None:
-        raise InvalidValue("run", str(run_dir), "a run that was started with a budget")
-    budget = Budget.stated_in(stated)
-    spend = history.spend(until_ns)
+    budget = Budget.stated_in(history.stated)
+    spend = history.spend(view.timeline.end_ns)
     used = spend.total(charge=budget.charge, charge_cost=budget.charge_cost)
     events = budget_events(history.spends)
     stops = [event.data.get("text") for event in events if event.event == "stopped"]
@@ -112,15 +95,25 @@ def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
         stop_reason=stops[-1] if stops else None,
         forecast=None if stops else forecast(used, executed, training_ns, budget.bounds_known),
         changes=sum(event.event == "changed" for event in events),
-        unmeasured=_unmeasured(run_dir, used),
+        unmeasured=_unmeasured(view, used),
         cost=spend.parts if spend.parts.total else None,
         findings=tuple(history.findings),
     )
 
 
-def _unmeasured(run_dir: Path, used: Usage) -> tuple[str, ...]:
+def _history(view: RunView) -> History:
+    """Return what a run's log says about its budget.
+
+    A damaged log is read again, record by record: there what is missing is assumed.
+    """
+    if view.is_damaged and view.dir is not None:
+        return read_history(view.dir)
+    return replay(view.account)
+
+
+def _unmeasured(view: RunView, used: Usage) -> tuple[str, ...]:
     """Return the totals that nothing measured: of those that are zero, the ones the run named."""
-    said = (read_document(run_dir) or {}).get("unmeasured")
+    said = (read_document(view.dir) or {} if view.dir is not None else {}).get("unmeasured")
     nothing = unmeasured(used)
     return tuple(name for name in nothing if not isinstance(said, list) or name in said)
 
@@ -205,17 +198,14 @@ def start_up_document(start_up: StartUp) -> dict[str, Any]:
     }
 
 
-def plan_from(run_dir: Path, budget: Budget, until_ns: int) -> Plan:
+def plan_from(view: RunView, budget: Budget) -> Plan:
     """Return what a budget would mean for a run like this one, at its mean pace and price.
 
     Raises:
-        NotARun: There is no run log.
         InvalidValue: Nothing was measured of what the budget limits.
     """
-    history = read_history(run_dir)
-    if not history.spends:
-        raise NotARun(str(run_dir))
-    spend = history.spend(until_ns)
+    history = _history(view)
+    spend = history.spend(view.timeline.end_ns)
     start_up, pace_units = _start_up(spend), spend.parts.charged(budget.charge_cost)
     once = ZERO
     if start_up is not None and budget.charge_cost == "all":
@@ -226,7 +216,7 @@ def plan_from(run_dir: Path, budget: Budget, until_ns: int) -> Plan:
     ahead = forecast(once, measured, measured.time_ns, budget.bounds)
     if ahead is None:
         expected = f"a run that measured what {', '.join(budget.limits)} limits"
-        raise InvalidValue("--from", str(run_dir), expected)
+        raise InvalidValue("--from", str(view.dir), expected)
     scaled = (amount * ahead.steps_left // measured.steps for amount in astuple(measured))
     doubts = [] if start_up is None else start_up.too_long_for(budget.bounds)
     return Plan(
