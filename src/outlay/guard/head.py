@@ -53,3 +53,6 @@ def parse(raw: bytes) -> Slots:
     # The very first record may itself have been cut off; anything else was not written by us.
     first_cut_off = len(raw) < SLOT_BYTES and (raw.startswith(_START) or _START.startswith(raw))
     return Slots(None, 0, readable=first_cut_off)
+
+
+NO_SLOTS = parse(b"")
