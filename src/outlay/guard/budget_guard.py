@@ -39,6 +39,7 @@ from outlay.guard.ceilings import (
     stated_ceiling,
     write_ceiling,
 )
+from outlay.guard.chain import Missing
 from outlay.guard.entries import Captured, Noted, Rental, amount_of, timestamp
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.filelog import FileSpendLog, read_log_path
@@ -311,11 +312,12 @@ class BudgetGuard:
             SpendLogAltered: A line was edited: that can't be accepted, only restored.
         """
         text = read_reason(reason)
-        self.log.accept(
-            lambda books, missing: decisions.accept(
-                self._in_our_currency(books), self._now(), missing, by=_person(), reason=text
-            )
-        )
+
+        def entry(books: Books, missing: tuple[Missing, ...]) -> Noted:
+            now = replace(self._moment(None), currency=books.currency or self.currency)
+            return decisions.accept(books, now, missing, by=_person(), reason=text)
+
+        self.log.accept(entry)
 
     # -- looking ----------------------------------------------------------------------------
 

@@ -300,14 +300,18 @@ class FileSpendLog:
     def _read_on(self, log: int) -> tuple[Missing, ...]:
         """Fold what was appended since the last use; return what is missing."""
         with self._or_forget():
-            stat = os.fstat(log)
+            stat, heads = os.fstat(log), self._known_heads()
             same = self._identity == (stat.st_dev, stat.st_ino)
             if not same or stat.st_size < self._scanned.link.offset:
                 self._forget()
-                self._identity = (stat.st_dev, stat.st_ino)
-            link = self._scanned.link
-            data = read_from(log, link.offset, stat.st_size)
-            self._fold(scan(str(self.path), data, link, self._known_heads()))
+            try:
+                self._fold_from(log, self._scanned.link, heads)
+            except SpendLogAltered:
+                if self._scanned is NOTHING:
+                    raise
+                self._forget()  # what was read before may itself have been replaced, and accepted
+                self._fold_from(log, NOTHING.link, heads)
+            self._identity = (stat.st_dev, stat.st_ino)
             missing = (*self._scanned.missing, *self._missing_marks(self._scanned.link))
             missing = tuple(one for one in missing if one.hash not in self._books.given_up)
             if not missing:
@@ -343,6 +347,10 @@ class FileSpendLog:
     def _remember(self) -> None:
         if self._seen is not None:
             self._memory.remember(self._seen, given_up=self._books.given_up)
+
+    def _fold_from(self, log: int, link: Link, heads: tuple[Head, ...]) -> None:
+        data = read_from(log, link.offset, os.fstat(log).st_size)
+        self._fold(scan(str(self.path), data, link, heads))
 
     def _fold(self, scanned: Scanned) -> None:
         for number, line in scanned.lines:
