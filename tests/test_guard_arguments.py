@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import decimal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from decimal import Decimal
@@ -110,6 +111,16 @@ class TestADecimalContextOfItsOwn:
         assert str(Estimate(hours=Decimal("3.25")).cost) == "2.275 USD"
 
 
+@pytest.fixture
+def restless_threads() -> Iterator[None]:
+    """Let threads take turns after every few instructions."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("restless_threads")
 def test_threads_may_look_at_a_guard_that_others_use(tmp_path: Path) -> None:
     guard = BudgetGuard(10**6, tmp_path / "spend.jsonl", environ={})
     troubles, done = list[BaseException](), threading.Event()
@@ -117,10 +128,9 @@ def test_threads_may_look_at_a_guard_that_others_use(tmp_path: Path) -> None:
     def look() -> None:
         try:
             while not done.is_set():
-                books = guard.log.books()
-                assert len(list(books.open.values())) == len(books.open)
-                assert sum(hold.amount.micros for hold in guard.holds()) >= 0
-                guard.standings(), guard.findings(), guard.remaining
+                assert sum(hold.amount.micros for hold in guard.log.books().open.values()) >= 0
+                assert guard.standings()[0].remaining.micros > 0
+                assert guard.findings() == ()
         except BaseException as error:  # noqa: BLE001 - whatever it is, the test shows it
             troubles.append(error)
 
