@@ -88,7 +88,7 @@ class BudgetGuard:
     ) -> None:
         self._clock = clock
         self._environ = os.environ if environ is None else environ
-        read_log_path(log_path)
+        self._manifest_path = manifest_path(read_log_path(log_path))
         self.log_path = Path(log_path)
         self.currency = currency
         self._follows_manifest = False
@@ -132,7 +132,7 @@ class BudgetGuard:
 
     def _settled(self) -> Settled:
         """Return what binds now; under the lock it is what binds the decision."""
-        manifest = manifest_ceilings(manifest_path(self.log_path), self.currency)
+        manifest = manifest_ceilings(self._manifest_path, self.currency)
         given = self._given
         if manifest is not None and self._follows_manifest:
             given = replace(given, whole=manifest.whole)
@@ -284,7 +284,7 @@ class BudgetGuard:
         """
         text = read_reason(reason)
         after = money(ceiling_usd, where="ceiling_usd", currency=self.currency)
-        path = manifest_path(self.log_path)
+        path = self._manifest_path
 
         def decide(books: Books) -> Posting[None]:
             settled = self._settled()
@@ -295,7 +295,7 @@ class BudgetGuard:
 
         self._transact(decide)
         try:
-            changed = write_ceiling(self.log_path, after)
+            changed = write_ceiling(path, after)
         except OSError as error:
             raise CeilingUnusable(str(path), str(error), "a manifest.json to write to") from error
         if not changed:

@@ -7,6 +7,7 @@ first line of the log beside it, so that a log begun anew is not taken for the o
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -17,6 +18,7 @@ import msgspec
 from outlay.errors import InvalidValue, choices
 from outlay.files import write_whole
 from outlay.guard.books import Books
+from outlay.guard.disk import read_small
 from outlay.guard.entries import amount_of
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.policy import Ceilings, Settled
@@ -46,44 +48,47 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     first_lines: dict[str, str] | None = None
 
 
+_decoder = msgspec.json.Decoder(Manifest)
+_names_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
 def manifest_path(log_path: Path) -> Path:
     """Return where the manifest of a log is sought: beside the file itself, not a link to it."""
     return log_path.resolve().parent / MANIFEST_NAME
 
 
-def first_line_of(log_path: Path) -> str | None:
-    """Return the hash that the manifest names as a log's first; None where it names none.
+def first_line_of(manifest: Path, log_name: str) -> str | None:
+    """Return the hash that a manifest names as a log's first line: "" for none.
 
-    A manifest that can't be understood refuses every authorisation, and is no matter here.
+    None where there is no manifest, or one that can't be understood: that refuses every
+    authorisation, and is no matter here.
     """
     try:
-        manifest = read_manifest(manifest_path(log_path))
+        stated = read_manifest(manifest)
     except CeilingUnusable:
         return None
-    return None if manifest is None else (manifest.first_lines or {}).get(log_path.name)
+    return None if stated is None else (stated.first_lines or {}).get(log_name, "")
 
 
-def write_first_line(log_path: Path, first: str) -> None:
-    """Let the manifest name a log's first line; without a manifest there is nothing to do.
+def write_first_line(path: Path, log_name: str, first: str) -> None:
+    """Let a manifest name a log's first line.
 
     Raises:
         OSError: It can't be written.
         CeilingUnusable: It can't be understood.
     """
-    path = manifest_path(log_path)
     manifest = read_manifest(path)
     if manifest is not None:
-        _rewrite(path, first_lines={**(manifest.first_lines or {}), log_path.name: first})
+        _rewrite(path, first_lines={**(manifest.first_lines or {}), log_name: first})
 
 
-def write_ceiling(log_path: Path, ceiling: Money) -> bool:
-    """Write another ceiling into the manifest; returns whether there is one.
+def write_ceiling(path: Path, ceiling: Money) -> bool:
+    """Write another ceiling into a manifest; returns whether there is one.
 
     Raises:
         OSError: It can't be written.
         CeilingUnusable: It can't be understood.
     """
-    path = manifest_path(log_path)
     if read_manifest(path) is None:
         return False
     _rewrite(path, ceiling_usd=amount_of(ceiling.micros))
@@ -93,7 +98,7 @@ def write_ceiling(log_path: Path, ceiling: Money) -> bool:
 def _rewrite(path: Path, **changes: object) -> None:
     """Replace keys of a manifest, and leave the values of the others as they were typed."""
     encoder = msgspec.json.Encoder(decimal_format="number")
-    keys = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+    keys = _names_decoder.decode(path.read_bytes())
     keys |= {name: msgspec.Raw(encoder.encode(value)) for name, value in changes.items()}
     text = msgspec.json.format(encoder.encode(keys), indent=2)
     write_whole(path, text + b"\n", synced=True)
@@ -106,11 +111,11 @@ def read_manifest(path: Path) -> Manifest | None:
         CeilingUnusable: There is one, and it can't be read, or states a ceiling of no known kind.
     """
     try:
-        raw = path.read_bytes()
-        manifest = msgspec.json.decode(raw, type=Manifest)
-        names = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
-    except FileNotFoundError:
-        return None
+        raw = read_small(os.fspath(path))
+        if raw is None:
+            return None
+        manifest = _decoder.decode(raw)
+        names = _names_decoder.decode(raw)
     except (OSError, msgspec.MsgspecError) as error:
         raise CeilingUnusable(str(path), str(error), "a readable manifest.json") from error
     known = [name for name in Manifest.__struct_fields__ if name.startswith("ceiling")]

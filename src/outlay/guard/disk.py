@@ -10,7 +10,7 @@ from pathlib import Path
 
 from outlay.files import write_whole
 from outlay.guard.chain import GENESIS, Head
-from outlay.guard.head import Slots, parse, record
+from outlay.guard.head import NO_SLOTS, Slots, parse, record
 from outlay.store import outlay_home
 
 
@@ -21,6 +21,18 @@ def read_from(file: int, start: int, end: int) -> bytes:
         chunks.append(chunk)
         start += len(chunk)
     return b"".join(chunks)
+
+
+def read_small(path: str) -> bytes | None:
+    """Return a small file's content, at the least cost; None where there is no file."""
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_from(file, 0, os.fstat(file).st_size)
+    finally:
+        os.close(file)
 
 
 def is_there(path: Path) -> bool:
@@ -54,18 +66,16 @@ class HeadFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._name = os.fspath(path)
 
     def read(self) -> Slots:
         """Return what the file says; one that is not there says nothing."""
-        try:
-            return parse(self.path.read_bytes())
-        except FileNotFoundError:
-            return parse(b"")
+        return parse(read_small(self._name) or b"")
 
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Open it for writing; it is made if need be."""
-        file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             yield file
         finally:
@@ -93,25 +103,23 @@ class Memory(HeadFile):
         digest = hashlib.sha256(os.fsencode(log_path)).hexdigest()[:16]
         super().__init__(outlay_home() / "heads" / f"{log_path.stem}-{digest}.head")
 
-    def seen(self) -> Head | None:
-        """Return the furthest line that was seen."""
+    def seen(self) -> Slots:
+        """Return what was seen; nothing where that can't be read."""
         try:
-            return self.read().head
+            return self.read()
         except OSError:
-            return None
+            return NO_SLOTS
 
-    def remember(self, head: Head, *, given_up: Collection[str] = ()) -> None:
+    def remember(self, head: Head, known: Slots, *, given_up: Collection[str] = ()) -> None:
         """Keep a line if it is further than what is known, or that was given up."""
-        with suppress(OSError):
-            known = self.read()
-            if known.head is not None and known.head.hash in given_up:
-                self.replace(head)
-                return
-            if known.head is not None and known.head.offset >= head.offset:
-                return
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.opened() as file:
-                os.pwrite(file, record(head), known.next_at)
+        if known.head is not None and known.head.hash in given_up:
+            self.replace(head)
+        elif known.head is None or known.head.offset < head.offset:
+            with suppress(OSError):
+                if known.head is None:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                with self.opened() as file:
+                    os.pwrite(file, record(head), known.next_at)
 
     def replace(self, head: Head) -> None:
         """Forget what was seen: a person has accepted what is there now."""

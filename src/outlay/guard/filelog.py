@@ -21,7 +21,7 @@ from pathlib import Path
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.books import Books, Inconsistent
-from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, write_first_line
+from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
 from outlay.guard.chain import NOTHING, Head, Link, Missing, Scanned, link_entries, scan
 from outlay.guard.decisions import judge_again
 from outlay.guard.disk import (
@@ -79,7 +79,8 @@ class FileSpendLog:
         self._head = HeadFile(head_path(self.path))
         self._memory = Memory(self.path)
         self._clock = clock
-        self._slots = NO_SLOTS
+        self._manifest = manifest_path(self.path)
+        self._slots = self._remembered = NO_SLOTS
         self._first_named: str | None = None
         self._seen: Head | None = None  # the furthest line read or written here, for ever
         self._locks_checked = False
@@ -218,7 +219,9 @@ class FileSpendLog:
             there = is_there(self.path) or is_there(self._head.path)
         except OSError as error:
             raise self._refusal(error) from error
-        return not (there or self._seen or self._memory.seen() or first_line_of(self.path))
+        if there or self._seen or self._memory.seen().head:
+            return False
+        return not first_line_of(self._manifest, self.path.name)
 
     @contextmanager
     def _locked(self, flags: int, kind: int) -> Iterator[int]:
@@ -228,7 +231,7 @@ class FileSpendLog:
         process forked from this one.
         """
         try:
-            with turn_at(self.path, _LOCK_TIMEOUT_S):
+            with turn_at(os.fspath(self.path), _LOCK_TIMEOUT_S):
                 if self._pid != os.getpid():
                     self._forget()  # forked, perhaps in the middle of another thread's use
                 log = self._open_and_lock(flags, kind)
@@ -320,8 +323,8 @@ class FileSpendLog:
 
     def _known_heads(self) -> tuple[Head, ...]:
         """Return every line of which somebody knows that it was there."""
-        self._slots = self._head.read()
-        known = (self._slots.head, self._seen, self._memory.seen())
+        self._slots, self._remembered = self._head.read(), self._memory.seen()
+        known = (self._slots.head, self._seen, self._remembered.head)
         return tuple(head for head in known if head is not None)
 
     def _missing_marks(self, link: Link) -> Iterator[Missing]:
@@ -330,8 +333,8 @@ class FileSpendLog:
             yield Missing(hash="", line=0, problem=_BAD_HEAD)
         elif self._slots.head is None and link.first:
             yield Missing(hash="", line=0, problem=_NO_HEAD)
-        self._first_named = first = first_line_of(self.path)
-        if first is not None and first != link.first:
+        self._first_named = first = first_line_of(self._manifest, self.path.name)
+        if first and first != link.first:
             problem = f"{MANIFEST_NAME} names another first line: the log is gone or begun anew"
             yield Missing(hash=first, line=1, problem=problem)
 
@@ -346,10 +349,13 @@ class FileSpendLog:
 
     def _remember(self) -> None:
         if self._seen is not None:
-            self._memory.remember(self._seen, given_up=self._books.given_up)
+            self._memory.remember(self._seen, self._remembered, given_up=self._books.given_up)
 
     def _fold_from(self, log: int, link: Link, heads: tuple[Head, ...]) -> None:
-        data = read_from(log, link.offset, os.fstat(log).st_size)
+        size, last = os.fstat(log).st_size, Head(link.covered + 1, link.hash)
+        if size == link.offset and all(head == last for head in heads):
+            return  # nothing new: the most frequent case, and no need to start a scan
+        data = read_from(log, link.offset, size)
         self._fold(scan(str(self.path), data, link, heads))
 
     def _fold(self, scanned: Scanned) -> None:
@@ -380,13 +386,13 @@ class FileSpendLog:
                 assert self._seen is not None
                 os.pwrite(head, record(self._seen), SLOT_BYTES if begin else self._slots.next_at)
             self._remember()
-            if self._first_named is None:
+            if self._first_named == "":
                 self._name_first_line()
 
     def _name_first_line(self) -> None:
         """Let the manifest name the first line; one that can't be written names none."""
         with suppress(OSError, CeilingUnusable):
-            write_first_line(self.path, self._scanned.link.first)
+            write_first_line(self._manifest, self.path.name, self._scanned.link.first)
 
     def _refusal(self, error: OSError) -> SpendLogUnusable:
         remedy = "Make it readable and writable, with room on its disk."

@@ -11,7 +11,7 @@ import os
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,20 +154,18 @@ class _Queue:
                 self._busy = False
 
 
-_queues: dict[Path, _Queue] = {}
+_queues: dict[str, _Queue] = {}
 # The threads that wait, or have their turn, are not in a forked process.
 os.register_at_fork(after_in_child=_queues.clear)
 
 
-@contextmanager
-def turn_at(path: Path, patience_s: float) -> Iterator[None]:
-    """Wait until no other thread of this process uses a file.
+def turn_at(path: str, patience_s: float) -> AbstractContextManager[None]:
+    """Return what waits until no other thread of this process uses a file.
 
-    Raises:
-        LockStuck: One of them did not let go of it for ``patience_s``.
+    It raises LockStuck when one of them did not let go of it for ``patience_s``.
     """
-    with _queues.setdefault(path, _Queue()).turn(patience_s):
-        yield
+    queue = _queues.get(path) or _queues.setdefault(path, _Queue())
+    return queue.turn(patience_s)
 
 
 def lock(file: int, kind: int, *, patience_s: float, clock: Clock) -> None:
