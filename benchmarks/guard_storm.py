@@ -92,9 +92,7 @@ class Storm:
                 for key, _ in selector.select():
                     self._take(selector, key, chance)
 
-    def _start(
-        self, selector: selectors.BaseSelector, share: int, chance: random.Random
-    ) -> None:
+    def _start(self, selector: selectors.BaseSelector, share: int, chance: random.Random) -> None:
         words = [sys.executable, __file__, "--work", self.path, share, chance.randrange(10**9)]
         worker = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE)
         assert worker.stdout is not None

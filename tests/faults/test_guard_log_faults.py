@@ -51,7 +51,7 @@ KILLED_MIDWAY = textwrap.dedent(
     print("recorded", flush=True)
     """
 )
-FIRST_CALL_BEYOND_THE_END = 40
+FIRST_CALL_BEYOND_THE_END = 80
 
 
 def run_and_kill(path: Path, nth: int, when: str) -> tuple[int, list[str]]:

@@ -300,7 +300,9 @@ class TestAccepting:
         assert in_process("guard", "accept", "--reason", " ", "--log", log_path).code == 2
 
     def test_an_edited_line_cannot_be_accepted(self, log_path: Path) -> None:
-        log_path.write_bytes(log_path.read_bytes().replace(b'"estimated":3.00', b'"estimated":0.10'))
+        log_path.write_bytes(
+            log_path.read_bytes().replace(b'"estimated":3.00', b'"estimated":0.10')
+        )
         with pytest.raises(SpendLogAltered, match="hash does not fit"):
             BudgetGuard(5, log_path, environ={}).accept("please")
 

@@ -235,9 +235,7 @@ class _Scan:
             head = self.heads.pop(0)
             if head != Head(self.link.covered + 1, self.link.hash):
                 problem = "the line that was acknowledged here is not there any more"
-                self.missing.append(
-                    Missing(hash=head.hash, line=self.link.lines, problem=problem)
-                )
+                self.missing.append(Missing(hash=head.hash, line=self.link.lines, problem=problem))
 
     def finish(self) -> None:
         """Note the lines that heads name beyond the end."""
@@ -247,9 +245,7 @@ class _Scan:
             self.missing.append(Missing(hash=head.hash, line=self.number, problem=problem))
 
 
-def scan(
-    path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None
-) -> Scanned:
+def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None) -> Scanned:
     """Read the bytes that follow ``link``, checking every line against the chain.
 
     Args:

@@ -258,7 +258,9 @@ def set_ceiling(
         "reason": reason,
     }  # fmt: skip
     stated = replace(moment, ceiling=after)
-    return Posting((*_raised(books, moment), Noted(**stated.stamp(""), event=event, detail=detail)), None)
+    return Posting(
+        (*_raised(books, moment), Noted(**stated.stamp(""), event=event, detail=detail)), None
+    )
 
 
 def judge_again(

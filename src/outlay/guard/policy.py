@@ -35,7 +35,9 @@ class Ceilings:
         def tighter(a: Money | None, b: Money | None) -> Money | None:
             return min((x for x in (a, b) if x is not None), default=None)
 
-        shared = {lab: min(self.labs[lab], other.labs[lab]) for lab in self.labs.keys() & other.labs}
+        shared = {
+            lab: min(self.labs[lab], other.labs[lab]) for lab in self.labs.keys() & other.labs
+        }
         if self.labs and other.labs and not shared:
             shared = {BUFFER: Money(0, self.whole.currency)}  # no lab has any of the money
         return Ceilings(
