@@ -10,6 +10,7 @@ started before the clock is.
 
 from __future__ import annotations
 
+import contextlib
 import contextvars
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # else importing it asks the network for prices
@@ -45,6 +47,7 @@ class Race:
     unanswered: int
 
     def text(self, name: str, spent: float) -> str:
+        """Return it as a line."""
         return (
             f"{name:44} {self.seconds:7.2f} s  {self.won:5d} granted  "
             f"{self.unanswered:4d} unanswered  {spent:8.2f} USD spent of {CEILING}"
@@ -174,22 +177,19 @@ def shekel_caller() -> Caller:
     budget.__enter__()
 
     def call() -> bool:
-        try:
-            call_model()
-        except shekel.BudgetExceededError:
-            pass  # raised once the call was made: its ten cents are spent
+        with contextlib.suppress(shekel.BudgetExceededError):
+            call_model()  # it raises once the call was made: its ten cents are spent
         return True
 
     return call
 
 
 def peer_races() -> dict[str, float]:
-    try:
-        import litellm
-        import shekel
-    except ImportError as error:
-        print(f"\nnot compared: {error}; pip install 'outlay[bench]'")
+    if missing := [name for name in ("litellm", "shekel") if not find_spec(name)]:
+        print(f"\nnot compared: no {' and no '.join(missing)}; pip install 'outlay[bench]'")
         return {}
+    import litellm
+
     litellm.suppress_debug_info = True
     price = {"input_cost_per_token": 0.01, "output_cost_per_token": 0.0}
     litellm.register_model({MODEL: {**price, "litellm_provider": "openai", "mode": "chat"}})

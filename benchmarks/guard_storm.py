@@ -3,9 +3,10 @@
 Run: python benchmarks/guard_storm.py [OPERATIONS]
 
 32 processes share one log. Every now and then one of them is killed with SIGKILL and another takes
-its place, and every now and then the file may not grow (RLIMIT_FSIZE), so that a write is cut off in
-the middle. Whatever was answered is told to this process, which then reads the log by itself: nothing
-may be over the ceiling at any line, and nothing that was answered may be missing. Exits 1 otherwise.
+its place, and every now and then the file may not grow (RLIMIT_FSIZE), so that a write is cut off
+in the middle. What was answered is told to this process, which then reads the log by itself:
+nothing may be over the ceiling at any line, nothing that was answered may be missing; else it
+exits with 1.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Storm:
     killed: int = 0
 
     def run(self, operations: int, seed: int) -> None:
+        """Run until every operation was answered."""
         chance, waiting = random.Random(seed), [operations // PROCESSES] * PROCESSES
         waiting[0] += operations % PROCESSES
         with selectors.DefaultSelector() as selector:

@@ -108,7 +108,7 @@ def test_a_refused_log_is_left_as_it_is(log_path: Path) -> None:
 
 def test_the_message_says_that_git_does_this_too(log_path: Path) -> None:
     roll_back_both(log_path)
-    with pytest.raises(SpendLogRolledBack, match="kept in git.*checkout of an older commit"):
+    with pytest.raises(SpendLogRolledBack, match=r"kept in git.*checkout of an older commit"):
         ask(log_path)
 
 

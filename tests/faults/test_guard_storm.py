@@ -1,4 +1,4 @@
-"""The storm of ``benchmarks/guard_storm.py``, a small one: kills and full disks, and nothing lost."""
+"""The storm of ``benchmarks/guard_storm.py``, a small one: kills and full disks, nothing lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Waiting for a spend log: whoever waits is answered, and no lock is trusted that keeps nobody out."""
+"""Waiting for a spend log: whoever waits is answered, and only locks that lock are trusted."""
 
 from __future__ import annotations
 

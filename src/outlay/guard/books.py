@@ -305,9 +305,9 @@ class Books:
             self._simple.add(hold.id)
             self._add_open(hold)
             return
-        hold = self._oldest_simple(line.op_label)
+        settled = self._oldest_simple(line.op_label)
         lab = lab_of(line.op_label)
-        if hold is not None:
-            self._resolve(hold, f"captured at {line.ts}")
-            lab, day = hold.lab, hold.day
+        if settled is not None:
+            self._resolve(settled, f"captured at {line.ts}")
+            lab, day = settled.lab, settled.day
         self._pay(line.op_label, Paid(lab, day), line.actual)

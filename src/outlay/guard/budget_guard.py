@@ -263,12 +263,13 @@ class BudgetGuard:
     ) -> None:
         """Write down something that moves no money, such as the proof that a pod is gone."""
         label = hold.op_label if hold else read_text(op_label, name="op_label")
-        about = {"hold": hold.id if hold else "", "event": read_text(event, name="event")}
+        hold_id, event = hold.id if hold else "", read_text(event, name="event")
         details = read_detail(detail)
 
         def decide(books: Books) -> Posting[None]:
             now = self._now()
-            return decisions.note(books, now, Noted(**now.stamp(label), **about, detail=details))
+            noted = Noted(**now.stamp(label), hold=hold_id, event=event, detail=details)
+            return decisions.note(books, now, noted)
 
         self._transact(decide)
 
@@ -370,8 +371,8 @@ class BudgetGuard:
         """Check the whole log, and every decision in it.
 
         Args:
-            expect: The hash, or its first digits, that an earlier report shows as the head: its line
-                has to be there still.
+            expect: The hash, or its first digits, that an earlier report shows as the head: its
+                line has to be there still.
         """
         return self.log.verify(expect=expect)
 

@@ -93,7 +93,7 @@ class HeadFile:
 
 
 class Memory(HeadFile):
-    """What this machine has seen of one log, kept in the outlay home; never on the way to an answer.
+    """What this machine has seen of one log, kept in the outlay home, after the answer.
 
     It is a lower bound like the log's own head, written without a sync. Where the home can't be
     read or written, nothing is remembered.

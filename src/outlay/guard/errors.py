@@ -46,8 +46,8 @@ class SpendLogRolledBack(SpendLogAltered):
     """The spend log is not the one that was seen before: cut, replaced, or without its head."""
 
     remedy = (
-        "Restore the file and its head from a copy. A log that is kept in git looks like this after "
-        "a checkout of an older commit. If it is right as it is now, say why: "
+        "Restore the file and its head from a copy. A log that is kept in git looks like this "
+        "after a checkout of an older commit. If it is right as it is now, say why: "
         "`outlay guard accept --reason ...`."
     )
 

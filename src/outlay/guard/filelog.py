@@ -213,6 +213,10 @@ class FileSpendLog:
         """Return whether there is a log, or ever was one as far as this machine can tell."""
         return not self._is_new()
 
+    def was_removed(self) -> bool:
+        """Return whether there was a log, as far as this machine can tell, and is none."""
+        return self.is_known() and not is_there(self.path)
+
     def _is_new(self) -> bool:
         """Return whether nothing was ever written; what can't be looked at is no new log."""
         try:

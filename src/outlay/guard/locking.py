@@ -42,7 +42,7 @@ _LOCAL: dict[str, frozenset[str]] = {
 }  # fmt: skip
 
 
-class LockStuck(Exception):  # noqa: N818 - a state, turned into a refusal by the log
+class LockStuck(Exception):
     """Nobody let go of the lock, and nothing happened to the file, for as long as we wait."""
 
 
