@@ -32,13 +32,13 @@ from outlay.guard.filelog import FileSpendLog
 from outlay.units import Money
 
 PROCESSES, OPERATIONS = 32, 10_000
-CEILING = "50.00"
+CEILING_OF_ONE = Money(150_000)  # reached about half-way: some are granted, some refused
 KILLED_EVERY, FULL_EVERY = 40, 25
 
 
-def work(path: Path, operations: int, seed: int) -> None:
+def work(path: Path, ceiling: str, operations: int, seed: int) -> None:
     """Do random operations; say what was answered, one line each, as soon as it was."""
-    chance, guard, mine = random.Random(seed), BudgetGuard(CEILING, path, environ={}), []
+    chance, guard, mine = random.Random(seed), BudgetGuard(ceiling, path, environ={}), list[str]()
     for _ in range(operations):
         act = chance.choice(["hold", "hold", "extend", "capture", "void"]) if mine else "hold"
         full = chance.randrange(FULL_EVERY) == 0
@@ -80,6 +80,7 @@ class Storm:
     """What was answered, by whom, and how often processes were killed."""
 
     path: Path
+    ceiling: Money
     answers: list[dict[str, object]] = field(default_factory=list)
     killed: int = 0
 
@@ -95,7 +96,15 @@ class Storm:
                     self._take(selector, key, chance)
 
     def _start(self, selector: selectors.BaseSelector, share: int, chance: random.Random) -> None:
-        words = [sys.executable, __file__, "--work", self.path, share, chance.randrange(10**9)]
+        words = [
+            sys.executable,
+            __file__,
+            "--work",
+            self.path,
+            self.ceiling,
+            share,
+            chance.randrange(10**9),
+        ]
         worker = subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE)
         assert worker.stdout is not None
         selector.register(worker.stdout, selectors.EVENT_READ, (worker, share, bytearray()))
@@ -151,20 +160,20 @@ def troubles(path: Path, answers: list[dict[str, object]]) -> list[str]:
 def main(operations: int) -> int:
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
         os.environ["OUTLAY_HOME"] = str(Path(directory) / "home")
-        storm = Storm(Path(directory) / "spend.jsonl")
+        storm = Storm(Path(directory) / "spend.jsonl", CEILING_OF_ONE * operations)
         begun = time.perf_counter()
         storm.run(operations, seed=operations)
         taken, found = time.perf_counter() - begun, troubles(storm.path, storm.answers)
         lines = len(FileSpendLog(storm.path).lines())
     counts = Counter(str(answer["act"]) for answer in storm.answers)
     print(f"{operations} operations, {PROCESSES} processes, {taken:.1f} s, {storm.killed} killed")
-    print(f"answers: {dict(counts)}; {lines} lines")
+    print(f"answers under {storm.ceiling}: {dict(counts)}; {lines} lines")
     print("\n".join(found) or "nothing over the ceiling, nothing answered and lost")
     return int(bool(found))
 
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--work"]:
-        work(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+        work(Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     else:
         sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else OPERATIONS))
