@@ -230,6 +230,15 @@ def test_a_run_that_was_taken_out_of_the_grid_is_not_left_running_in_the_books(
     assert guard.log.books().captured() > 1_000_000  # Nobody knows what it cost: all it held.
 
 
+def test_a_sweep_that_was_removed_may_be_started_again_in_its_place(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"price": "1 USD/h", "timeout": "1h", "ceiling": "50 USD"}
+    shutil.rmtree(run_grid(tmp_path, "exit 0", **more).root)
+    again = run_grid(tmp_path, "exit 0", **more)
+    assert again.counts == {"completed": 3}
+    guard = Treasury(again.root, Money.parse("50 USD")).guard
+    assert "a new sweep was started where there had been another" in str(guard.findings()[0])
+
+
 def test_a_sweep_is_gone_on_with_under_what_the_grid_says_now(tmp_path: Path) -> None:
     more: dict[str, Any] = {"price": "1 USD/h", "timeout": "1h"}
     root = run_grid(tmp_path, "exit 0", ceiling="50 USD", **more).root

@@ -18,6 +18,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
+from outlay.guard.filelog import FileSpendLog
 from outlay.guard.lease import Terms
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.plan import PlannedRun
@@ -90,6 +91,12 @@ class Treasury:
         self.guard = BudgetGuard(
             ceiling.amount, root / SPEND_LOG, currency=ceiling.currency, clock=clock
         )
+
+    def begin(self) -> None:
+        """Begin the log of a new sweep, also where one was removed together with its sweep."""
+        log = self.guard.log
+        if isinstance(log, FileSpendLog) and log.was_removed():
+            self.guard.accept("a new sweep was started where there had been another")
 
     def open(
         self, run: PlannedRun, ticket: str, finished_ns: Sequence[int], *, remote: bool

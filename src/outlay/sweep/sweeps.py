@@ -84,6 +84,8 @@ def start(plan: Plan, output_dir: Path | None, how: HowToRun) -> Result:
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root):
         manifest = create(plan, root, environ, how.clock, cwd=cwd)
+        if plan.grid.ceiling is not None:
+            Treasury(root, plan.grid.ceiling, how.clock).begin()
         options = _options(how, cwd, environ)
         with _harness(plan, manifest, engines, options, how) as harness:
             harness.run(list(plan.runs))
