@@ -1,0 +1,538 @@
+"""The parent of supervised commands: a process between a supervisor and what it runs.
+
+It adopts whatever a command leaves behind (a child subreaper), so that what daemonises, renames
+itself, makes its own session or empties its environment is still below it. It starts and signals
+commands as the supervisor tells it, one JSON line each, and writes down how each ended before it
+says so. When the supervisor dies (end of input) or is silent past what it promised, the keeper ends
+everything; or, where that was agreed, starts an heir that goes on watching.
+
+It runs as ``python -I -S``, with the standard library alone: one start of it takes 30 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from outlay.clock import SYSTEM
+from outlay.proc.cgroup import Cgroup
+from outlay.proc.exits import ExitRecord, write_exit
+from outlay.proc.identity import (
+    Process,
+    all_processes,
+    ask_for_signal_when_parent_dies,
+    below,
+    command_line,
+    end_all,
+    mark_of,
+    own_children,
+    read_process,
+    send,
+    set_subreaper,
+    signal_group,
+)
+
+Leftovers = Literal["kill", "report", "leave"]
+Whom = Literal["command", "group", "family"]
+
+_LOOK_EVERY_S: Final = 0.05
+_HEIRS: Final = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeeperTerms:
+    """What a keeper does when nobody tells it.
+
+    Attributes:
+        session: What its marks begin with, and its control group is called.
+        notice_ns: How long commands get to end when the supervisor closes or falls silent.
+        orphan_notice_ns: How long they get when it has died, and nobody pays for them any more.
+        leftovers: What becomes of what an ended command left behind: it is killed, it is reported
+            to the supervisor, or it is left alone.
+        spared: Modules of Python whose processes outlive a command by right.
+        cgroup: Whether to put commands into a control group, where that is allowed.
+        heir: What to start when the supervisor has died, instead of ending the commands; it is
+            given the number of a socket on which it is the supervisor.
+        afterwards: What to run when they were ended because the supervisor had died.
+        record: A file that names this family while it lives; removed by who ends it.
+    """
+
+    session: str
+    notice_ns: int = 5 * 10**9
+    orphan_notice_ns: int = 2 * 10**9
+    leftovers: Leftovers = "kill"
+    spared: tuple[str, ...] = ()
+    cgroup: bool = True
+    heir: tuple[str, ...] = ()
+    afterwards: tuple[str, ...] = ()
+    record: str = ""
+
+
+@dataclass(slots=True, kw_only=True)
+class KeptCommand:
+    """One command that was started.
+
+    Attributes:
+        process: Its first process.
+        returncode: None while that runs.
+        reported: Whether the supervisor waits to hear that nothing of it is left.
+    """
+
+    ticket: str
+    process: Process
+    started_ns: int
+    exit_file: str = ""
+    asked: bool = False
+    returncode: int | None = None
+    reported: bool = False
+
+
+@dataclass(slots=True)
+class Keeper:
+    """The commands of one supervisor and everything below them, seen from their parent.
+
+    The supervisor uses it in its own process should its keeper be killed: it adopts the commands.
+
+    Attributes:
+        tell: Takes what the supervisor should know.
+        cgroup: The group that the commands are in.
+        inside: Whether this process is in the group as well.
+        parent: Whether the commands are children of this process, and tell it how they ended.
+        helpers: Children that are none of a command's.
+        older: Children that were there before, of a process that has a life of its own.
+    """
+
+    terms: KeeperTerms
+    tell: Callable[[dict[str, Any]], None]
+    cgroup: Cgroup | None = None
+    inside: bool = False
+    parent: bool = True
+    helpers: set[int] = field(default_factory=set)
+    older: frozenset[int] | None = None
+    commands: dict[str, KeptCommand] = field(default_factory=dict)
+    _ended: dict[int, int] = field(default_factory=dict)
+
+    # -- beginning ---------------------------------------------------------------------------
+
+    def start(
+        self,
+        *,
+        ticket: str,
+        command: list[str],
+        env: dict[str, str],
+        cwd: str | None,
+        output: str | None,
+        stdin: bool,
+        group: int,
+        exit_file: str,
+    ) -> None:
+        """Start a command and tell its process, or why it could not be started."""
+        began_ns = SYSTEM.monotonic_ns()
+        try:
+            with contextlib.ExitStack() as opened:
+                log = None if output is None else opened.enter_context(Path(output).open("ab"))
+                started = subprocess.Popen(
+                    command, env=env, cwd=cwd, process_group=group, stdout=log,
+                    stdin=None if stdin else subprocess.DEVNULL,
+                    stderr=None if log is None else subprocess.STDOUT,
+                )  # fmt: skip
+        except (OSError, ValueError) as error:
+            problem = getattr(error, "strerror", None) or str(error)
+            self.tell({"event": "not_started", "ticket": ticket, "problem": problem})
+            return
+        started.returncode = 0  # Reaped below, with everything else, and not by this object.
+        process = read_process(started.pid) or Process(started.pid, 0, os.getpid(), started.pid)
+        self.commands[ticket] = KeptCommand(
+            ticket=ticket, process=process, started_ns=began_ns, exit_file=exit_file
+        )
+        self.tell(_introduction(self.commands[ticket]))
+
+    def adopt(self, introductions: Iterable[dict[str, Any]]) -> None:
+        """Take over commands that another keeper started."""
+        for told in introductions:
+            process = Process(told["pid"], told["start"], 0, told["group"], told["session"])
+            self.commands[told["ticket"]] = KeptCommand(
+                ticket=told["ticket"], process=process, started_ns=told["started_ns"],
+                exit_file=told["exit_file"], asked=told["asked"],
+            )  # fmt: skip
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def family(self, ticket: str | None = None) -> list[Process]:
+        """Return what lives of a command, or of all: its descendants and whoever it left behind."""
+        ours = [c for c in self.commands.values() if ticket in (None, c.ticket)]
+        table = all_processes()
+        firsts = {c.process.pid for c in ours}
+        roots = {c.process.pid for c in ours if _is_same(table.get(c.process.pid), c.process)}
+        roots |= {orphan.pid for orphan in self._orphans(table) if self._owns(ticket, orphan)}
+        if ticket is None or len(self.commands) == 1:
+            roots |= self._grouped()
+        found = below(table, roots)
+        if not self.parent:  # Of what is not below us, its group is all there is to go by.
+            found |= {p.pid for p in table.values() if p.group in firsts or p.session in firsts}
+        return [table[pid] for pid in found if pid in table and self._may_end(table[pid])]
+
+    def _grouped(self) -> set[int]:
+        if self.cgroup is None or self.inside:
+            return set()  # Being inside, everything there is below us.
+        return set(self.cgroup.members())
+
+    def _orphans(self, table: dict[int, Process]) -> list[Process]:
+        """Return what we have adopted: children that are neither commands nor our own."""
+        if not self.parent:
+            return []
+        known = {c.process.pid for c in self.commands.values() if c.returncode is None}
+        found = [table.get(pid) for pid in own_children() if pid not in known | self.helpers]
+        adopted = [process for process in found if process is not None]
+        if self.older is not None:
+            here = os.getsid(0)
+            adopted = [p for p in adopted if p.pid not in self.older and p.session != here]
+        return adopted
+
+    def _owns(self, ticket: str | None, orphan: Process) -> bool:
+        """Say whether an orphan is a command's; of one that nothing tells, whose it can only be.
+
+        It can only be that of a command that was there when it was started. So it is ended with
+        the last of those.
+        """
+        if ticket is None or len(self.commands) == 1:
+            return True
+        mark = mark_of(orphan.pid)
+        for command in self.commands.values():
+            pid = command.process.pid
+            if orphan.group == pid or orphan.session == pid or (mark and mark == command.ticket):
+                return command.ticket == ticket
+        started = self.commands[ticket].process.start
+        others = [c for c in self.commands.values() if c.returncode is None]
+        return started <= orphan.start and not any(
+            c.process.start <= orphan.start for c in others if c.ticket != ticket
+        )
+
+    def _may_end(self, process: Process) -> bool:
+        if process.is_dead or process.pid == os.getpid() or process.pid in self.helpers:
+            return False
+        if not self.terms.spared:
+            return True
+        words = command_line(process.pid)
+        return not any(module in words for module in self.terms.spared)
+
+    # -- signalling --------------------------------------------------------------------------
+
+    def signal(self, ticket: str, number: int, whom: Whom) -> None:
+        """Send a signal to a command, to its group, or to everything of it."""
+        command = self.commands.get(ticket)
+        if command is None:
+            return
+        command.asked = True
+        group = command.process.pid
+        if whom == "command":
+            if command.returncode is None:
+                send(command.process, number)
+            return
+        family = self.family(ticket) if whom == "family" else []
+        if command.returncode is None or any(process.group == group for process in family):
+            signal_group(group, number)
+        for process in family:
+            if process.group != group:
+                send(process, number)
+
+    def end_family(self, ticket: str | None = None) -> list[Process]:
+        """Kill until two looks in a row find nothing, for a bounded time; return what is left."""
+
+        def look() -> list[Process]:
+            self._collect()
+            return self.family(ticket) if self._anybody(ticket) else []
+
+        kill = partial(self._kill, everything=ticket is None)
+        return end_all(look, SYSTEM, kill)
+
+    def _anybody(self, ticket: str | None) -> bool:
+        """Say at little cost whether a longer look is worth it.
+
+        Whatever a dead command left behind has become a child of ours, so that where every child
+        is another command there is nothing to look for.
+        """
+        wanted = self.commands.get(ticket or "")
+        if wanted is None or wanted.returncode is None or not self.parent:
+            return True
+        known = {c.process.pid for c in self.commands.values() if c.returncode is None}
+        return any(pid not in known and pid not in self.helpers for pid in own_children())
+
+    def _kill(self, found: list[Process], *, everything: bool) -> None:
+        if everything and self.cgroup is not None:
+            self._clear_cgroup()
+        for group in {process.group for process in found} - {os.getpgrp()}:
+            # Reaches what a member is just starting. Nobody else can be in a group of a session
+            # that a keeper or a command made, and where there is neither nothing is killed.
+            signal_group(group, signal.SIGKILL)
+        for process in found:
+            send(process, signal.SIGKILL)
+
+    def _clear_cgroup(self) -> None:
+        """Kill the whole group, after we and whoever is spared have left it."""
+        assert self.cgroup is not None
+        for pid in self.cgroup.members():
+            process = read_process(pid)
+            if process is not None and not process.is_dead and not self._may_end(process):
+                self.cgroup.leave(pid)
+        self.inside = False
+        self.cgroup.kill()
+
+    # -- ending ------------------------------------------------------------------------------
+
+    def _collect(self) -> None:
+        """Reap children; how commands ended is kept for ``reap``."""
+        if self.older is None:
+            with contextlib.suppress(ChildProcessError):
+                while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    self._ended[ended[0]] = os.waitstatus_to_exitcode(ended[1])
+            return
+        for command in self.commands.values():  # Of the others somebody else may want to hear.
+            pid = command.process.pid
+            if command.returncode is None and pid not in self._ended:
+                with contextlib.suppress(ChildProcessError):
+                    ended = os.waitpid(pid, os.WNOHANG)
+                    if ended[0]:
+                        self._ended[pid] = os.waitstatus_to_exitcode(ended[1])
+
+    def reap(self) -> None:
+        """Write down and tell how commands ended."""
+        self._collect()
+        for command in list(self.commands.values()):
+            code = self._ended.pop(command.process.pid, None)
+            if command.returncode is None and code is not None:
+                command.returncode = code
+                self._conclude(command, code)
+            if command.reported and not self.family(command.ticket):
+                self.tell({"event": "gone", "ticket": command.ticket})
+                command.reported = False
+                del self.commands[command.ticket]
+
+    def _conclude(self, command: KeptCommand, code: int) -> None:
+        """Deal with what a command left behind, write its end down, and tell it."""
+        left: list[Process] = []
+        if self.terms.leftovers == "kill":
+            left = self.end_family(command.ticket)
+        elif self.terms.leftovers == "report":
+            left = self.family(command.ticket)
+        record = ExitRecord(
+            ticket=command.ticket, returncode=code, asked=command.asked,
+            elapsed_ns=SYSTEM.monotonic_ns() - command.started_ns,
+        )  # fmt: skip
+        if command.exit_file:
+            write_exit(Path(command.exit_file), record)
+        command.reported = self.terms.leftovers == "report" and bool(left)
+        if not command.reported:
+            del self.commands[command.ticket]
+        self.tell(
+            {
+                "event": "exited",
+                "ticket": command.ticket,
+                "returncode": code,
+                "asked": command.asked,
+                "elapsed_ns": record.elapsed_ns,
+                "left": len(left),
+            }  # fmt: skip
+        )
+
+    def end_everything(self, notice_ns: int) -> list[Process]:
+        """End all commands: told first, killed after the notice; return what does not end."""
+        kill_ns = SYSTEM.monotonic_ns() + notice_ns
+        for ticket in list(self.commands):
+            self.signal(ticket, signal.SIGTERM, "family")
+        while self._anything_left() and SYSTEM.monotonic_ns() < kill_ns:
+            SYSTEM.sleep(_LOOK_EVERY_S)
+        left = self.end_family()
+        self.reap()
+        return left
+
+    def _anything_left(self) -> bool:
+        self.reap()
+        return bool(self.commands) if self.parent else bool(self.family())
+
+
+def _introduction(command: KeptCommand) -> dict[str, Any]:
+    """Return what another keeper, or an heir, has to know of a command."""
+    process = command.process
+    return {
+        "event": "started", "ticket": command.ticket, "pid": process.pid, "start": process.start,
+        "group": process.group, "session": process.session, "started_ns": command.started_ns,
+        "exit_file": command.exit_file, "asked": command.asked,
+    }  # fmt: skip
+
+
+def _is_same(found: Process | None, expected: Process) -> bool:
+    return found is not None and (not expected.start or found.start == expected.start)
+
+
+# -- the process ----------------------------------------------------------------------------------
+
+
+class KeeperProcess:
+    """What the keeper's process does: it hears its supervisor and reaps its children."""
+
+    def __init__(self, connection: socket.socket, woken: int) -> None:
+        self._connection: socket.socket | None = connection
+        self._woken = woken
+        self._heard = b""
+        self._untold: list[dict[str, Any]] = []
+        self._until_ns: int | None = None
+        self._heirs = 0
+        self.dismissed = False
+        self.keeper = Keeper(KeeperTerms(session=""), self._tell)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            if self._connection is None:
+                raise BrokenPipeError
+            self._connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:  # An heir will want to know; what a dead harness should is on disk.
+            self._untold.append(message)
+
+    def run(self) -> None:
+        """Keep the commands until the supervisor says goodbye, is gone, or silent for too long."""
+        while not self.dismissed:
+            ready, _, _ = select.select(self._sources(), [], [], self._patience_s())
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            if not ready and self._is_silent():
+                self.keeper.end_everything(self.keeper.terms.notice_ns)
+                self._until_ns = None
+            alive = self._connection not in ready or self._listen()
+            self.keeper.reap()
+            if not alive and not self._pass_on():
+                return
+            if self._connection is None and not self.keeper.commands:
+                return
+
+    def _sources(self) -> list[Any]:
+        return [self._woken] if self._connection is None else [self._woken, self._connection]
+
+    def _patience_s(self) -> float | None:
+        if any(command.reported for command in self.keeper.commands.values()):
+            return _LOOK_EVERY_S
+        if self._until_ns is None:
+            return None
+        return max(0.0, (self._until_ns - SYSTEM.monotonic_ns()) / 1e9)
+
+    def _is_silent(self) -> bool:
+        return self._until_ns is not None and SYSTEM.monotonic_ns() >= self._until_ns
+
+    def _listen(self) -> bool:
+        """Do what was told; False when the supervisor is gone."""
+        assert self._connection is not None
+        try:
+            more = self._connection.recv(1 << 16)
+        except ConnectionError:
+            more = b""
+        *lines, self._heard = (self._heard + more).split(b"\n")
+        for line in lines:
+            self._obey(json.loads(line))  # Takes variables that are no text, too.
+        return bool(more)
+
+    def _obey(self, told: dict[str, Any]) -> None:
+        match told.pop("do"):
+            case "keep":
+                self._take_terms(**told)
+            case "start":
+                self.keeper.start(**told)
+            case "signal":
+                self.keeper.signal(**told)
+            case "until":
+                self._until_ns = told["ns"]
+            case _:
+                self.dismissed = True
+
+    def _take_terms(
+        self, *, terms: dict[str, Any], adopted: list[dict[str, Any]], cgroup: str
+    ) -> None:
+        self.keeper.terms = KeeperTerms(**terms)
+        if cgroup:
+            self.keeper.cgroup = Cgroup(Path(cgroup))
+        self.keeper.adopt(adopted)
+        if adopted:
+            self.keeper.parent = False
+        elif self.keeper.cgroup is not None:
+            self.keeper.inside = self.keeper.cgroup.enter(os.getpid())
+
+    def _pass_on(self) -> bool:
+        """The supervisor is gone: start an heir; False when everything has to end."""
+        assert self._connection is not None
+        self._connection.close()
+        self._connection, self._heard, self._until_ns = None, b"", None
+        keeper = self.keeper
+        if not keeper.terms.heir or not (keeper.commands or self._untold):
+            return False
+        if self._heirs >= _HEIRS:
+            return bool(keeper.commands)  # Nobody can record it; it is not ended for that.
+        self._heirs += 1
+        ours, theirs = socket.socketpair()
+        with theirs, contextlib.suppress(OSError):
+            heir = subprocess.Popen(
+                [*keeper.terms.heir, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            heir.returncode = 0
+            keeper.helpers.add(heir.pid)
+        self._connection = ours
+        untold, self._untold = self._untold, []
+        for message in [*map(_introduction, keeper.commands.values()), *untold]:
+            self._tell(message)
+        return True
+
+    def leave(self) -> None:
+        """End what is left, unless it is not ours to end, and clean up."""
+        keeper = self.keeper
+        abandoned = not self.dismissed
+        if keeper.terms.leftovers != "leave":
+            terms = keeper.terms
+            left = keeper.end_everything(terms.orphan_notice_ns if abandoned else terms.notice_ns)
+            if left:
+                pids = ", ".join(str(process.pid) for process in left)
+                sys.stderr.write(f"outlay: processes {pids} were killed and do not end\n")
+        if abandoned:
+            if keeper.terms.afterwards:
+                with contextlib.suppress(OSError):
+                    subprocess.run(keeper.terms.afterwards, stdin=subprocess.DEVNULL, check=False)
+            with contextlib.suppress(OSError):
+                Path(keeper.terms.record).unlink()
+        if keeper.cgroup is not None:
+            keeper.cgroup.leave(os.getpid())
+            keeper.cgroup.remove()
+
+
+def _wake_on_child() -> int:
+    """Return a descriptor that becomes readable whenever a child ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def main() -> None:
+    """Keep the commands of the supervisor at the other end of the socket that is named."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+        # A handler, for commands would inherit SIG_IGN and never hear that they are to end.
+        signal.signal(number, lambda *_: None)
+    # A keeper that somebody stopped goes on when the supervisor dies: the kernel sees to it.
+    ask_for_signal_when_parent_dies(signal.SIGCONT)
+    set_subreaper(on=True)
+    process = KeeperProcess(socket.socket(fileno=int(sys.argv[1])), _wake_on_child())
+    process.run()
+    process.leave()
+
+
+if __name__ == "__main__":
+    main()
