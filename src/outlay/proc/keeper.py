@@ -16,7 +16,6 @@ import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -63,7 +62,7 @@ class KeeperTerms:
         spared: Modules of Python whose processes outlive a command by right.
         cgroup: Whether to put commands into a control group, where that is allowed.
         heir: What to start when the supervisor has died, instead of ending the commands; it is
-            given the number of a socket on which it is the supervisor.
+            given the numbers of the two pipes on which it is the supervisor.
         afterwards: What to run when they were ended because the supervisor had died.
         record: A file that names this family while it lives; removed by who ends it.
     """
@@ -335,16 +334,11 @@ class Keeper:
         command.reported = self.terms.leftovers == "report" and bool(left)
         if not command.reported:
             del self.commands[command.ticket]
-        self.tell(
-            {
-                "event": "exited",
-                "ticket": command.ticket,
-                "returncode": code,
-                "asked": command.asked,
-                "elapsed_ns": record.elapsed_ns,
-                "left": len(left),
-            }  # fmt: skip
-        )
+        told: dict[str, Any] = {
+            "event": "exited", "ticket": command.ticket, "returncode": code,
+            "asked": command.asked, "elapsed_ns": record.elapsed_ns, "left": len(left),
+        }  # fmt: skip
+        self.tell(told)
 
     def end_everything(self, notice_ns: int) -> list[Process]:
         """End all commands: told first, killed after the notice; return what does not end."""
@@ -379,13 +373,61 @@ def _is_same(found: Process | None, expected: Process) -> bool:
 # -- the process ----------------------------------------------------------------------------------
 
 
+class Line:
+    """One end of two pipes between a supervisor and a keeper: a JSON object a line, both ways."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self.reading = reading
+        self._writing = writing
+        self._heard = b""
+
+    @classmethod
+    def pair(cls) -> tuple[Line, Line]:
+        """Return both ends of a new line."""
+        (here, theirs), (there, ours) = os.pipe(), os.pipe()
+        return cls(here, ours), cls(there, theirs)
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The two ends of pipes, for a process to inherit."""
+        return self.reading, self._writing
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send a message; variables that are no text survive in it.
+
+        Raises:
+            OSError: Nobody is there to hear it.
+        """
+        rest = memoryview(json.dumps(message).encode() + b"\n")
+        while rest:
+            rest = rest[os.write(self._writing, rest) :]
+
+    def hear(self) -> list[dict[str, Any]] | None:
+        """Return what was said since; None when the other end is gone."""
+        more = os.read(self.reading, 1 << 16)
+        if not more:
+            return None
+        *lines, self._heard = (self._heard + more).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close_writing(self) -> None:
+        """Say nothing any more."""
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+
+    def close(self) -> None:
+        """Neither speak nor listen any more."""
+        self.close_writing()
+        os.close(self.reading)
+
+
 class KeeperProcess:
     """What the keeper's process does: it hears its supervisor and reaps its children."""
 
-    def __init__(self, connection: socket.socket, woken: int) -> None:
-        self._connection: socket.socket | None = connection
+    def __init__(self, line: Line, woken: int) -> None:
+        self._line: Line | None = line
         self._woken = woken
-        self._heard = b""
         self._untold: list[dict[str, Any]] = []
         self._until_ns: int | None = None
         self._heirs = 0
@@ -394,9 +436,9 @@ class KeeperProcess:
 
     def _tell(self, message: dict[str, Any]) -> None:
         try:
-            if self._connection is None:
+            if self._line is None:
                 raise BrokenPipeError
-            self._connection.sendall(json.dumps(message).encode() + b"\n")
+            self._line.say(message)
         except OSError:  # An heir will want to know; what a dead harness should is on disk.
             self._untold.append(message)
 
@@ -409,15 +451,15 @@ class KeeperProcess:
             if not ready and self._is_silent():
                 self.keeper.end_everything(self.keeper.terms.notice_ns)
                 self._until_ns = None
-            alive = self._connection not in ready or self._listen()
+            alive = self._line is None or self._line.reading not in ready or self._listen()
             self.keeper.reap()
             if not alive and not self._pass_on():
                 return
-            if self._connection is None and not self.keeper.commands:
+            if self._line is None and not self.keeper.commands:
                 return
 
-    def _sources(self) -> list[Any]:
-        return [self._woken] if self._connection is None else [self._woken, self._connection]
+    def _sources(self) -> list[int]:
+        return [self._woken] if self._line is None else [self._woken, self._line.reading]
 
     def _patience_s(self) -> float | None:
         if any(command.reported for command in self.keeper.commands.values()):
@@ -431,15 +473,11 @@ class KeeperProcess:
 
     def _listen(self) -> bool:
         """Do what was told; False when the supervisor is gone."""
-        assert self._connection is not None
-        try:
-            more = self._connection.recv(1 << 16)
-        except ConnectionError:
-            more = b""
-        *lines, self._heard = (self._heard + more).split(b"\n")
-        for line in lines:
-            self._obey(json.loads(line))  # Takes variables that are no text, too.
-        return bool(more)
+        assert self._line is not None
+        heard = self._line.hear()
+        for told in heard or ():
+            self._obey(told)
+        return heard is not None
 
     def _obey(self, told: dict[str, Any]) -> None:
         match told.pop("do"):
@@ -468,24 +506,25 @@ class KeeperProcess:
 
     def _pass_on(self) -> bool:
         """The supervisor is gone: start an heir; False when everything has to end."""
-        assert self._connection is not None
-        self._connection.close()
-        self._connection, self._heard, self._until_ns = None, b"", None
+        assert self._line is not None
+        self._line.close()
+        self._line, self._until_ns = None, None
         keeper = self.keeper
         if not keeper.terms.heir or not (keeper.commands or self._untold):
             return False
         if self._heirs >= _HEIRS:
             return bool(keeper.commands)  # Nobody can record it; it is not ended for that.
         self._heirs += 1
-        ours, theirs = socket.socketpair()
-        with theirs, contextlib.suppress(OSError):
+        ours, theirs = Line.pair()
+        with contextlib.suppress(OSError):
             heir = subprocess.Popen(
-                [*keeper.terms.heir, str(theirs.fileno())], pass_fds=[theirs.fileno()],
+                [*keeper.terms.heir, *map(str, theirs.descriptors)], pass_fds=theirs.descriptors,
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )  # fmt: skip
             heir.returncode = 0
             keeper.helpers.add(heir.pid)
-        self._connection = ours
+        theirs.close()
+        self._line = ours
         untold, self._untold = self._untold, []
         for message in [*map(_introduction, keeper.commands.values()), *untold]:
             self._tell(message)
@@ -522,14 +561,14 @@ def _wake_on_child() -> int:
 
 
 def main() -> None:
-    """Keep the commands of the supervisor at the other end of the socket that is named."""
+    """Keep the commands of the supervisor at the other end of the pipes that are named."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
         # A handler, for commands would inherit SIG_IGN and never hear that they are to end.
         signal.signal(number, lambda *_: None)
     # A keeper that somebody stopped goes on when the supervisor dies: the kernel sees to it.
     ask_for_signal_when_parent_dies(signal.SIGCONT)
     set_subreaper(on=True)
-    process = KeeperProcess(socket.socket(fileno=int(sys.argv[1])), _wake_on_child())
+    process = KeeperProcess(Line(int(sys.argv[1]), int(sys.argv[2])), _wake_on_child())
     process.run()
     process.leave()
 

@@ -1,7 +1,7 @@
 """Families whose supervisor and keeper were killed at once: found again by the next command.
 
 Each family is named in a file of its own while it lives. One whose supervisor and keeper are both
-gone is looked for by the processes it was started with, its control group, its session and its mark.
+gone is looked for by the processes that it was started with, its control group, session and mark.
 """
 
 from __future__ import annotations
@@ -78,12 +78,8 @@ def write_record(path: Path, record: FamilyRecord) -> None:
 
 def find_strays(directory: Path) -> Iterator[StrayFamily]:
     """Yield the families of this machine that nobody keeps; those that are gone are forgotten."""
-    try:
-        names = sorted(os.listdir(directory))
-    except OSError:
-        return
-    for name in names:
-        stray = _read(directory / name) if name.endswith(".json") else None
+    for path in sorted(directory.glob("*.json")):
+        stray = _read(path)
         if stray is None or _is_kept(stray.record):
             continue
         if stray.alive:
@@ -110,10 +106,8 @@ def _is_kept(record: FamilyRecord) -> bool:
     keeper = read_process(record.keeper.pid)
     if keeper is None or keeper.start != record.keeper.start or keeper.is_dead:
         return False
-    if keeper.state == "T":
-        send(
-            keeper, signal.SIGCONT
-        )  # It was stopped, and the supervisor died: it knows what to do.
+    if keeper.state == "T":  # Stopped, and its supervisor is dead: it ends what it keeps.
+        send(keeper, signal.SIGCONT)
     return True
 
 
@@ -123,7 +117,7 @@ def _machine() -> list[str]:
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     with contextlib.suppress(OSError):
-        parts.append(os.readlink("/proc/self/ns/pid"))
+        parts.append(str(Path("/proc/self/ns/pid").readlink()))
     return parts
 
 

@@ -1,17 +1,15 @@
 """The supervisor's end: commands that a keeper starts, watches, and ends should we die.
 
 One keeper serves all commands of a supervisor, so that starting another one costs a line on a
-socket. Should the keeper be killed, the kernel hands its commands to us.
+pipe. Should the keeper be killed, the kernel hands its commands to us.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -22,7 +20,7 @@ from typing import Any, Final, Literal
 from outlay.clock import SYSTEM
 from outlay.proc.cgroup import Cgroup
 from outlay.proc.identity import Process, own_children, read_process, send, set_subreaper
-from outlay.proc.keeper import Keeper, KeeperTerms, Whom
+from outlay.proc.keeper import Keeper, KeeperTerms, Line, Whom
 from outlay.proc.strays import FamilyRecord, write_record
 
 _LOOK_EVERY_S: Final = 0.02
@@ -100,32 +98,31 @@ class ProcessSupervisor:
         self._about = dict(about or {})
         self._process: subprocess.Popen[bytes] | None = None
         self._keeper_process: Process | None = None
-        self._connection: socket.socket | None = None
+        self._line: Line | None = None
         self._cgroup: Cgroup | None = None
         self._direct: Keeper | None = None
         self._older: frozenset[int] = frozenset()
         self._introduced: dict[str, dict[str, Any]] = {}
         self._events: list[KeptEvent] = []
-        self._heard = b""
         self._until_ns: int | None = None
 
     @classmethod
-    def as_heir(cls, terms: KeeperTerms, descriptor: int) -> ProcessSupervisor:
+    def as_heir(cls, terms: KeeperTerms, line: Line) -> ProcessSupervisor:
         """Return the supervisor that a keeper started when the one before had died."""
         heir = cls(terms)
-        heir._connection = socket.socket(fileno=descriptor)
+        heir._line = line
         return heir
 
     @property
     def is_open(self) -> bool:
         """Whether a keeper was started, and not let go."""
-        return self._connection is not None
+        return self._line is not None
 
     # -- what a supervisor does ---------------------------------------------------------------
 
     def submit(self, launch: Launch) -> None:
         """Have a command started; whether that worked is an event."""
-        if self._connection is None:
+        if self._line is None:
             self._begin()
         self._say("start", **_as_message(launch))
 
@@ -150,7 +147,7 @@ class ProcessSupervisor:
         """Send a signal to a command, to its group, or to everything of it."""
         if self._direct is not None:
             self._direct.signal(ticket, number, whom)
-        elif self._connection is not None:
+        elif self._line is not None:
             self._say("signal", ticket=ticket, number=int(number), whom=whom)
 
     def promise(self, until_ns: int) -> None:
@@ -164,7 +161,7 @@ class ProcessSupervisor:
         Raises:
             KeeperKilled: The keeper was killed, and is not to be replaced.
         """
-        if self._connection is None and self._direct is None:
+        if self._line is None and self._direct is None:
             return self._take()
         self._wake_keeper()
         until_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
@@ -198,46 +195,42 @@ class ProcessSupervisor:
         self._write_record()
 
     def _start_keeper(self, adopted: Sequence[dict[str, Any]] = ()) -> None:
-        ours, theirs = socket.socketpair()
-        command = [sys.executable, "-I", "-S", "-c", _PROGRAM.format(_ROOT), str(theirs.fileno())]
-        with theirs:
+        ours, theirs = Line.pair()
+        command = [sys.executable, "-I", "-S", "-c", _PROGRAM.format(_ROOT)]
+        try:
             self._process = subprocess.Popen(
-                command,
-                pass_fds=[theirs.fileno()],
+                [*command, *map(str, theirs.descriptors)],
+                pass_fds=theirs.descriptors,
                 start_new_session=self._own_session,  # What ends our session does not end it.
                 process_group=None if self._own_session else 0,
             )
+        finally:
+            theirs.close()
         self._keeper_process = read_process(self._process.pid)
-        self._connection, self._heard = ours, b""
+        self._line = ours
         cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
         self._say("keep", terms=asdict(self._terms), adopted=list(adopted), cgroup=cgroup)
         if self._until_ns is not None:
             self._say("until", ns=self._until_ns)
 
     def _say(self, what: str, **message: Any) -> None:
-        """Send a line; variables that are no text survive in it."""
-        if self._connection is not None:
-            line = json.dumps({"do": what, **message}).encode() + b"\n"
+        if self._line is not None:
             with contextlib.suppress(OSError):  # It was killed, which the next wait finds out.
-                self._connection.sendall(line)
+                self._line.say({"do": what, **message})
 
     def _hear(self, timeout_s: float) -> bool:
         """Take in what the keeper says within the time; False when that is nothing."""
-        if self._connection is None:
+        if self._line is None:
             SYSTEM.sleep(timeout_s)
             return False
-        if not select.select([self._connection], [], [], timeout_s)[0]:
+        if not select.select([self._line.reading], [], [], timeout_s)[0]:
             return False
-        try:
-            more = self._connection.recv(1 << 16)
-        except ConnectionError:
-            more = b""
-        if not more:
+        heard = self._line.hear()
+        if heard is None:
             self._lose_keeper()
-        *lines, self._heard = (self._heard + more).split(b"\n")
-        for line in lines:
-            self._take_in(json.loads(line))
-        return bool(lines)
+        for told in heard or ():
+            self._take_in(told)
+        return bool(heard)
 
     def _take_in(self, told: dict[str, Any]) -> None:
         known = {name: told[name] for name in KeptEvent.__slots__ if name in told}
@@ -261,9 +254,9 @@ class ProcessSupervisor:
 
     def _lose_keeper(self) -> None:
         """The keeper was killed: its commands are ours now."""
-        assert self._connection is not None
-        self._connection.close()
-        self._connection = None
+        assert self._line is not None
+        self._line.close()
+        self._line = None
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -284,18 +277,15 @@ class ProcessSupervisor:
         self._write_record()
 
     def _let_go(self, *, farewell: bool) -> None:
-        if self._connection is None:
+        if self._line is None:
             return
         if farewell:
             self._say("bye")
-        with contextlib.suppress(OSError):
-            self._connection.shutdown(socket.SHUT_WR)
-        with contextlib.suppress(OSError):
-            while self._connection.recv(1 << 16):
-                if self._direct is not None:
-                    self._direct.reap()
-        self._connection.close()
-        self._connection = None
+        self._line.close_writing()
+        while self._line.hear() is not None:
+            pass
+        self._line.close()
+        self._line = None
         if self._process is not None:
             self._process.wait()
             self._finish()

@@ -61,16 +61,12 @@ class ProcessEngine:
     def submit(self, task: Task) -> None:
         """Start a task."""
         self._live.add(task.ticket)
-        self._processes.submit(
-            Launch(
-                ticket=task.ticket,
-                command=task.command,
-                env={**task.env, MARK_VARIABLE: task.ticket},
-                cwd=str(task.cwd),
-                output=str(task.log),
-                exit_file=str(exit_path(task.directory)),
-            )  # fmt: skip
-        )
+        launch = Launch(
+            ticket=task.ticket, command=task.command,
+            env={**task.env, MARK_VARIABLE: task.ticket}, cwd=str(task.cwd), output=str(task.log),
+            exit_file=str(exit_path(task.directory)),
+        )  # fmt: skip
+        self._processes.submit(launch)
 
     def wait(self, timeout_s: float) -> None:
         """Return when a task may have ended, or after the time."""
