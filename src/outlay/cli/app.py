@@ -18,6 +18,7 @@ from outlay import __version__
 from outlay.cli.options import AsJson
 from outlay.cli.output import errors
 from outlay.errors import OutlayError
+from outlay.store import outlay_home
 
 # The five questions, in the order in which a user meets them.
 MAY_I_LAUNCH = "May I launch this?"
@@ -129,6 +130,7 @@ def overview(
 def main() -> None:
     """Run the command line; whatever the user can mend becomes one line and its exit code."""
     try:
+        _look_for_strays()
         build(needed(sys.argv[1:]))()
     except OutlayError as error:
         _print_error(str(error))
@@ -145,6 +147,18 @@ def main() -> None:
             raise  # It says nothing that a user could mend.
         _print_error(f"{error.filename}: {error.strerror}")
         sys.exit(1)
+
+
+def _look_for_strays() -> None:
+    """Deal with commands whose supervisor and keeper were both killed."""
+    try:
+        kept = any(os.scandir(outlay_home() / "kept"))
+    except OSError:
+        return
+    if kept:
+        from outlay.cli.strays import deal_with_strays
+
+        deal_with_strays()
 
 
 def _was_interrupted(ended: BaseException) -> bool:

@@ -23,9 +23,10 @@ from outlay.guard.leasing import Lease
 from outlay.handlers import handling
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.proc.keeper import KeeperTerms
+from outlay.proc.strays import StrayFamily
 from outlay.proc.supervisor import KeptEvent, Launch, ProcessSupervisor
 from outlay.store import outlay_home
-from outlay.units import Money
+from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 
 _TICK_S = 0.1
@@ -271,3 +272,24 @@ class Supervisor:
             hold=self._lease.hold.id,
             recorded=recorded,
         )
+
+
+def settle_stray(stray: StrayFamily) -> Money | None:
+    """End a command whose supervisor and keeper were both killed, and record what it cost.
+
+    Returns:
+        What it cost; None where whoever opened the hold settles it.
+
+    Raises:
+        OutlayError: It cannot be recorded; the hold stays open.
+    """
+    about = stray.record.about
+    stray.end()
+    elapsed_ns = SYSTEM.monotonic_ns() - about["since_ns"]
+    stray.forget()
+    if not about["owned"]:
+        return None
+    guard = BudgetGuard.of_log(about["log"])
+    actual = Terms(rate=Rate.parse(about["rate"])).cost(elapsed_ns)
+    guard.record_actual(about["label"], actual, hold=guard.log.books().hold(about["hold"]))
+    return actual

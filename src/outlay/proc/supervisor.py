@@ -29,7 +29,7 @@ _PROGRAM: Final = "import sys; sys.path.insert(0, {!r}); import outlay.proc.keep
 
 
 class KeeperKilled(Exception):
-    """The keeper was killed; what it kept was ended."""
+    """The keeper was killed; what it kept was ended, unless it is only watched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,7 +96,7 @@ class ProcessSupervisor:
         self._own_session = own_session
         self._replaces = replaces
         self._about = dict(about or {})
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | None = None  # Of an heir its keeper is the parent.
         self._keeper_process: Process | None = None
         self._line: Line | None = None
         self._cgroup: Cgroup | None = None
@@ -134,14 +134,15 @@ class ProcessSupervisor:
         """
         self.submit(launch)
         while True:
-            for event in self.wait(1.0):
-                if event.event == "not_started":
-                    raise OSError(None, event.problem)
-                if event.event != "started":  # It has ended already; that is for the caller.
-                    self._events.append(event)
-                else:
-                    self._write_record()
-                    return event
+            events = self.wait(1.0)
+            mine = [e for e in events if e.event in ("started", "not_started")]
+            self._events += [e for e in events if e not in mine]  # It may have ended already.
+            if mine:
+                break
+        if mine[0].event == "not_started":
+            raise OSError(None, mine[0].problem)
+        self._write_record()
+        return mine[0]
 
     def signal(self, ticket: str, number: int, whom: Whom = "family") -> None:
         """Send a signal to a command, to its group, or to everything of it."""
@@ -175,6 +176,11 @@ class ProcessSupervisor:
                 self._direct.reap()
             if not heard and (self._events or left_s == 0.0):
                 return self._take()
+
+    def process_of(self, ticket: str) -> Process | None:
+        """Return the first process of a command that goes on."""
+        told = self._introduced.get(ticket)
+        return None if told is None else Process(told["pid"], told["start"])
 
     def close(self) -> None:
         """Let the keeper end what is left, and go."""
@@ -257,9 +263,10 @@ class ProcessSupervisor:
         assert self._line is not None
         self._line.close()
         self._line = None
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+        if self._process is None:
+            raise KeeperKilled
+        self._process.kill()
+        self._process.wait()
         introduced = list(self._introduced.values())
         if self._direct is None:
             self._direct = Keeper(
@@ -288,10 +295,11 @@ class ProcessSupervisor:
         self._line = None
         if self._process is not None:
             self._process.wait()
-            self._finish()
+        self._finish()
 
     def _finish(self) -> None:
-        _adopt_orphans(-1)
+        if self._process is not None:
+            _adopt_orphans(-1)
         self._direct = None
         self._keeper_process = None
         if self._cgroup is not None:

@@ -1,33 +1,41 @@
 """``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load.
 
 The command keeps its terminal, its signals and its exit code. It is watched from outside, so that
-without step data it is known to be busy or idle, never productive.
+without step data it is known to be busy or idle, never productive. Should outlay be killed, the
+command goes on, and so do its books: its keeper starts an heir (``outlay.runs.heir``).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import signal
-import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
 from outlay.handlers import handling
-from outlay.ledger import SUPERVISOR, EndStatus
+from outlay.ledger import SUPERVISOR, EndStatus, SegmentWriter
 from outlay.ledger.price import handed_on
+from outlay.proc.keeper import KeeperTerms
+from outlay.proc.supervisor import Launch, ProcessSupervisor
+from outlay.record import Recorder
 from outlay.record.meters.energy import worst_quality
 from outlay.record.meters.quality import Quality
 from outlay.runs.figures import RunFigures, read_figures
 from outlay.runs.gpus import GpuLoad, find_gpus
 from outlay.runs.live import Run
 from outlay.runs.options import Options
+from outlay.store import outlay_home
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+TICKET = "command"
+BEAT_S = 15
 _SAMPLE_S = 1.0
-_BEAT_EVERY_SAMPLES = 15
 
 
 class CommandNotStarted(OutlayError):
@@ -63,15 +71,19 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     forwarder = _Forwarder()
     with handling(FORWARDED, forwarder.handle):
         run = Run(options, clock, rank=SUPERVISOR)
+        processes = _keeper(command, options, run.recorder)
         try:
-            child = subprocess.Popen(command, env=_child_environment(options))
+            processes.start(_launch(command, _child_environment(options)))
         except OSError as error:
+            processes.close()
             run.close("failed", f"not started: {error.strerror}")
             raise CommandNotStarted(command[0], error.strerror or str(error)) from None
-        forwarder.forward_to(child)
+        forwarder.forward_to(processes)
         gpus = find_gpus()
-        returncode = _watch(child, GpuLoad(run.recorder, gpus))
-    status, reason = _outcome(returncode, forwarder.received)
+        returncode = watch(processes, GpuLoad(run.recorder, gpus))
+        forwarder.stop()
+    processes.close()
+    status, reason = outcome(returncode, forwarder.received)
     exit_code = returncode if returncode >= 0 else 128 - returncode
     run.close(status, reason, exit_code=exit_code)
     return ExecResult(
@@ -98,21 +110,52 @@ def _child_environment(options: Options) -> dict[str, str]:
     return environment
 
 
-def _watch(child: subprocess.Popen[bytes], load: GpuLoad) -> int:
-    """Wait for the child, recording signs of life and what its GPUs do."""
+def _keeper(command: Sequence[str], options: Options, recorder: Recorder) -> ProcessSupervisor:
+    """Return what starts the command; nothing is ended should we die, and the heir records on."""
+    session = secrets.token_hex(8)
+    heir = heir_command(recorder, session)
+    terms = KeeperTerms(
+        session=session, leftovers="leave", cgroup=False, heir=(*heir, "line") if heir else (),
+        record=str(record_path(session)) if heir else "",
+    )  # fmt: skip
+    about = {
+        "kind": "exec", "command": list(command), "run_dir": str(options.dir), "heir": list(heir)
+    }  # fmt: skip
+    return ProcessSupervisor(terms, own_session=False, replaces=True, about=about)
+
+
+def heir_command(recorder: Recorder, session: str) -> tuple[str, ...]:
+    """Return what goes on recording in our place; nothing where nothing is recorded."""
+    if not isinstance(recorder.writer, SegmentWriter):
+        return ()
+    module = (sys.executable, "-m", "outlay.runs.heir")
+    return (*module, str(recorder.writer.path.absolute()), str(recorder.wall_offset_ns), session)
+
+
+def record_path(session: str) -> Path:
+    """Return where a family is named for the next command."""
+    return outlay_home() / "kept" / f"{session}.json"
+
+
+def _launch(command: Sequence[str], env: dict[str, str]) -> Launch:
+    return Launch(ticket=TICKET, command=command, env=env, stdin=True, group=os.getpgrp())
+
+
+def watch(processes: ProcessSupervisor, load: GpuLoad) -> int:
+    """Wait for the command, recording signs of life and what its GPUs do.
+
+    Raises:
+        KeeperKilled: How the command ends cannot be learnt any more.
+    """
     samples = 0
     while True:
-        try:
-            return child.wait(timeout=_SAMPLE_S)
-        except subprocess.TimeoutExpired:
-            samples += 1
-            load.sample()
-            if samples % _BEAT_EVERY_SAMPLES == 0:
-                load.record()
-        finally:
-            if child.returncode is not None:
-                load.sample()
-                load.record()
+        ended = [event for event in processes.wait(_SAMPLE_S) if event.event == "exited"]
+        load.sample()
+        samples += 1
+        if ended or samples % BEAT_S == 0:
+            load.record()
+        if ended:
+            return ended[0].returncode
 
 
 class _Forwarder:
@@ -120,21 +163,25 @@ class _Forwarder:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._processes: ProcessSupervisor | None = None
 
-    def forward_to(self, child: subprocess.Popen[bytes]) -> None:
-        """Name the command; a signal that came before it was started is delivered now."""
-        self._child = child
+    def forward_to(self, processes: ProcessSupervisor) -> None:
+        """Name who has the command; a signal that came before it was started is delivered now."""
+        self._processes = processes
         if self.received is not None:
-            child.send_signal(self.received)
+            processes.signal(TICKET, self.received, "command")
+
+    def stop(self) -> None:
+        """Hand nothing on any more."""
+        self._processes = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Remember a signal, and hand it on if the command is there to get it."""
         del frame
         self.received = signal.Signals(number)
-        if self._child is not None and not (number == signal.SIGINT and _has_terminal()):
+        if self._processes is not None and not (number == signal.SIGINT and _has_terminal()):
             # With a terminal, Ctrl-C reaches the command directly: it shares our group.
-            self._child.send_signal(number)
+            self._processes.signal(TICKET, number, "command")
 
 
 def _has_terminal() -> bool:
@@ -144,7 +191,8 @@ def _has_terminal() -> bool:
         return False
 
 
-def _outcome(returncode: int, received: signal.Signals | None) -> tuple[EndStatus, str]:
+def outcome(returncode: int, received: signal.Signals | None) -> tuple[EndStatus, str]:
+    """Return how an attempt ended, and why."""
     if returncode == 0:
         return "completed", ""
     name = signal.Signals(-returncode).name if returncode < 0 else f"exit code {returncode}"
