@@ -111,6 +111,7 @@ class Supervisor:
         self._say_terms()
         with handling(_FORWARDED, self._remember):
             self._processes = self._make_keeper(command)
+            self._processes.begin()
             self._start_ns = self._clock.monotonic_ns()
             self._start(command, environ)
             self._promise()

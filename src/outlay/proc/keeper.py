@@ -172,6 +172,7 @@ class Keeper:
         """Return what lives of a command, or of all: its descendants and whoever it left behind."""
         ours = [c for c in self.commands.values() if ticket in (None, c.ticket)]
         table = all_processes()
+        self._add_fresh(table)
         firsts = {c.process.pid for c in ours}
         roots = {c.process.pid for c in ours if _is_same(table.get(c.process.pid), c.process)}
         roots |= {orphan.pid for orphan in self._orphans(table) if self._owns(ticket, orphan)}
@@ -182,18 +183,29 @@ class Keeper:
             found |= {p.pid for p in table.values() if p.group in firsts or p.session in firsts}
         return [table[pid] for pid in found if pid in table and self._may_end(table[pid])]
 
+    def _add_fresh(self, table: dict[int, Process]) -> None:
+        """Add children that were not there when the table was read.
+
+        One that has ended by now has been alive a moment ago, and may have started another: it
+        counts until it is reaped, so that a chain of processes, each of which starts the next and
+        ends, is never looked past.
+        """
+        if self.parent and self.older is None:
+            for pid in own_children():
+                known = table.get(pid)
+                if known is None or known.is_dead:
+                    table[pid] = Process(pid, 0, os.getpid())
+
     def _grouped(self) -> set[int]:
-        if self.cgroup is None or self.inside:
-            return set()  # Being inside, everything there is below us.
-        return set(self.cgroup.members())
+        return set() if self.cgroup is None else set(self.cgroup.members())
 
     def _orphans(self, table: dict[int, Process]) -> list[Process]:
         """Return what we have adopted: children that are neither commands nor our own."""
         if not self.parent:
             return []
         known = {c.process.pid for c in self.commands.values() if c.returncode is None}
-        found = [table.get(pid) for pid in own_children() if pid not in known | self.helpers]
-        adopted = [process for process in found if process is not None]
+        unknown = [pid for pid in own_children() if pid not in known and pid not in self.helpers]
+        adopted = [table[pid] for pid in unknown if pid in table]
         if self.older is not None:
             here = os.getsid(0)
             adopted = [p for p in adopted if p.pid not in self.older and p.session != here]
@@ -313,10 +325,17 @@ class Keeper:
             if command.returncode is None and code is not None:
                 command.returncode = code
                 self._conclude(command, code)
-            if command.reported and not self.family(command.ticket):
+            if command.reported and self._is_gone(command.ticket):
                 self.tell({"event": "gone", "ticket": command.ticket})
                 command.reported = False
                 del self.commands[command.ticket]
+
+    def _is_gone(self, ticket: str) -> bool:
+        """Say whether two looks in a row find nothing of a command."""
+        if self.family(ticket):
+            return False
+        self._collect()
+        return not self.family(ticket)
 
     def _conclude(self, command: KeptCommand, code: int) -> None:
         """Deal with what a command left behind, write its end down, and tell it."""
@@ -324,7 +343,7 @@ class Keeper:
         if self.terms.leftovers == "kill":
             left = self.end_family(command.ticket)
         elif self.terms.leftovers == "report":
-            left = self.family(command.ticket)
+            left = [] if self._is_gone(command.ticket) else self.family(command.ticket)
         record = ExitRecord(
             ticket=command.ticket, returncode=code, asked=command.asked,
             elapsed_ns=SYSTEM.monotonic_ns() - command.started_ns,
@@ -569,6 +588,7 @@ def main() -> None:
     ask_for_signal_when_parent_dies(signal.SIGCONT)
     set_subreaper(on=True)
     process = KeeperProcess(Line(int(sys.argv[1]), int(sys.argv[2])), _wake_on_child())
+    process.keeper.tell({"event": "ready"})
     process.run()
     process.leave()
 

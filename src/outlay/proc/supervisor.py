@@ -92,10 +92,10 @@ class ProcessSupervisor:
         replaces: bool = False,
         about: Mapping[str, Any] | None = None,
     ) -> None:
-        self._terms = terms
+        self.terms = terms
         self._own_session = own_session
         self._replaces = replaces
-        self._about = dict(about or {})
+        self.about = dict(about or {})
         self._process: subprocess.Popen[bytes] | None = None  # Of an heir its keeper is the parent.
         self._keeper_process: Process | None = None
         self._line: Line | None = None
@@ -105,6 +105,7 @@ class ProcessSupervisor:
         self._introduced: dict[str, dict[str, Any]] = {}
         self._events: list[KeptEvent] = []
         self._until_ns: int | None = None
+        self._agreed = False
 
     @classmethod
     def as_heir(cls, terms: KeeperTerms, line: Line) -> ProcessSupervisor:
@@ -120,10 +121,23 @@ class ProcessSupervisor:
 
     # -- what a supervisor does ---------------------------------------------------------------
 
+    def begin(self) -> None:
+        """Start the keeper; it learns its terms with the first command.
+
+        Returns once it is ready, so that what a command takes does not hold what a keeper takes.
+        """
+        _adopt_orphans(+1)
+        self._older = frozenset(own_children())
+        self._start_keeper()
+        assert self._line is not None
+        self._line.hear()  # That it is ready; or nothing, which the first wait will find out.
+
     def submit(self, launch: Launch) -> None:
         """Have a command started; whether that worked is an event."""
         if self._line is None:
-            self._begin()
+            self.begin()
+        if not self._agreed:
+            self._agree()
         self._say("start", **_as_message(launch))
 
     def start(self, launch: Launch) -> KeptEvent:
@@ -192,15 +206,18 @@ class ProcessSupervisor:
 
     # -- the keeper ---------------------------------------------------------------------------
 
-    def _begin(self) -> None:
-        _adopt_orphans(+1)
-        self._older = frozenset(own_children())
-        if self._terms.cgroup:
-            self._cgroup = Cgroup.make(f"outlay-{self._terms.session}")
-        self._start_keeper()
+    def _agree(self) -> None:
+        self._agreed = True
+        if self.terms.cgroup:
+            self._cgroup = Cgroup.make(f"outlay-{self.terms.session}")
+        self._say_terms()
         self._write_record()
 
-    def _start_keeper(self, adopted: Sequence[dict[str, Any]] = ()) -> None:
+    def _say_terms(self, adopted: Sequence[dict[str, Any]] = ()) -> None:
+        cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
+        self._say("keep", terms=asdict(self.terms), adopted=list(adopted), cgroup=cgroup)
+
+    def _start_keeper(self) -> None:
         ours, theirs = Line.pair()
         command = [sys.executable, "-I", "-S", "-c", _PROGRAM.format(_ROOT)]
         try:
@@ -214,10 +231,6 @@ class ProcessSupervisor:
             theirs.close()
         self._keeper_process = read_process(self._process.pid)
         self._line = ours
-        cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
-        self._say("keep", terms=asdict(self._terms), adopted=list(adopted), cgroup=cgroup)
-        if self._until_ns is not None:
-            self._say("until", ns=self._until_ns)
 
     def _say(self, what: str, **message: Any) -> None:
         if self._line is not None:
@@ -239,6 +252,8 @@ class ProcessSupervisor:
         return bool(heard)
 
     def _take_in(self, told: dict[str, Any]) -> None:
+        if told["event"] == "ready":
+            return
         known = {name: told[name] for name in KeptEvent.__slots__ if name in told}
         event = KeptEvent(**known)
         if event.event == "started":
@@ -269,16 +284,17 @@ class ProcessSupervisor:
         self._process.wait()
         introduced = list(self._introduced.values())
         if self._direct is None:
-            self._direct = Keeper(
-                self._terms, self._take_in, cgroup=self._cgroup, older=self._older
-            )
+            self._direct = Keeper(self.terms, self._take_in, cgroup=self._cgroup, older=self._older)
             self._direct.adopt(introduced)
         if not self._replaces:
             self._direct.end_family()
             self._direct = None
             self._finish()
             raise KeeperKilled
-        self._start_keeper(introduced)
+        self._start_keeper()
+        self._say_terms(introduced)
+        if self._until_ns is not None:
+            self._say("until", ns=self._until_ns)
         assert self._process is not None
         self._direct.helpers.add(self._process.pid)
         self._write_record()
@@ -304,22 +320,22 @@ class ProcessSupervisor:
         self._keeper_process = None
         if self._cgroup is not None:
             self._cgroup.remove()
-        if self._terms.record:
+        if self.terms.record:
             with contextlib.suppress(OSError):
-                Path(self._terms.record).unlink()
+                Path(self.terms.record).unlink()
 
     def _write_record(self) -> None:
         """Leave word of the family for the next command, should both of us be killed at once."""
-        if self._terms.record and self._keeper_process is not None:
+        if self.terms.record and self._keeper_process is not None:
             me = read_process(os.getpid())
             cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
             commands = [Process(t["pid"], t["start"]) for t in self._introduced.values()]
             record = FamilyRecord(
-                session=self._terms.session, supervisor=me or Process(os.getpid(), 0),
+                session=self.terms.session, supervisor=me or Process(os.getpid(), 0),
                 keeper=self._keeper_process, commands=tuple(commands), cgroup=cgroup,
-                about=self._about,
+                about=self.about,
             )  # fmt: skip
-            write_record(Path(self._terms.record), record)
+            write_record(Path(self.terms.record), record)
 
 
 def _as_message(launch: Launch) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
@@ -35,6 +35,7 @@ from outlay.store import outlay_home
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 TICKET = "command"
 BEAT_S = 15
+_NO_HEIR = KeeperTerms(session="", leftovers="leave", cgroup=False)
 _SAMPLE_S = 1.0
 
 
@@ -70,8 +71,14 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     """
     forwarder = _Forwarder()
     with handling(FORWARDED, forwarder.handle):
-        run = Run(options, clock, rank=SUPERVISOR)
-        processes = _keeper(command, options, run.recorder)
+        processes = ProcessSupervisor(_NO_HEIR, own_session=False, replaces=True)
+        processes.begin()  # Before the run: what the keeper takes is not the command's time.
+        try:
+            run = Run(options, clock, rank=SUPERVISOR)
+        except BaseException:
+            processes.close()
+            raise
+        _name_heir(processes, command, options, run.recorder)
         try:
             processes.start(_launch(command, _child_environment(options)))
         except OSError as error:
@@ -82,10 +89,10 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
         gpus = find_gpus()
         returncode = watch(processes, GpuLoad(run.recorder, gpus))
         forwarder.stop()
-    processes.close()
     status, reason = outcome(returncode, forwarder.received)
     exit_code = returncode if returncode >= 0 else 128 - returncode
     run.close(status, reason, exit_code=exit_code)
+    processes.close()
     return ExecResult(
         exit_code=exit_code,
         figures=_figures(options, clock.wall_ns()),
@@ -110,26 +117,21 @@ def _child_environment(options: Options) -> dict[str, str]:
     return environment
 
 
-def _keeper(command: Sequence[str], options: Options, recorder: Recorder) -> ProcessSupervisor:
-    """Return what starts the command; nothing is ended should we die, and the heir records on."""
-    session = secrets.token_hex(8)
-    heir = heir_command(recorder, session)
-    terms = KeeperTerms(
-        session=session, leftovers="leave", cgroup=False, heir=(*heir, "line") if heir else (),
-        record=str(record_path(session)) if heir else "",
-    )  # fmt: skip
-    about = {
+def _name_heir(
+    processes: ProcessSupervisor, command: Sequence[str], options: Options, recorder: Recorder
+) -> None:
+    """Have somebody else record on should we die; where nothing is recorded there is nobody."""
+    if not isinstance(recorder.writer, SegmentWriter):
+        return
+    session, segment = secrets.token_hex(8), str(recorder.writer.path.absolute())
+    module = (sys.executable, "-m", "outlay.runs.heir")
+    heir = (*module, segment, str(recorder.wall_offset_ns), session)
+    processes.terms = replace(
+        _NO_HEIR, session=session, heir=(*heir, "line"), record=str(record_path(session))
+    )
+    processes.about = {
         "kind": "exec", "command": list(command), "run_dir": str(options.dir), "heir": list(heir)
     }  # fmt: skip
-    return ProcessSupervisor(terms, own_session=False, replaces=True, about=about)
-
-
-def heir_command(recorder: Recorder, session: str) -> tuple[str, ...]:
-    """Return what goes on recording in our place; nothing where nothing is recorded."""
-    if not isinstance(recorder.writer, SegmentWriter):
-        return ()
-    module = (sys.executable, "-m", "outlay.runs.heir")
-    return (*module, str(recorder.writer.path.absolute()), str(recorder.wall_offset_ns), session)
 
 
 def record_path(session: str) -> Path:
