@@ -18,7 +18,7 @@ os.set_inheritable(held, True)
 fcntl.flock(held, fcntl.LOCK_EX)
 
 
-def linger():
+def linger() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     Path(ready).write_text(str(os.getpid()))
@@ -26,7 +26,7 @@ def linger():
         signal.pause()
 
 
-def daemonise():
+def daemonise() -> bool:
     """Leave the session and the parent behind; True in the process that did."""
     if os.fork():
         return False
@@ -36,7 +36,7 @@ def daemonise():
     return True
 
 
-def pause(seconds):
+def pause(seconds: float) -> None:
     threading.Event().wait(seconds)
 
 
