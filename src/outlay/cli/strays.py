@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
-
 from outlay.cli.output import errors
 from outlay.errors import OutlayError
+from outlay.proc.identity import command_line
 from outlay.proc.strays import StrayFamily, find_strays
 from outlay.store import outlay_home
 
@@ -18,8 +17,8 @@ def deal_with_strays() -> None:
 
 def _deal_with(stray: StrayFamily) -> str:
     about = stray.record.about
-    pids = ", ".join(str(process.pid) for process in stray.alive)
-    what = f"{shlex.join(about.get('command', ()))} (process {pids})".lstrip()
+    # Its words are not shown: there may be a secret among them.
+    what = ", ".join(f"process {p.pid} ({command_line(p.pid)[0]})" for p in stray.alive)
     killed = "its supervisor and its keeper were killed"
     match about.get("kind"):
         case "exec":

@@ -110,7 +110,7 @@ class Supervisor:
         self._longest_ns = self._terms.longest_ns(self._lease.room())
         self._say_terms()
         with handling(_FORWARDED, self._remember):
-            self._processes = self._make_keeper(command)
+            self._processes = self._make_keeper()
             self._processes.begin()
             self._start_ns = self._clock.monotonic_ns()
             self._start(command, environ)
@@ -137,7 +137,7 @@ class Supervisor:
             f"worst overshoot {terms.overshoot()} (slice {terms.slice} + notice {terms.notice})"
         )
 
-    def _make_keeper(self, command: Sequence[str]) -> ProcessSupervisor:
+    def _make_keeper(self) -> ProcessSupervisor:
         self._mark = secrets.token_hex(8)
         terms = KeeperTerms(
             session=self._mark,
@@ -148,7 +148,7 @@ class Supervisor:
             record=str(outlay_home() / "kept" / f"{self._mark}.json"),
         )
         about = {
-            "kind": "guard", "command": list(command), "label": self._label,
+            "kind": "guard", "label": self._label,
             "hold": self._lease.hold.id, "log": str(self._guard.log_path.absolute()),
             "owned": self._lease.owned, "rate": str(self._terms.rate),
             "since_ns": self._clock.monotonic_ns(),

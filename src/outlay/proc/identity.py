@@ -127,7 +127,7 @@ def command_line(pid: int) -> list[str]:
     with contextlib.suppress(OSError):
         words = (_PROC / str(pid) / "cmdline").read_bytes().decode(errors="replace")
         return words.rstrip("\0").split("\0")
-    return []
+    return [""]
 
 
 def mark_of(pid: int) -> str:

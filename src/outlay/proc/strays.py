@@ -112,8 +112,8 @@ def _is_kept(record: FamilyRecord) -> bool:
 
 
 def _machine() -> list[str]:
-    """Return what a process number means something within: one boot, one namespace."""
-    parts = []
+    """Return what a process number means something within: a host, one boot, one namespace."""
+    parts = [os.uname().nodename]
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
     with contextlib.suppress(OSError):
@@ -124,8 +124,11 @@ def _machine() -> list[str]:
 def _read(path: Path) -> StrayFamily | None:
     try:
         kept = json.loads(path.read_bytes())
-        if kept.pop("machine") != _machine():
-            return None  # Another machine's, or from before this one was started again.
+        machine, here = kept.pop("machine"), _machine()
+        if machine != here:  # Another machine's; or from before this one was started again.
+            if machine[:1] == here[:1] and machine[1:2] != here[1:2]:
+                path.unlink()
+            return None
         kept["commands"] = tuple(Process(**process) for process in kept["commands"])
         for name in ("supervisor", "keeper"):
             kept[name] = Process(**kept[name])

@@ -78,7 +78,7 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
         except BaseException:
             processes.close()
             raise
-        _name_heir(processes, command, options, run.recorder)
+        _name_heir(processes, options, run.recorder)
         try:
             processes.start(_launch(command, _child_environment(options)))
         except OSError as error:
@@ -117,9 +117,7 @@ def _child_environment(options: Options) -> dict[str, str]:
     return environment
 
 
-def _name_heir(
-    processes: ProcessSupervisor, command: Sequence[str], options: Options, recorder: Recorder
-) -> None:
+def _name_heir(processes: ProcessSupervisor, options: Options, recorder: Recorder) -> None:
     """Have somebody else record on should we die; where nothing is recorded there is nobody."""
     if not isinstance(recorder.writer, SegmentWriter):
         return
@@ -129,9 +127,7 @@ def _name_heir(
     processes.terms = replace(
         _NO_HEIR, session=session, heir=(*heir, "line"), record=str(record_path(session))
     )
-    processes.about = {
-        "kind": "exec", "command": list(command), "run_dir": str(options.dir), "heir": list(heir)
-    }  # fmt: skip
+    processes.about = {"kind": "exec", "run_dir": str(options.dir), "heir": list(heir)}
 
 
 def record_path(session: str) -> Path:
