@@ -134,6 +134,18 @@ def test_a_keeper_that_is_killed_leaves_its_command_to_the_supervisor(
     assert guard.held == 0.0
 
 
+@pytest.mark.usefixtures("cgroup")
+def test_the_watcher_of_a_rental_outlives_the_command_that_rented(
+    escape: Escape, tmp_path: Path
+) -> None:
+    """Stood in for by a process with the watcher's name among its words."""
+    done = outlay(*guard_run(tmp_path), *escape.command("watcher"))
+    assert done.code == 0, done.err
+    watcher = int(escape.ready.read_text())
+    assert alive(watcher)
+    os.kill(watcher, signal.SIGKILL)
+
+
 def kill_both(escape: Escape) -> None:
     """Kill supervisor and keeper so that neither sees the other die."""
     assert escape.supervisor is not None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
@@ -111,7 +112,10 @@ class Supervisor:
         self._say_terms()
         with handling(_FORWARDED, self._remember):
             self._processes = self._make_keeper()
-            self._processes.begin()
+            try:
+                self._processes.begin()
+            except OSError as error:
+                self._give_up(command, error)
             self._start_ns = self._clock.monotonic_ns()
             self._start(command, environ)
             self._promise()
@@ -166,9 +170,12 @@ class Supervisor:
             self._processes.start(launch)
         except OSError as error:
             self._processes.close()
-            problem = error.strerror or str(error)
-            self._lease.void(f"not started: {problem}")
-            raise CommandNotStarted(command[0], problem) from error
+            self._give_up(command, error)
+
+    def _give_up(self, command: Sequence[str], error: OSError) -> NoReturn:
+        problem = error.strerror or str(error)
+        self._lease.void(f"not started: {problem}")
+        raise CommandNotStarted(command[0], problem) from error
 
     def _elapsed_ns(self) -> int:
         return self._clock.monotonic_ns() - self._start_ns

@@ -142,6 +142,7 @@ def mark_of(pid: int) -> str:
 
 def marked(prefix: str) -> list[Process]:
     """Return the living processes whose mark begins with ``prefix``."""
+    assert prefix, "an empty mark is everybody's"
     numbers = [int(name) for name in _numbers() if mark_of(int(name)).startswith(prefix)]
     found = [process for pid in numbers if (process := read_process(pid)) is not None]
     return [process for process in found if not process.is_dead]
@@ -218,8 +219,8 @@ def _kill_each(found: list[Process]) -> None:
 
 
 def end_marked(prefix: str, clock: Clock = SYSTEM) -> list[Process]:
-    """End everything that carries a mark; return what does not end."""
-    return end_all(lambda: marked(prefix), clock)
+    """End everything that carries a mark; return what does not end. Nothing has an empty one."""
+    return end_all(lambda: marked(prefix), clock) if prefix else []
 
 
 def signal_group(group: int, number: int) -> bool:

@@ -173,13 +173,15 @@ class Keeper:
         ours = [c for c in self.commands.values() if ticket in (None, c.ticket)]
         table = all_processes()
         self._add_fresh(table)
-        firsts = {c.process.pid for c in ours}
         roots = {c.process.pid for c in ours if _is_same(table.get(c.process.pid), c.process)}
         roots |= {orphan.pid for orphan in self._orphans(table) if self._owns(ticket, orphan)}
         if ticket is None or len(self.commands) == 1:
             roots |= self._grouped()
         found = below(table, roots)
         if not self.parent:  # Of what is not below us, its group is all there is to go by.
+            # A number is not used again while a group or a session has it: it is the command's
+            # where that lives, or where nobody has it.
+            firsts = {pid for c in ours if (pid := c.process.pid) in roots or pid not in table}
             found |= {p.pid for p in table.values() if p.group in firsts or p.session in firsts}
         return [table[pid] for pid in found if pid in table and self._may_end(table[pid])]
 
@@ -566,7 +568,8 @@ class KeeperProcess:
             with contextlib.suppress(OSError):
                 Path(keeper.terms.record).unlink()
         if keeper.cgroup is not None:
-            keeper.cgroup.leave(os.getpid())
+            for pid in keeper.cgroup.members():  # We, and whoever outlives the command by right.
+                keeper.cgroup.leave(pid)
             keeper.cgroup.remove()
 
 

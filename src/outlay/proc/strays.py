@@ -92,8 +92,10 @@ def survivors(record: FamilyRecord) -> list[Process]:
     """Return what lives of a family, however it hides."""
     table = all_processes()
     roots = {p.pid for p in record.commands if is_alive(p.pid, p.start)}
-    roots |= {process.pid for process in marked(record.session)}
-    roots |= {p.pid for p in table.values() if p.session == record.keeper.pid}
+    if record.session:
+        roots |= {process.pid for process in marked(record.session)}
+    if record.keeper.pid not in table:  # Else the number is used again, and the session is gone.
+        roots |= {p.pid for p in table.values() if p.session == record.keeper.pid}
     if record.cgroup:
         roots |= set(Cgroup(Path(record.cgroup)).members())
     found = below(table, roots) - {os.getpid()}

@@ -18,18 +18,23 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM
+from outlay.errors import OutlayError
 from outlay.proc.cgroup import Cgroup
 from outlay.proc.identity import Process, own_children, read_process, send, set_subreaper
 from outlay.proc.keeper import Keeper, KeeperTerms, Line, Whom
 from outlay.proc.strays import FamilyRecord, write_record
 
 _LOOK_EVERY_S: Final = 0.02
+_MOST_KEEPERS: Final = 10
 _ROOT: Final = str(Path(__file__).parent.parent.parent)
 _PROGRAM: Final = "import sys; sys.path.insert(0, {!r}); import outlay.proc.keeper as k; k.main()"
 
 
-class KeeperKilled(Exception):
+class KeeperKilled(OutlayError):
     """The keeper was killed; what it kept was ended, unless it is only watched."""
+
+    def __init__(self) -> None:
+        super().__init__("the keeper of the command was killed; start it again")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +111,8 @@ class ProcessSupervisor:
         self._events: list[KeptEvent] = []
         self._until_ns: int | None = None
         self._agreed = False
+        self._pending: set[str] = set()
+        self._replaced = 0
 
     @classmethod
     def as_heir(cls, terms: KeeperTerms, line: Line) -> ProcessSupervisor:
@@ -125,12 +132,17 @@ class ProcessSupervisor:
         """Start the keeper; it learns its terms with the first command.
 
         Returns once it is ready, so that what a command takes does not hold what a keeper takes.
+
+        Raises:
+            OSError: It cannot be started.
         """
         _adopt_orphans(+1)
         self._older = frozenset(own_children())
         self._start_keeper()
         assert self._line is not None
-        self._line.hear()  # That it is ready; or nothing, which the first wait will find out.
+        if self._line.hear() is None:  # That it is ready, or that it has ended already.
+            self._let_go(farewell=False)
+            raise OSError(None, "the keeper of processes could not be started")
 
     def submit(self, launch: Launch) -> None:
         """Have a command started; whether that worked is an event."""
@@ -138,6 +150,7 @@ class ProcessSupervisor:
             self.begin()
         if not self._agreed:
             self._agree()
+        self._pending.add(launch.ticket)
         self._say("start", **_as_message(launch))
 
     def start(self, launch: Launch) -> KeptEvent:
@@ -256,6 +269,7 @@ class ProcessSupervisor:
             return
         known = {name: told[name] for name in KeptEvent.__slots__ if name in told}
         event = KeptEvent(**known)
+        self._pending.discard(event.ticket)
         if event.event == "started":
             self._introduced[event.ticket] = told
         elif event.event != "exited" or not event.left:
@@ -286,11 +300,14 @@ class ProcessSupervisor:
         if self._direct is None:
             self._direct = Keeper(self.terms, self._take_in, cgroup=self._cgroup, older=self._older)
             self._direct.adopt(introduced)
-        if not self._replaces:
+        if not self._replaces or self._pending:  # Whether those were started nobody knows.
             self._direct.end_family()
             self._direct = None
             self._finish()
             raise KeeperKilled
+        self._replaced += 1
+        if self._replaced > _MOST_KEEPERS:
+            return  # Somebody kills them all, or none can start: we watch the commands alone.
         self._start_keeper()
         self._say_terms(introduced)
         if self._until_ns is not None:
@@ -301,6 +318,9 @@ class ProcessSupervisor:
 
     def _let_go(self, *, farewell: bool) -> None:
         if self._line is None:
+            if self._direct is not None:  # No keeper would start; we are alone.
+                self._direct.end_everything(self.terms.notice_ns)
+                self._finish()
             return
         if farewell:
             self._say("bye")

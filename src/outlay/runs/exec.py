@@ -72,7 +72,10 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     forwarder = _Forwarder()
     with handling(FORWARDED, forwarder.handle):
         processes = ProcessSupervisor(_NO_HEIR, own_session=False, replaces=True)
-        processes.begin()  # Before the run: what the keeper takes is not the command's time.
+        try:
+            processes.begin()  # Before the run: what the keeper takes is not the command's time.
+        except OSError as error:
+            raise CommandNotStarted(command[0], error.strerror or str(error)) from None
         try:
             run = Run(options, clock, rank=SUPERVISOR)
         except BaseException:

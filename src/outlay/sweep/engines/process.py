@@ -66,7 +66,10 @@ class ProcessEngine:
             env={**task.env, MARK_VARIABLE: task.ticket}, cwd=str(task.cwd), output=str(task.log),
             exit_file=str(exit_path(task.directory)),
         )  # fmt: skip
-        self._processes.submit(launch)
+        try:
+            self._processes.submit(launch)
+        except OSError as error:
+            raise EngineBroken(error.strerror or str(error)) from None
 
     def wait(self, timeout_s: float) -> None:
         """Return when a task may have ended, or after the time."""
