@@ -53,6 +53,8 @@ elif mode == "renamed":
 elif mode == "watcher":
     if not os.fork():
         os.setsid()
+        for output in (1, 2):  # Whoever reads ours does not wait for it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         program = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); "
         words = ["-S", "-c", program + "signal.pause()", ready, "outlay.guard.watch"]
         os.execv(sys.executable, [sys.executable, *words])

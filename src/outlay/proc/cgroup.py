@@ -11,8 +11,11 @@ import os
 from pathlib import Path
 from typing import Final
 
+from outlay.clock import SYSTEM
+
 SWITCH: Final = "OUTLAY_CGROUP"
 _OFF: Final = ("0", "false", "off", "no")
+_TRIES, _PAUSE_S = 50, 0.01
 
 
 class Cgroup:
@@ -61,10 +64,17 @@ class Cgroup:
         _write(self.directory / "cgroup.kill", 1)
 
     def remove(self) -> None:
-        """Remove the group and those below it; one with a living member stays."""
-        for directory, _, _ in os.walk(self.directory, topdown=False):
-            with contextlib.suppress(OSError):
-                Path(directory).rmdir()
+        """Remove the group and those below it; one with a living member stays.
+
+        Who was just killed may take a moment to be gone.
+        """
+        for _ in range(_TRIES):
+            for directory, _, _ in os.walk(self.directory, topdown=False):
+                with contextlib.suppress(OSError):
+                    Path(directory).rmdir()
+            if not self.directory.exists():
+                return
+            SYSTEM.sleep(_PAUSE_S)
 
 
 def own_directory() -> Path | None:

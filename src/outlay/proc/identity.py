@@ -225,6 +225,7 @@ def end_marked(prefix: str, clock: Clock = SYSTEM) -> list[Process]:
 
 def signal_group(group: int, number: int) -> bool:
     """Send a signal to a group; False when nobody is left in it."""
+    assert group > 1, "0 would be our own group, and 1 everybody"
     try:
         os.killpg(group, number)
     except (ProcessLookupError, PermissionError):

@@ -20,7 +20,6 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -47,6 +46,7 @@ Whom = Literal["command", "group", "family"]
 
 _LOOK_EVERY_S: Final = 0.05
 _HEIRS: Final = 3
+_STRIKES: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,9 +205,7 @@ class Keeper:
         """Return what we have adopted: children that are neither commands nor our own."""
         if not self.parent:
             return []
-        known = {c.process.pid for c in self.commands.values() if c.returncode is None}
-        unknown = [pid for pid in own_children() if pid not in known and pid not in self.helpers]
-        adopted = [table[pid] for pid in unknown if pid in table]
+        adopted = [table[p] for p in own_children() if p in table and self._is_orphan(p)]
         if self.older is not None:
             here = os.getsid(0)
             adopted = [p for p in adopted if p.pid not in self.older and p.session != here]
@@ -254,6 +252,9 @@ class Keeper:
                 send(command.process, number)
             return
         family = self.family(ticket) if whom == "family" else []
+        if number == signal.SIGKILL and whom == "family":
+            self._kill(family, ticket)
+            return
         if command.returncode is None or any(process.group == group for process in family):
             signal_group(group, number)
         for process in family:
@@ -267,8 +268,7 @@ class Keeper:
             self._collect()
             return self.family(ticket) if self._anybody(ticket) else []
 
-        kill = partial(self._kill, everything=ticket is None)
-        return end_all(look, SYSTEM, kill)
+        return end_all(look, SYSTEM, lambda found: self._kill(found, ticket))
 
     def _anybody(self, ticket: str | None) -> bool:
         """Say at little cost whether a longer look is worth it.
@@ -279,18 +279,42 @@ class Keeper:
         wanted = self.commands.get(ticket or "")
         if wanted is None or wanted.returncode is None or not self.parent:
             return True
-        known = {c.process.pid for c in self.commands.values() if c.returncode is None}
-        return any(pid not in known and pid not in self.helpers for pid in own_children())
+        return any(map(self._is_orphan, own_children()))
 
-    def _kill(self, found: list[Process], *, everything: bool) -> None:
-        if everything and self.cgroup is not None:
+    def _kill(self, found: list[Process], ticket: str | None) -> None:
+        if self.cgroup is not None and (ticket is None or self.terms.leftovers == "report"):
             self._clear_cgroup()
-        for group in {process.group for process in found} - {os.getpgrp()}:
+        for group in {process.group for process in found} - {0, os.getpgrp()}:
             # Reaches what a member is just starting. Nobody else can be in a group of a session
             # that a keeper or a command made, and where there is neither nothing is killed.
             signal_group(group, signal.SIGKILL)
         for process in found:
             send(process, signal.SIGKILL)
+        for _ in range(_STRIKES):
+            if not self._strike_orphans(ticket):
+                return
+
+    def _strike_orphans(self, ticket: str | None) -> bool:
+        """Kill what we have adopted, one by one and without a look at anybody else.
+
+        Of a chain of processes, each of which starts the next and ends, a longer look only finds
+        who is gone by then. Our own children keep their numbers until we reap them.
+        """
+        self._collect()
+        found = False
+        for pid in own_children() if self.parent and self.older is None else ():
+            orphan = read_process(pid)
+            if orphan is None or orphan.is_dead or not self._is_orphan(pid):
+                continue
+            if self._owns(ticket, orphan) and self._may_end(orphan):
+                found = True
+                os.kill(pid, signal.SIGKILL)
+        return found
+
+    def _is_orphan(self, pid: int) -> bool:
+        """Say whether a child is neither a command that runs nor our own."""
+        known = (c.process.pid for c in self.commands.values() if c.returncode is None)
+        return pid not in self.helpers and pid not in known
 
     def _clear_cgroup(self) -> None:
         """Kill the whole group, after we and whoever is spared have left it."""
