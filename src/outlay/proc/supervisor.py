@@ -21,13 +21,16 @@ from outlay.clock import SYSTEM
 from outlay.errors import OutlayError
 from outlay.proc.cgroup import Cgroup
 from outlay.proc.identity import Process, own_children, read_process, send, set_subreaper
-from outlay.proc.keeper import Keeper, KeeperTerms, Line, Whom
+from outlay.proc.keeper import Keeper, KeeperTerms, Whom
+from outlay.proc.keeper_process import Line
 from outlay.proc.strays import FamilyRecord, write_record
 
 _LOOK_EVERY_S: Final = 0.02
 _MOST_KEEPERS: Final = 10
 _ROOT: Final = str(Path(__file__).parent.parent.parent)
-_PROGRAM: Final = "import sys; sys.path.insert(0, {!r}); import outlay.proc.keeper as k; k.main()"
+_PROGRAM: Final = (
+    "import sys; sys.path.insert(0, {!r}); import outlay.proc.keeper_process as k; k.main()"
+)
 
 
 class KeeperKilled(OutlayError):

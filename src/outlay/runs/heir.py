@@ -18,7 +18,8 @@ from outlay.clock import SYSTEM
 from outlay.errors import RunInUse
 from outlay.ledger import SUPERVISOR, SegmentWriter
 from outlay.proc.identity import Process, is_alive, read_process
-from outlay.proc.keeper import KeeperTerms, Line
+from outlay.proc.keeper import KeeperTerms
+from outlay.proc.keeper_process import Line
 from outlay.proc.strays import StrayFamily, write_record
 from outlay.proc.supervisor import KeeperKilled, ProcessSupervisor
 from outlay.record import Recorder
