@@ -15,7 +15,7 @@ import pytest
 
 from command_line import outlay
 from outlay.clock import SYSTEM
-from outlay.guard.processes import marked
+from outlay.proc.identity import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness

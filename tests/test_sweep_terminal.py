@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outlay.guard.processes import marked
+from outlay.proc.identity import marked
 from outlay.sweep.journal import read_events
 from outlay.sweep.manifest import read_manifest
 from terminal import terminal

@@ -20,9 +20,9 @@ from outlay.errors import OutlayError
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import HoldResolved
-from outlay.guard.processes import MARK_VARIABLE
 from outlay.guard.rentals import Tenancy
 from outlay.guard.stale import this_process
+from outlay.proc.identity import MARK_VARIABLE
 from outlay.units import Duration
 
 

@@ -7,6 +7,7 @@ counted, said once, and recorded as a gap as soon as writing works again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outlay.clock import Clock
-from outlay.ledger.codec import encode_line
+from outlay.ledger.codec import decode_block, encode_line
 from outlay.ledger.records import AttemptStarted, Gap, KnownRecord, kind_of
 
 _log = logging.getLogger("outlay")
@@ -60,13 +61,17 @@ class SegmentWriter:
     """
 
     def __init__(self, path: Path, header: AttemptStarted, clock: Clock) -> None:
+        self._set_up(path, header, clock, next_seq=1)
+        self._open(header.t_ns)
+
+    def _set_up(self, path: Path, header: AttemptStarted, clock: Clock, *, next_seq: int) -> None:
         self.path = path
         self.lost = 0
         self.gap_numbers: set[int] = set()
         self._header = encode_line(header, 0)
         self._start_ns = header.t_ns
         self._clock = clock
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(next_seq)
         self._fd = _CLOSED
         self._trouble: _Trouble | None = None
         self._trouble_lock = threading.RLock()  # Reentrant: a signal handler may append, too.
@@ -74,7 +79,27 @@ class SegmentWriter:
         self._silent = False
         self._warned = False
         _live_writers.add(self)
-        self._open(header.t_ns)
+
+    @classmethod
+    def resumed(cls, path: Path, clock: Clock) -> SegmentWriter:
+        """Go on with the segment of a process that is dead, behind its last record.
+
+        Raises:
+            OSError: It cannot be read or written, or holds no header.
+        """
+        content = path.read_bytes()
+        records = decode_block(content[: content.rfind(b"\n") + 1]).records
+        header = next((r for r in records if isinstance(r, AttemptStarted)), None)
+        if header is None:
+            raise OSError(errno.ENODATA, "no header", str(path))
+        writer = cls.__new__(cls)
+        writer._set_up(path, header, clock, next_seq=max(record.seq for record in records) + 1)
+        writer._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        weakref.finalize(writer, os.close, writer._fd).atexit = False
+        if not content.endswith(b"\n"):
+            reason = "its writer was killed within a record"
+            writer._trouble = _Trouble(header.t_ns, reason, torn=True)
+        return writer
 
     def append(self, record: KnownRecord) -> int:
         """Write one record and return its sequence number; on failure it is counted as lost."""

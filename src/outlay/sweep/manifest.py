@@ -7,7 +7,9 @@ the manifest repeats it for people and other programs, at a cost that does not g
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
+from outlay.errors import OutlayError
 from outlay.files import write_whole
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
 from outlay.sweep.journal import Event, Status, read_events
@@ -111,9 +114,13 @@ def is_sweep(directory: Path) -> bool:
     return (directory / NAME).is_file()
 
 
-def bring_up_to_date(root: Path) -> None:
-    """Rewrite the manifest from the journal, for a harness that cannot any more."""
-    read_manifest(root).write()
+def main() -> None:
+    """Rewrite a manifest from the journal, for a harness that was killed.
+
+    The journal has it all; where the manifest cannot be written, the next harness will.
+    """
+    with suppress(OutlayError):
+        read_manifest(Path(sys.argv[1])).write()
 
 
 _SHOWN: Final = (
@@ -170,3 +177,7 @@ def spent(manifest: Manifest) -> list[Money]:
         if state.cost_micros is not None:
             micros[state.currency] = micros.get(state.currency, 0) + state.cost_micros
     return [Money(amount, currency) for currency, amount in sorted(micros.items())]
+
+
+if __name__ == "__main__":
+    main()

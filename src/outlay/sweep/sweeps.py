@@ -11,12 +11,12 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
+from outlay.proc.identity import end_marked
 from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.detached import detached, is_local
 from outlay.sweep.devices import check_fit
 from outlay.sweep.earlier import settle_earlier
 from outlay.sweep.engines.base import Engine
-from outlay.sweep.engines.leftovers import kill_marked
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.files import plan_file
@@ -140,7 +140,7 @@ def cancel(root: Path) -> Cancelled:
         return Cancelled(harness=holder.pid)
     for run, static in manifest.runs.items():
         if manifest.state(run).status == "running" and is_local(static):
-            kill_marked(manifest.state(run).ticket)
+            end_marked(manifest.state(run).ticket)
     with detached(root) as taken:
         if taken is None or not taken.going_on():
             return Cancelled()

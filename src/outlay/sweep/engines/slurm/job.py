@@ -19,9 +19,17 @@ from types import FrameType
 from typing import Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.guard.processes import MARK_VARIABLE, signal_group
-from outlay.sweep.engines.exits import ExitRecord, write_exit
-from outlay.sweep.engines.leftovers import kill_marked, listeners, signal_listeners
+from outlay.proc.exits import ExitRecord, exit_path, write_exit
+from outlay.proc.identity import (
+    MARK_VARIABLE,
+    Process,
+    catches,
+    descendants,
+    end_all,
+    send,
+    set_subreaper,
+    signal_group,
+)
 from outlay.sweep.engines.slurm.allocation import Allocation, node_log
 from outlay.sweep.engines.slurm.spec import (
     WORD,
@@ -62,13 +70,14 @@ class JobRun:
 
     @property
     def mark(self) -> str:
-        """What the processes of this node carry, by which they are found."""
+        """What the processes of this node carry in their environment."""
         return f"{self.spec.ticket}/{self.place.rank}/"
 
     def run(self) -> int:
         """Run the program to its end; return what to exit with."""
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._remember)
+        set_subreaper(on=True)  # Whatever the program leaves behind is ours to end.
         before_ns = self._begin()
         if self.place.restart > self.spec.requeues:
             times = self.spec.requeues
@@ -79,7 +88,7 @@ class JobRun:
             reason = f"could not be started: {getattr(error, 'strerror', None) or error}"
             return self._end(127, reason)
         code = self._watch(child, before_ns)
-        kill_marked(self.mark)
+        end_all(descendants, self.clock)
         return self._conclude(code)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
@@ -116,7 +125,7 @@ class JobRun:
         )  # fmt: skip
         # First the time: whoever finds the end reads that next.
         self._note("ended", self.clock.wall_ns())
-        write_exit(Path(self.spec.directory), record, node=self.place.rank)
+        write_exit(exit_path(Path(self.spec.directory), self.place.rank), record)
         code = record.returncode
         return code if code >= 0 else 128 - code
 
@@ -173,7 +182,7 @@ class JobRun:
                 give_sign(Path(self.spec.directory), self.clock.wall_ns())
             if not self._listens and now_ns - heard_ns >= LISTEN_EVERY_NS:
                 heard_ns = now_ns
-                self._listens = bool(listeners(self.mark, signal.SIGUSR2))
+                self._listens = bool(_listeners())
             self._end_when_due(child, before_ns + now_ns - began_ns)
             self._pass_on(child, now_ns)
             self.clock.sleep(LOOK_EVERY_S)
@@ -190,7 +199,8 @@ class JobRun:
         """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
         if len(self.told) > self._passed_on:
             self._passed_on = len(self.told)
-            if signal_listeners(self.mark, signal.SIGUSR2):
+            for process in _listeners():
+                send(process, signal.SIGUSR2)
                 self._listens = True
             self._term_ns = self._term_ns or now_ns + DEAF_AFTER_NS
             # Sooner than Slurm, which would end us with it before we could queue it again.
@@ -201,7 +211,12 @@ class JobRun:
             signal_group(child.pid, signal.SIGTERM)
         if self._kill_ns is not None and now_ns >= self._kill_ns:
             signal_group(child.pid, signal.SIGKILL)
-            kill_marked(self.mark)
+            end_all(descendants, self.clock)
+
+
+def _listeners() -> list[Process]:
+    """Return what is below us and has a handler for the notice."""
+    return [process for process in descendants() if catches(process.pid, signal.SIGUSR2)]
 
 
 def _ignore_notice() -> None:

@@ -1,21 +1,22 @@
-"""How an attempt ended, kept in the run's directory by whoever saw it end.
+"""How a command ended, written down by whoever saw it end, before anybody is told.
 
-The harness may be dead by then; the next one reads it here.
+Whoever started it may be dead by then; the next one reads it here.
 """
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
-
-import msgspec
 
 from outlay.files import write_whole
 
 NAME: Final = "sweep_exit.json"
 
 
-class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitRecord:
     """The end of one attempt.
 
     Attributes:
@@ -37,10 +38,10 @@ def exit_path(directory: Path, node: int = 0) -> Path:
     return directory / (NAME if node == 0 else f"sweep_exit.node{node}.json")
 
 
-def write_exit(directory: Path, record: ExitRecord, *, node: int = 0) -> bool:
+def write_exit(path: Path, record: ExitRecord) -> bool:
     """Put the record in place whole; False when the disk refuses."""
     try:
-        write_whole(exit_path(directory, node), msgspec.json.encode(record) + b"\n")
+        write_whole(path, json.dumps(asdict(record), separators=(",", ":")).encode() + b"\n")
     except OSError:
         return False
     return True
@@ -48,9 +49,10 @@ def write_exit(directory: Path, record: ExitRecord, *, node: int = 0) -> bool:
 
 def read_exit(directory: Path, ticket: str, *, node: int = 0) -> ExitRecord | None:
     """Return how this very attempt ended, or None where that was not written."""
+    import msgspec  # The keeper, which only writes, runs without packages.
+
     try:
-        path = exit_path(directory, node)
-        record = msgspec.json.decode(path.read_bytes(), type=ExitRecord)
+        record = msgspec.json.decode(exit_path(directory, node).read_bytes(), type=ExitRecord)
     except (OSError, msgspec.MsgspecError):
         return None
     return record if record.ticket == ticket else None
