@@ -1,7 +1,8 @@
 """A command that *is* the spend: it runs while there is money for it, and not a slice longer.
 
 The supervisor holds money for the next slice before it runs, extends the hold while it runs, and
-records what it cost. A keeper process ends the command should the supervisor die or hang.
+records what it cost: what the run's log adds up to, in which it writes a segment of its own. A
+keeper process ends the command should the supervisor die or hang.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.captures import cost_of_attempt
 from outlay.guard.keeping import Keeping
 from outlay.guard.lease import Terms, warnings
 from outlay.guard.leasing import Lease
 from outlay.guard.processes import MARK_VARIABLE, anything_left, signal_all
 from outlay.handlers import handling
+from outlay.ledger import EndStatus, Price
+from outlay.record.supervision import Supervised, Supervision
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 
@@ -49,6 +54,7 @@ class Outcome:
         stopped_because: Why the guard ended it; empty when it ended by itself.
         elapsed_ns: How long it ran, to the last of its processes.
         actual: What that cost.
+        run_dir: Where its run log is; empty where none was wanted.
         recorded: False when the log could not take it; the hold is then still open.
     """
 
@@ -58,6 +64,7 @@ class Outcome:
     actual: Money
     hold: str
     recorded: bool
+    run_dir: str = ""
 
 
 class Supervisor:
@@ -67,6 +74,8 @@ class Supervisor:
         guard: Whose money it is.
         label: What the spend is called.
         terms: The rate, the longest time, the slice and the notice.
+        run_dir: Where to write the run log from which the cost is computed. Without one the cost
+            is the rate times the time that the supervisor measured.
         say: Told what a person should know, one sentence at a time.
     """
 
@@ -77,12 +86,15 @@ class Supervisor:
         terms: Terms,
         *,
         lab: str | None = None,
+        run_dir: Path | None = None,
         clock: Clock = SYSTEM,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._guard = guard
         self._label = label
         self._lab = lab
+        self._run_dir = run_dir
+        self._supervision: Supervision | None = None
         self._terms = terms
         self._clock = clock
         self._listener = say
@@ -106,6 +118,7 @@ class Supervisor:
         self._mark = secrets.token_hex(8)
         with handling(_FORWARDED, self._remember):
             self._keeper = Keeping(self._mark, self._terms.notice.ns)
+            self._begin_log(environ)
             self._start_ns = self._clock.monotonic_ns()
             self._child = self._start(command, environ)
             self._keeper.follow(self._child.pid)
@@ -118,8 +131,28 @@ class Supervisor:
                 self._child.wait()
                 raise
             elapsed_ns = self._elapsed_ns()
+            self._end_log()
             self._keeper.dismiss()
         return self._record(elapsed_ns)
+
+    # -- the run's log ----------------------------------------------------------------------
+
+    def _begin_log(self, environ: Mapping[str, str]) -> None:
+        if self._run_dir is not None:
+            rate = self._terms.rate
+            price = Price(rate.micros_per_hour, rate.currency, source="guard")
+            what = Supervised(run_dir=self._run_dir, name=self._label, price=price)
+            self._supervision = Supervision(what, environ, clock=self._clock)
+
+    def _end_log(self) -> None:
+        """Record how the command ended, as its own supervisor saw it."""
+        if self._supervision is None:
+            return
+        code = self._child.returncode
+        status: EndStatus = "completed" if code == 0 else "failed"
+        if self._stopping or (self._signal is not None and code != 0):
+            status = "interrupted" if self._signal == signal.SIGINT else "terminated"
+        self._supervision.end(status, self._stopping, exit_code=_shell_code(code))
 
     def _say(self, text: str) -> None:
         with suppress(OSError):  # whoever listened is gone; the command does not depend on it
@@ -139,10 +172,14 @@ class Supervisor:
             # in the background may not read the terminal, so it is not given one.
             stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
             marks = {MARK_VARIABLE: self._mark, **self._lease.environ()}
+            if self._run_dir is not None:
+                marks["OUTLAY_RUN_DIR"] = str(self._run_dir)
             return subprocess.Popen(command, stdin=stdin, env={**environ, **marks}, process_group=0)
         except (OSError, ValueError) as error:
             self._keeper.dismiss()
             problem = getattr(error, "strerror", None) or str(error)
+            if (log := self._supervision) is not None:
+                log.end("failed", f"not started: {problem}", exit_code=127, t_ns=log.start_ns)
             self._lease.void(f"not started: {problem}")
             raise CommandNotStarted(command[0], problem) from error
 
@@ -160,6 +197,8 @@ class Supervisor:
             self._warn(now_ns)
             self._pay(now_ns)
             self._keeper.replace_if_dead()
+            if self._supervision is not None:
+                self._supervision.beat()
 
     def _warn(self, now_ns: int) -> None:
         for percent in warnings(self._longest_ns, self._seen_ns, now_ns):
@@ -233,8 +272,17 @@ class Supervisor:
 
     # -- its end ----------------------------------------------------------------------------
 
+    def _cost(self, elapsed_ns: int) -> Money:
+        """Return what the run's log says that it cost; without a log, the rate times the time."""
+        measured = self._terms.cost(elapsed_ns)
+        log, run_dir = self._supervision, self._run_dir
+        if log is None or run_dir is None or not log.is_recorded:
+            return measured
+        logged = cost_of_attempt(run_dir, log.segment, log.end_ns)
+        return logged if logged is not None and logged.currency == measured.currency else measured
+
     def _record(self, elapsed_ns: int) -> Outcome:
-        actual, recorded = self._terms.cost(elapsed_ns), True
+        actual, recorded = self._cost(elapsed_ns), True
         try:
             self._lease.settle(actual)
         except OutlayError as error:
@@ -246,10 +294,15 @@ class Supervisor:
             self._say(f"{actual} for {duration_text(elapsed_ns)}")
         code = self._child.returncode
         return Outcome(
-            exit_code=3 if self._stopping else (code if code >= 0 else 128 - code),
+            exit_code=3 if self._stopping else _shell_code(code),
             stopped_because=self._stopping,
             elapsed_ns=elapsed_ns,
             actual=actual,
             hold=self._lease.hold.id,
             recorded=recorded,
+            run_dir="" if self._run_dir is None else str(self._run_dir),
         )
+
+
+def _shell_code(code: int) -> int:
+    return code if code >= 0 else 128 - code
