@@ -131,7 +131,9 @@ class Supervisor:
                 self._child.wait()
                 raise
             elapsed_ns = self._elapsed_ns()
-            self._end_log()
+            if (log := self._supervision) is not None:
+                self._end_log(log)
+                elapsed_ns = log.end_ns - log.start_ns
             self._keeper.dismiss()
         return self._record(elapsed_ns)
 
@@ -144,15 +146,13 @@ class Supervisor:
             what = Supervised(run_dir=self._run_dir, name=self._label, price=price)
             self._supervision = Supervision(what, environ, clock=self._clock)
 
-    def _end_log(self) -> None:
+    def _end_log(self, log: Supervision) -> None:
         """Record how the command ended, as its own supervisor saw it."""
-        if self._supervision is None:
-            return
         code = self._child.returncode
         status: EndStatus = "completed" if code == 0 else "failed"
         if self._stopping or (self._signal is not None and code != 0):
             status = "interrupted" if self._signal == signal.SIGINT else "terminated"
-        self._supervision.end(status, self._stopping, exit_code=_shell_code(code))
+        log.end(status, self._stopping, exit_code=_shell_code(code))
 
     def _say(self, text: str) -> None:
         with suppress(OSError):  # whoever listened is gone; the command does not depend on it

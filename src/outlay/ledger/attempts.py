@@ -337,16 +337,16 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
 
 
 def _header(start: _Start) -> AttemptStarted:
-    """Return what the leader said at its start; a price that it did not know, its supervisor's."""
+    """Return what the leader said at its start; prices that it did not know, its supervisor's."""
     header = start.leader.header or AttemptStarted(t_ns=start.leader.segment.start_ns)
-    if header.price is not None:
-        return header
     for life in start.ranks:
-        paid = life.header
-        if life.segment.rank == SUPERVISOR and paid is not None and paid.price is not None:
-            return replace_fields(
-                header, price=paid.price, gpus=paid.gpus, stopped_price=paid.stopped_price
-            )
+        stated = life.header
+        if life.segment.rank != SUPERVISOR or stated is None:
+            continue
+        if header.price is None and stated.price is not None:
+            header = replace_fields(header, price=stated.price, gpus=stated.gpus)
+        if header.stopped_price is None and stated.stopped_price is not None:
+            header = replace_fields(header, stopped_price=stated.stopped_price)
     return header
 
 

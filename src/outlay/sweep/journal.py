@@ -33,6 +33,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         command: What was started.
         env: What the sweep added to its environment.
         cost_micros: What the attempt cost, in millionths of ``currency``.
+        logged_micros: What the run's log added up to then; None where it did not say.
         hold: The hold that pays for it.
     """
 
@@ -46,6 +47,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: list[str] = []
     env: dict[str, str] = {}
     cost_micros: int | None = None
+    logged_micros: int | None = None
     currency: str = ""
     hold: str = ""
 

@@ -15,6 +15,7 @@ class RunState:
     Attributes:
         attempts: How often it was started.
         cost_micros: What all its attempts cost so far; None where none had a price.
+        logged_micros: What its log added up to when that was last recorded.
         elapsed_ns: How long all its attempts ran.
     """
 
@@ -27,6 +28,7 @@ class RunState:
     finished_ns: int | None = None
     elapsed_ns: int = 0
     cost_micros: int | None = None
+    logged_micros: int | None = None
     currency: str = ""
     hold: str = ""
     command: list[str] = field(default_factory=list)
@@ -46,6 +48,8 @@ class RunState:
         self.finished_ns = event.t_ns if self.attempts else None
         self.returncode = event.returncode
         self.elapsed_ns += event.elapsed_ns
+        if event.logged_micros is not None:
+            self.logged_micros = event.logged_micros
         if event.cost_micros is not None:
             self.cost_micros = (self.cost_micros or 0) + event.cost_micros
             self.currency = event.currency

@@ -20,6 +20,7 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         asked: Whether it was told to end before it did.
+        ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where nobody noted it.
         reason: Why, where the exit code does not say.
         restart: How often a cluster had started the attempt before.
     """
@@ -28,6 +29,7 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
     returncode: int
     asked: bool = False
     elapsed_ns: int = 0
+    ended_ns: int = 0
     reason: str = ""
     restart: int = 0
 

@@ -109,6 +109,7 @@ class Keeper:
                 returncode=code,
                 asked=child.asked,
                 elapsed_ns=SYSTEM.monotonic_ns() - child.started_ns,
+                ended_ns=SYSTEM.wall_ns(),
             )
             write_exit(child.directory, record)
             del self.children[ticket]

@@ -22,6 +22,8 @@ from outlay.sweep.engines.exits import read_exit
 from outlay.sweep.engines.leftovers import kill_marked
 from outlay.sweep.errors import EngineBroken
 
+_TOLD = ("returncode", "asked", "elapsed_ns", "ended_ns")
+
 
 class ProcessEngine:
     """Starts plain commands, each in a process group of its own.
@@ -107,7 +109,7 @@ class ProcessEngine:
             return Ended(how="lost", reason="its harness died")
         return Ended(
             how="exited", returncode=record.returncode, asked=record.asked,
-            elapsed_ns=record.elapsed_ns,
+            elapsed_ns=record.elapsed_ns, ended_ns=record.ended_ns,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -150,7 +152,7 @@ class ProcessEngine:
         if problem := told.get("not_started"):
             self._ended[ticket] = Ended(how="not_started", reason=problem)
         elif "returncode" in told:
-            fields = {name: told[name] for name in ("returncode", "asked", "elapsed_ns")}
+            fields = {name: told[name] for name in _TOLD}
             self._ended[ticket] = Ended(how="exited", **fields)
         else:
             return

@@ -144,10 +144,9 @@ class JobRun:
 
     def _is_done(self, code: int) -> bool:
         """Say whether a program that was told to end had finished its work all the same."""
-        from outlay.sweep.run_ends import logged_end  # Loads arithmetic that no other job needs.
+        from outlay.sweep.attempt_log import logged_end  # Loads what no other job needs.
 
-        ended = logged_end(Path(self.spec.directory), self.clock.wall_ns())
-        return code == 0 and ended == "completed"
+        return code == 0 and logged_end(Path(self.spec.directory)) == "completed"
 
     # -- the program ------------------------------------------------------------------------
 
