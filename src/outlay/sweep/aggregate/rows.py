@@ -67,9 +67,7 @@ def _row(subject: Subject) -> Row:
         "target_value": target.value,
         "errors": "; ".join(_errors(subject)),
         "budget_mode": about.get("budget_mode"),
-        "cost": None if state.cost_micros is None else state.cost_micros / 1e6,
-        "currency": state.currency or None,
-    }
+    } | _money(state, facts)
     if facts is not None:
         row |= _figures(facts) | _metric(facts, target, subject.totals)
     limits = (static.get("budget") or {}).get("limits", {})
@@ -100,9 +98,16 @@ def _figures(facts: RunFacts) -> Row:
         "wall_minutes": None if facts.wall_ns is None else facts.wall_ns / 60e9,
         "stop_reason": facts.stop_reason or None,
     }
-    if facts.cost_micros is not None:
-        row |= {"cost": facts.cost_micros / 1e6, "currency": facts.currency}
     return row
+
+
+def _money(state: RunState, facts: RunFacts | None) -> Row:
+    """Return what a run cost, as it was captured; of one that goes on, what its log says so far."""
+    known = state.logged_micros is not None and state.status != "running"
+    if facts is not None and facts.cost_micros is not None and not known:
+        return {"cost": facts.cost_micros / 1e6, "currency": facts.currency}
+    cost = None if state.cost_micros is None else state.cost_micros / 1e6
+    return {"cost": cost, "currency": state.currency or None}
 
 
 def _metric(facts: RunFacts, target: Target, totals: Mapping[str, Any]) -> Row:
