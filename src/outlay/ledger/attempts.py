@@ -344,9 +344,11 @@ def _header(start: _Start) -> AttemptStarted:
         if life.segment.rank != SUPERVISOR or stated is None:
             continue
         if header.price is None and stated.price is not None:
-            header = replace_fields(header, price=stated.price, gpus=stated.gpus)
-        if header.stopped_price is None and stated.stopped_price is not None:
-            header = replace_fields(header, stopped_price=stated.stopped_price)
+            header = replace_fields(
+                header, price=stated.price, gpus=stated.gpus, gpus_source=stated.gpus_source
+            )
+        if header.stopped_machine_price is None:
+            header = replace_fields(header, stopped_machine_price=stated.stopped_machine_price)
     return header
 
 

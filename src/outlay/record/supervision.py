@@ -43,7 +43,7 @@ class Supervised:
         name: What the run is called.
         price: Per GPU-hour; None where nobody said.
         gpus: Of the whole run.
-        stopped_price: Per GPU-hour between attempts, where that is known.
+        stopped_price: Of the whole machine between attempts, where that is known.
     """
 
     run_dir: Path
@@ -84,6 +84,7 @@ class Supervision:
         self._beat_ns = self.end_ns = self.start_ns
         self.segment = SegmentId(self.start_ns, SUPERVISOR)
         self.run_id = uuid.uuid4().hex
+        self._ended = False
         self._disabled = facts.is_disabled(environ)
         self._writer: Writer = NullWriter() if self._disabled else self._open(what, environ)
 
@@ -97,7 +98,7 @@ class Supervision:
             self.run_id = claim_identity(what.run_dir, proposal).run_id
         header = AttemptStarted(
             t_ns=self.start_ns, run_id=self.run_id, name=what.name, gpus=what.gpus,
-            price=what.price, stopped_price=what.stopped_price,
+            gpus_source="stated", price=what.price, stopped_machine_price=what.stopped_price,
             **{name: getattr(about, name) for name in facts.Facts.__slots__},
         )  # fmt: skip
         self.segment = SegmentId(self.start_ns, SUPERVISOR, about.host, about.pid)
@@ -128,7 +129,7 @@ class Supervision:
         exit_code: int | None = None,
         t_ns: int | None = None,
     ) -> None:
-        """Record the end, on disk when this returns.
+        """Record the end, on disk when this returns; further calls do nothing.
 
         Args:
             status: How it ended.
@@ -136,6 +137,9 @@ class Supervision:
             exit_code: As a shell gives it.
             t_ns: When the last of its processes was reaped; default: now.
         """
+        if self._ended:
+            return
+        self._ended = True
         self.end_ns = self.now_ns() if t_ns is None else t_ns
         self._writer.append(
             AttemptEnded(t_ns=self.end_ns, status=status, reason=reason, exit_code=exit_code)

@@ -13,13 +13,20 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from outlay.clock import SYSTEM, Clock
+from outlay.errors import InvalidValue
 from outlay.guard.processes import MARK_VARIABLE, signal_group
+from outlay.ledger import EndStatus
+from outlay.record.supervision import Supervision
+from outlay.sweep.attempt_log import begin as begin_log
+from outlay.sweep.attempt_log import logged_end, supervised
 from outlay.sweep.engines.exits import ExitRecord, write_exit
 from outlay.sweep.engines.leftovers import kill_marked, listeners, signal_listeners
 from outlay.sweep.engines.slurm.allocation import Allocation, node_log
@@ -31,7 +38,7 @@ from outlay.sweep.engines.slurm.spec import (
     read_spec,
 )
 from outlay.sweep.engines.slurm.times import Moment, What, give_sign, note, read_times
-from outlay.units import Duration
+from outlay.units import Duration, Rate
 
 LOOK_EVERY_S: Final = 0.1
 SIGN_EVERY_NS: Final = 5 * 10**9
@@ -55,6 +62,7 @@ class JobRun:
     clock: Clock = SYSTEM
     told: list[int] = field(default_factory=list)
     late: str = ""
+    _log: Supervision | None = None
     _passed_on: int = 0
     _listens: bool = False
     _term_ns: int | None = None
@@ -77,6 +85,9 @@ class JobRun:
             child = self._start()
         except (OSError, ValueError) as error:
             reason = f"could not be started: {getattr(error, 'strerror', None) or error}"
+            if self._log is not None:
+                start_ns = self._log.start_ns
+                self._log.end("failed", reason, exit_code=127, t_ns=start_ns)
             return self._end(127, reason)
         code = self._watch(child, before_ns)
         kill_marked(self.mark)
@@ -114,11 +125,27 @@ class JobRun:
             ticket=self.spec.ticket, returncode=1 if code is None else code,
             asked=bool(self.told) and not reason, reason=reason, restart=self.place.restart,
         )  # fmt: skip
+        if self._log is not None:
+            self._log.end(self._status(record), reason, exit_code=_shell_code(record.returncode))
         # First the time: whoever finds the end reads that next.
         self._note("ended", self.clock.wall_ns())
         write_exit(Path(self.spec.directory), record, node=self.place.rank)
-        code = record.returncode
-        return code if code >= 0 else 128 - code
+        return _shell_code(record.returncode)
+
+    def _status(self, record: ExitRecord) -> EndStatus:
+        if self.late or record.asked:
+            return "terminated"
+        return "completed" if record.returncode == 0 else "failed"
+
+    def _begin_log(self, environ: Mapping[str, str]) -> None:
+        """Write down in the run's log that the program is about to be started."""
+        if not self.place.first:
+            return  # What the others add, their own processes record.
+        stated, price = environ.get("OUTLAY_PRICE"), None
+        with suppress(InvalidValue):  # The program says what is wrong with it.
+            price = Rate.parse(stated, name="OUTLAY_PRICE") if stated else None
+        what = supervised(self.spec.name, Path(self.spec.directory), price, self.spec.gpus)
+        self._log = begin_log(what, environ, self.clock)
 
     def _conclude(self, code: int) -> int:
         if self.late:
@@ -127,6 +154,8 @@ class JobRun:
             return self._end(code)
         if self.place.restart >= self.spec.requeues:
             return self._end(code, f"started again {self.spec.requeues} times, and still not done")
+        if self._log is not None:
+            self._log.end("preempted", "the machine was taken back", exit_code=_shell_code(code))
         self._note("requeued", self.clock.wall_ns())
         if self.place.requeue():
             return 1  # Slurm ends what is left of this start, and starts the next when it can.
@@ -144,8 +173,6 @@ class JobRun:
 
     def _is_done(self, code: int) -> bool:
         """Say whether a program that was told to end had finished its work all the same."""
-        from outlay.sweep.attempt_log import logged_end  # Loads what no other job needs.
-
         return code == 0 and logged_end(Path(self.spec.directory)) == "completed"
 
     # -- the program ------------------------------------------------------------------------
@@ -154,6 +181,7 @@ class JobRun:
         environ = {n: v for n, v in os.environ.items() if n not in self.spec.dropped}
         environ |= self.place.variables() | self.spec.env | {MARK_VARIABLE: self.mark}
         command = opened_command(self.spec, environ)
+        self._begin_log(environ)
         environ = {n: v for n, v in environ.items() if not n.startswith(WORD)}
         log = node_log(Path(self.spec.log), self.place.rank)
         with log.open("ab") as output:
@@ -173,6 +201,8 @@ class JobRun:
             if not self._listens and now_ns - heard_ns >= LISTEN_EVERY_NS:
                 heard_ns = now_ns
                 self._listens = bool(listeners(self.mark, signal.SIGUSR2))
+            if self._log is not None:
+                self._log.beat()
             self._end_when_due(child, before_ns + now_ns - began_ns)
             self._pass_on(child, now_ns)
             self.clock.sleep(LOOK_EVERY_S)
@@ -201,6 +231,10 @@ class JobRun:
         if self._kill_ns is not None and now_ns >= self._kill_ns:
             signal_group(child.pid, signal.SIGKILL)
             kill_marked(self.mark)
+
+
+def _shell_code(code: int) -> int:
+    return code if code >= 0 else 128 - code
 
 
 def _ignore_notice() -> None:
