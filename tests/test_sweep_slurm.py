@@ -18,6 +18,7 @@ import pytest
 from command_line import outlay
 from outlay.budget.document import read_document
 from outlay.clock import SYSTEM
+from outlay.rates import round_units
 from outlay.runs.figures import RunFigures, read_figures
 from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.slurm.batches import read_batches
@@ -155,7 +156,7 @@ def check_money(result: Result) -> None:
         ran_ns = read_times(result.root / run, state.ticket).ran_ns()
         assert ran_ns > 0
         assert state.elapsed_ns == ran_ns
-        assert state.cost_micros == -(-ran_ns * 3_600_000 // (3600 * 10**9))
+        assert state.cost_micros == round_units(ran_ns * 3_600_000)
 
 
 @pytest.mark.usefixtures("slurm")

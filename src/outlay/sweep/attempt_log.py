@@ -80,9 +80,11 @@ def supervised(name: str, directory: Path, price: Rate | None, gpus: int) -> Sup
     )  # fmt: skip
 
 
-def begin(what: Supervised, environ: Mapping[str, str], clock: Clock) -> Supervision:
+def begin(
+    what: Supervised, environ: Mapping[str, str], clock: Clock, start_ns: int | None = None
+) -> Supervision:
     """Write down that an attempt begins, before it is started."""
-    log = Supervision(what, environ, clock=clock)
+    log = Supervision(what, environ, clock=clock, start_ns=start_ns)
     leave_notice(log.run_id, what.run_dir)
     return log
 
@@ -193,6 +195,20 @@ def price_attempt(
         return AttemptCost(cost=estimated, logged_micros=total.micros)
     cost = Money(added, total.currency)
     return AttemptCost(cost=cost, logged_micros=total.micros, assumed=not ended.is_measured)
+
+
+def late_cost(directory: Path, state: RunState) -> AttemptCost | None:
+    """Return what a log grew by since its run was last priced; None where it did not.
+
+    A rank that ended late, or a child that outlived its parent, may write after the capture.
+    """
+    if state.logged_micros is None or state.status == "running":
+        return None
+    total = cost_of_run(directory)
+    if total is None or total.currency != state.currency or total.micros <= state.logged_micros:
+        return None
+    more = Money(total.micros - state.logged_micros, total.currency)
+    return AttemptCost(cost=more, logged_micros=total.micros)
 
 
 def _shell_code(ended: Ended) -> int | None:

@@ -106,6 +106,7 @@ class Harness:
         with self.interrupts.heard(remote=all(engine.remote for engine in self.engines.values())):
             while self.step():
                 pass
+        self.correct_late()
         if self._unwritten is not None:
             raise self._unwritten
         self.manifest.write()
@@ -284,6 +285,20 @@ class Harness:
                 started_ns=self.clock.monotonic_ns(), funds=funds,
             )
         )  # fmt: skip
+
+    def correct_late(self) -> None:
+        """Correct the captures of runs whose logs were written to after them."""
+        for run in list(self.manifest.states):
+            state, directory = self.manifest.state(run), self.manifest.root / run
+            more = attempt_log.late_cost(directory, state)
+            if more is None or more.cost is None:
+                continue
+            if self.treasury is not None and state.hold:
+                self.treasury.correct(run, more.cost)
+            try:
+                self._recording.correct(run, more)
+            except SweepNotRecorded as error:
+                self._unwritten = error
 
     def settle_earlier(self, run: PlannedRun, ended: Ended, hold: str) -> None:
         """Write down how an attempt of an earlier harness ended."""

@@ -35,6 +35,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cost_micros: What the attempt cost, in millionths of ``currency``.
         logged_micros: What the run's log added up to then; None where it did not say.
         hold: The hold that pays for it.
+        corrects: Whether it only adds to what an attempt that has ended cost.
     """
 
     t_ns: int
@@ -50,6 +51,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logged_micros: int | None = None
     currency: str = ""
     hold: str = ""
+    corrects: bool = False
 
 
 _decoder = msgspec.json.Decoder(Event)

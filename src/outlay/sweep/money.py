@@ -133,6 +133,10 @@ class Treasury:
         held = self.held(hold)
         return priced if held is None else _capture(self.guard, held, run, priced)
 
+    def correct(self, run: str, more: Money) -> None:
+        """Add what a run that was captured turned out to cost beyond that."""
+        self.guard.correct(run, more, "its log was written to after the capture")
+
     def void_unused(self, used: Collection[str]) -> None:
         """Give back holds whose runs were never started."""
         for hold in self.guard.holds():

@@ -32,6 +32,19 @@ class Recording:
         self.journal.append(event, keep=status != "running")
         self.manifest.apply(run, event)
 
+    def correct(self, run: str, more: AttemptCost) -> None:
+        """Write down that a run that has ended cost more than was known then.
+
+        Raises:
+            SweepNotRecorded: The journal cannot be written.
+        """
+        assert more.cost is not None
+        status = self.manifest.state(run).status
+        self.note(
+            run, status, corrects=True, cost_micros=more.cost.micros,
+            currency=more.cost.currency, logged_micros=more.logged_micros,
+        )  # fmt: skip
+
     def end(self, run: str, verdict: Verdict, ended: Ended, priced: AttemptCost) -> None:
         """Write down how an attempt ended and what it cost.
 

@@ -36,6 +36,9 @@ class RunState:
 
     def apply(self, event: Event) -> None:
         """Take in one event."""
+        if event.corrects:
+            self._add_cost(event)
+            return
         self.status = event.status
         self.reason = event.reason
         if event.status == "running":
@@ -48,6 +51,9 @@ class RunState:
         self.finished_ns = event.t_ns if self.attempts else None
         self.returncode = event.returncode
         self.elapsed_ns += event.elapsed_ns
+        self._add_cost(event)
+
+    def _add_cost(self, event: Event) -> None:
         if event.logged_micros is not None:
             self.logged_micros = event.logged_micros
         if event.cost_micros is not None:

@@ -38,6 +38,7 @@ from outlay.sweep.engines.slurm.spec import (
     read_spec,
 )
 from outlay.sweep.engines.slurm.times import Moment, What, give_sign, note, read_times
+from outlay.sweep.outcomes import TAKEN_BACK
 from outlay.units import Duration, Rate
 
 LOOK_EVERY_S: Final = 0.1
@@ -62,6 +63,7 @@ class JobRun:
     clock: Clock = SYSTEM
     told: list[int] = field(default_factory=list)
     late: str = ""
+    _start_ns: int = 0
     _log: Supervision | None = None
     _passed_on: int = 0
     _listens: bool = False
@@ -108,7 +110,8 @@ class JobRun:
         if times.running_since_ns is not None:
             self._note("lost", times.sign_ns, restart=times.moments[-1].restart)
         before_ns = times.ran_ns()
-        self._note("started", self.clock.wall_ns())
+        self._start_ns = self.clock.wall_ns()
+        self._note("started", self._start_ns)
         return before_ns
 
     def _note(self, what: What, t_ns: int, *, restart: int | None = None) -> None:
@@ -125,10 +128,8 @@ class JobRun:
             ticket=self.spec.ticket, returncode=1 if code is None else code,
             asked=bool(self.told) and not reason, reason=reason, restart=self.place.restart,
         )  # fmt: skip
-        if self._log is not None:
-            self._log.end(self._status(record), reason, exit_code=_shell_code(record.returncode))
         # First the time: whoever finds the end reads that next.
-        self._note("ended", self.clock.wall_ns())
+        self._note("ended", self._end_log(self._status(record), reason, record.returncode))
         write_exit(Path(self.spec.directory), record, node=self.place.rank)
         return _shell_code(record.returncode)
 
@@ -145,7 +146,14 @@ class JobRun:
         with suppress(InvalidValue):  # The program says what is wrong with it.
             price = Rate.parse(stated, name="OUTLAY_PRICE") if stated else None
         what = supervised(self.spec.name, Path(self.spec.directory), price, self.spec.gpus)
-        self._log = begin_log(what, environ, self.clock)
+        self._log = begin_log(what, environ, self.clock, start_ns=self._start_ns)
+
+    def _end_log(self, status: EndStatus, reason: str, code: int) -> int:
+        """Write down in the run's log that the program has ended; return when that was."""
+        if self._log is None:
+            return self.clock.wall_ns()
+        self._log.end(status, reason, exit_code=_shell_code(code))
+        return self._log.end_ns
 
     def _conclude(self, code: int) -> int:
         if self.late:
@@ -154,9 +162,7 @@ class JobRun:
             return self._end(code)
         if self.place.restart >= self.spec.requeues:
             return self._end(code, f"started again {self.spec.requeues} times, and still not done")
-        if self._log is not None:
-            self._log.end("preempted", "the machine was taken back", exit_code=_shell_code(code))
-        self._note("requeued", self.clock.wall_ns())
+        self._note("requeued", self._end_log("preempted", TAKEN_BACK, code))
         if self.place.requeue():
             return 1  # Slurm ends what is left of this start, and starts the next when it can.
         return self._end(code, "its time was up, and Slurm would not queue it again")
