@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from command_line import outlay
-from outlay.demo import dollars
 from outlay.demo.mlp import Mlp
 from outlay.goodput.follower import GoodputFollower
 from outlay.goodput.reliability import disruptions
@@ -128,7 +127,7 @@ def test_the_dollars_sum_exactly_to_what_the_guard_captured(demo: dict[str, Any]
     books = BudgetGuard.of_log(_sweep(demo) / "spend.jsonl").log.books()
     assert sum(parts.values()) == demo["captured"]["micros"] == books.captured()
     assert parts["step"] > 0
-    assert parts[dollars.OUTSIDE] > 0
+    assert parts["program_startup"] > 0
 
 
 def test_the_ceiling_held_and_nothing_is_held_any_more(demo: dict[str, Any]) -> None:
