@@ -9,7 +9,7 @@ from outlay.report import svg
 from outlay.report.html import charts, legend, note, section, table, whole_page
 from outlay.report.sweep_charts import Chart, Lines, Plane, Spans, Waterfall, charts_of
 from outlay.sweep.aggregate.comparison import fairness, replicates, verdict
-from outlay.sweep.aggregate.rows import Row, Subject
+from outlay.sweep.aggregate.rows import Row, Subject, exact_money
 from outlay.sweep.journal import Event
 
 
@@ -55,7 +55,7 @@ def _tables(rows: Sequence[Row]) -> Iterable[str]:
     if equal:
         headings = ["limit", "runs", "least used", "most used", "spread"]
         yield section("How equal the budgets were", table(headings, equal))
-    cells = [[row.get(name) for name in _SHOWN] for row in rows]
+    cells = [[exact_money(name, row.get(name)) for name in _SHOWN] for row in rows]
     yield section("Runs", table(_SHOWN, cells), note(_AMOUNTS))
 
 

@@ -253,6 +253,7 @@ class Harness:
             verdict = Verdict("error", f"its port {active.share.port} was taken ({verdict.reason})")
         if log is not None:
             attempt_log.end(log, verdict, ended)
+            ended = replace(ended, elapsed_ns=log.end_ns - log.start_ns)
         priced = attempt_log.price_attempt(
             directory, self.manifest.state(run.id), rate_of(run), ended,
             recorded=None if log is None else log.is_recorded,

@@ -135,7 +135,7 @@ class Treasury:
 
     def correct(self, run: str, more: Money) -> None:
         """Add what a run that was captured turned out to cost beyond that."""
-        self.guard.correct(run, more, "its log was written to after the capture")
+        self.guard.correct(run, more.amount, "its log was written to after the capture")
 
     def void_unused(self, used: Collection[str]) -> None:
         """Give back holds whose runs were never started."""

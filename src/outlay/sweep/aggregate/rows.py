@@ -181,6 +181,13 @@ def _totals(subject: Subject) -> Row:
     return {name: stated[name] if name in stated else measured[name] for name in TOTALS}
 
 
+def exact_money(column: str, value: object) -> object:
+    """Return a cell for people: amounts to the micro-unit, so that they can be added up by eye."""
+    if column.endswith("cost") and isinstance(value, float):
+        return f"{value:,.6f}"
+    return value
+
+
 def columns_of(rows: Iterable[Row]) -> list[str]:
     """Return every column that a row has, in the documented order, parameters last."""
     names = dict.fromkeys(name for row in rows for name in row)
