@@ -106,7 +106,8 @@ def test_a_record_after_the_capture_yields_a_correction(tmp_path: Path) -> None:
     assert resume(result.root, HowToRun(), grid=None, retry_failed=False).counts["completed"] == 1
     (after,) = assert_one_cost(result.root).values()
     assert after - before == pytest.approx(600_000, abs=5000)
-    kinds = [json.loads(line)["kind"] for line in (result.root / "spend.jsonl").open()]
+    lines = (result.root / "spend.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
     assert kinds == ["hold", "capture", "correct"]
     assert [event.corrects for event in read_events(result.root)] == [False, False, True]
 
@@ -183,4 +184,3 @@ def test_goodput_of_a_command_without_steps_is_unknown(tmp_path: Path) -> None:
     assert "goodput unknown: no steps were recorded" in in_process("goodput", tmp_path).out
     assert in_process("report", tmp_path, "--json").json["goodput"]["goodput"] is None
     assert in_process("goodput", tmp_path, "--fail-under", "1").code == 3
-
