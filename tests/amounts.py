@@ -18,7 +18,7 @@ def captured_in(spend_log: Path, label: str) -> int:
     """Return what a spend log captured for a label, corrections included."""
     lines = [json.loads(line) for line in spend_log.read_text().splitlines()]
     paid = [line for line in lines if line.get("op_label") == label and line.get("actual")]
-    return round(sum(line["actual"] for line in paid) * MICROS)
+    return round(MICROS * float(sum(line["actual"] for line in paid)))
 
 
 def logged_cost(run_dir: Path) -> int:

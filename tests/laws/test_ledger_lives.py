@@ -30,6 +30,7 @@ from outlay.ledger import (
     lives,
     read_lives,
 )
+from outlay.ledger.codec import Decoded, decode_block
 
 
 def folded(run_dir: Path) -> dict[SegmentId, SegmentLife]:
@@ -99,15 +100,20 @@ def test_of_a_long_log_the_steps_are_not_decoded(
     steps = [Step(t_ns=2 + n, step=n, dur_ns=1) for n in range(20_000)]
     change = PriceChanged(t_ns=500, price=Price(9), gpus=3)
     end = AttemptEnded(t_ns=30_000, status="completed")
-    records = [AttemptStarted(t_ns=1, pid=1), *steps[:500], change, *steps[500:], end]
+    records: list[KnownRecord] = [
+        AttemptStarted(t_ns=1, pid=1),
+        *steps[:500],
+        change,
+        *steps[500:],
+        end,
+    ]
     path = ledger_dir(tmp_path) / SegmentId(1, 0, "", 1).file_name
     path.parent.mkdir()
     path.write_bytes(written(records))
     decoded: list[int] = []
-    plain = lives.decode_block
 
-    def counting(block: bytes) -> object:
-        found = plain(block)
+    def counting(block: bytes) -> Decoded:
+        found = decode_block(block)
         decoded.append(len(found.records))
         return found
 

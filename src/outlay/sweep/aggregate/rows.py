@@ -181,7 +181,7 @@ def _totals(subject: Subject) -> Row:
     return {name: stated[name] if name in stated else measured[name] for name in TOTALS}
 
 
-def exact_money(column: str, value: object) -> object:
+def exact_money(column: str, value: Any) -> Any:
     """Return a cell for people: amounts to the micro-unit, so that they can be added up by eye."""
     if column.endswith("cost") and isinstance(value, float):
         return f"{value:,.6f}"
