@@ -109,7 +109,7 @@ def test_the_killed_run_was_disrupted_and_the_preempted_ones_wait_was_free(
     demo: dict[str, Any],
 ) -> None:
     killed = GoodputFollower(_sweep(demo) / KILLED).view(now_ns=2**62)
-    assert [each.reason for each in disruptions(killed.timeline)] == ["killed without a word"]
+    assert [each.reason for each in disruptions(killed.timeline)] == ["failed killed by SIGKILL"]
     preempted = GoodputFollower(_sweep(demo) / PREEMPTED).view(now_ns=2**62).break_down()
     assert preempted.phases["recovery"] > 0
     assert preempted.cost_by_phase["recovery"] == Money(0)
