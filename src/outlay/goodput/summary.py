@@ -180,9 +180,7 @@ def roll(
 
 def known_goodput(view: RunView, breakdown: Breakdown) -> float | None:
     """Return the productive share of wall time; None where no step says what was productive."""
-    folds = view.fold.segments
-    stepped = any(folds[attempt.segment].usage.steps for attempt in view.timeline.attempts)
-    return breakdown.goodput if stepped else None
+    return breakdown.goodput if view.account.work.steps else None
 
 
 def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:

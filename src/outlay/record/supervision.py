@@ -19,6 +19,7 @@ from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
     EndStatus,
+    GpuCount,
     Heartbeat,
     Price,
     RunIdentity,
@@ -49,7 +50,7 @@ class Supervised:
     run_dir: Path
     name: str
     price: Price | None = None
-    gpus: int = 1
+    gpus: GpuCount = 1
     stopped_price: Price | None = None
 
 

@@ -15,16 +15,18 @@ from typing import Any, Final
 
 from outlay.clock import Clock
 from outlay.guard.captures import cost_of_run
-from outlay.guard.lease import Terms
 from outlay.ledger import (
     SUPERVISOR,
     AttemptEnded,
     EndStatus,
+    GpuCount,
     Price,
     derive_attempts,
     end_segment,
+    exact_gpus,
     read_lives,
 )
+from outlay.rates import cost_at_most, paid_time, rate_of
 from outlay.record.supervision import Supervised, Supervision, latest_supervision
 from outlay.runs.inbox import leave_notice
 from outlay.sweep.engines.base import Ended
@@ -58,7 +60,13 @@ class AttemptCost:
 def rate_in(static: Mapping[str, Any]) -> Rate | None:
     """Return what a run of a manifest costs per hour, all its GPUs."""
     price = static.get("price")
-    return Rate.parse(price, name="price") * gpus_in(static) if price else None
+    charged = exact_gpus(charged_in(static))
+    return rate_of(Rate.parse(price, name="price"), charged) if price else None
+
+
+def charged_in(static: Mapping[str, Any]) -> GpuCount:
+    """Return the GPUs that a run of a manifest is charged for."""
+    return static.get("charged_gpus") or gpus_in(static)
 
 
 def gpus_in(static: Mapping[str, Any]) -> int:
@@ -66,7 +74,7 @@ def gpus_in(static: Mapping[str, Any]) -> int:
     return static.get("most_gpus") or static.get("gpus") or 1
 
 
-def supervised(name: str, directory: Path, price: Rate | None, gpus: int) -> Supervised:
+def supervised(name: str, directory: Path, price: Rate | None, gpus: GpuCount) -> Supervised:
     """Return a run as its supervisor states it.
 
     Between attempts its GPUs are free for other runs of the sweep, so that it costs nothing then.
@@ -126,7 +134,7 @@ def end_for_another(
     rate, reason = rate_in(static), verdict.reason
     end_ns: int | None = _end_ns(start_ns, ended, now_ns)
     if not ended.is_measured:
-        paid_ns = None if rate is None or held is None else Terms(rate=rate).paid_ns(held)
+        paid_ns = None if rate is None or held is None else paid_time(held, rate)
         end_ns = None if paid_ns is None else min(now_ns, start_ns + paid_ns)
         reason = f"{reason}; {_ASSUMED}"
     if end_ns is None:
@@ -141,7 +149,7 @@ def end_for_another(
         return
     price = static.get("price")
     stated = Rate.parse(price, name="price") if price else None
-    what = supervised(static["id"], directory, stated, gpus_in(static))
+    what = supervised(static["id"], directory, stated, charged_in(static))
     Supervision(what, {}, clock=clock, start_ns=start_ns).end(
         status, reason, exit_code=_shell_code(ended), t_ns=end_ns
     )
@@ -185,7 +193,7 @@ def price_attempt(
         recorded = latest_supervision(directory) is not None
     estimated = None
     if rate is not None and ended.is_measured:
-        estimated = Terms(rate=rate).cost(ended.elapsed_ns)
+        estimated = cost_at_most(rate, ended.elapsed_ns)
     total = cost_of_run(directory)
     currency = state.currency if rate is None else rate.currency
     if total is None or currency not in ("", total.currency):

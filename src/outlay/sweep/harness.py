@@ -15,6 +15,7 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.errors import BudgetGuardExceeded
+from outlay.ledger import gpu_count_of
 from outlay.record.supervision import Supervision
 from outlay.sweep import attempt_log
 from outlay.sweep.active import Active
@@ -199,7 +200,7 @@ class Harness:
 
     def _begin_log(self, run: PlannedRun, task: Task) -> Supervision:
         what = attempt_log.supervised(
-            run.id, task.directory, run.settings.price, run.most_gpus
+            run.id, task.directory, run.settings.price, gpu_count_of(run.charged_gpus)
         )  # fmt: skip
         return attempt_log.begin(what, task.env, self.clock)
 

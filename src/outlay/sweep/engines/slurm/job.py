@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -23,7 +24,7 @@ from typing import Final
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
 from outlay.guard.processes import MARK_VARIABLE, signal_group
-from outlay.ledger import EndStatus
+from outlay.ledger import EndStatus, GpuCount, gpu_count_of
 from outlay.record.supervision import Supervision
 from outlay.sweep.attempt_log import begin as begin_log
 from outlay.sweep.attempt_log import logged_end, supervised
@@ -145,7 +146,10 @@ class JobRun:
         stated, price = environ.get("OUTLAY_PRICE"), None
         with suppress(InvalidValue):  # The program says what is wrong with it.
             price = Rate.parse(stated, name="OUTLAY_PRICE") if stated else None
-        what = supervised(self.spec.name, Path(self.spec.directory), price, self.spec.gpus)
+        gpus: GpuCount = self.spec.gpus
+        with suppress(ValueError, ZeroDivisionError):  # Likewise.
+            gpus = gpu_count_of(Fraction(environ.get("OUTLAY_GPUS") or gpus))
+        what = supervised(self.spec.name, Path(self.spec.directory), price, gpus)
         self._log = begin_log(what, environ, self.clock, start_ns=self._start_ns)
 
     def _end_log(self, status: EndStatus, reason: str, code: int) -> int:
