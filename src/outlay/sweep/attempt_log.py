@@ -26,6 +26,7 @@ from outlay.ledger import (
     exact_gpus,
     read_lives,
 )
+from outlay.ledger.price import typed_price
 from outlay.rates import cost_at_most, paid_time, rate_of
 from outlay.record.supervision import Supervised, Supervision, latest_supervision
 from outlay.runs.inbox import leave_notice
@@ -74,17 +75,16 @@ def gpus_in(static: Mapping[str, Any]) -> int:
     return static.get("most_gpus") or static.get("gpus") or 1
 
 
-def supervised(name: str, directory: Path, price: Rate | None, gpus: GpuCount) -> Supervised:
+def supervised(name: str, directory: Path, price: Price | None, gpus: GpuCount) -> Supervised:
     """Return a run as its supervisor states it.
 
     Between attempts its GPUs are free for other runs of the sweep, so that it costs nothing then.
     """
-    stated = stopped = None
+    stopped = None
     if price is not None:
-        stated = Price(price.micros_per_hour, price.currency, source="sweep")
-        stopped = Price(0, price.currency, source="sweep")
+        stopped = Price(0, price.currency, source="sweep", kind=price.kind)
     return Supervised(
-        run_dir=directory, name=name, price=stated, gpus=gpus, stopped_price=stopped
+        run_dir=directory, name=name, price=price, gpus=gpus, stopped_price=stopped
     )  # fmt: skip
 
 
@@ -148,7 +148,7 @@ def end_for_another(
             end_segment(latest[0], last)
         return
     price = static.get("price")
-    stated = Rate.parse(price, name="price") if price else None
+    stated = typed_price(price, name="price", source="sweep") if price else None
     what = supervised(static["id"], directory, stated, charged_in(static))
     Supervision(what, {}, clock=clock, start_ns=start_ns).end(
         status, reason, exit_code=_shell_code(ended), t_ns=end_ns

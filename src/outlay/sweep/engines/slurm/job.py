@@ -25,6 +25,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
 from outlay.guard.processes import MARK_VARIABLE, signal_group
 from outlay.ledger import EndStatus, GpuCount, gpu_count_of
+from outlay.ledger.price import typed_price
 from outlay.record.supervision import Supervision
 from outlay.sweep.attempt_log import begin as begin_log
 from outlay.sweep.attempt_log import logged_end, supervised
@@ -40,7 +41,7 @@ from outlay.sweep.engines.slurm.spec import (
 )
 from outlay.sweep.engines.slurm.times import Moment, What, give_sign, note, read_times
 from outlay.sweep.outcomes import TAKEN_BACK
-from outlay.units import Duration, Rate
+from outlay.units import Duration
 
 LOOK_EVERY_S: Final = 0.1
 SIGN_EVERY_NS: Final = 5 * 10**9
@@ -145,7 +146,8 @@ class JobRun:
             return  # What the others add, their own processes record.
         stated, price = environ.get("OUTLAY_PRICE"), None
         with suppress(InvalidValue):  # The program says what is wrong with it.
-            price = Rate.parse(stated, name="OUTLAY_PRICE") if stated else None
+            if stated:
+                price = typed_price(stated, name="OUTLAY_PRICE", source="environment")
         gpus: GpuCount = self.spec.gpus
         with suppress(ValueError, ZeroDivisionError):  # Likewise.
             gpus = gpu_count_of(Fraction(environ.get("OUTLAY_GPUS") or gpus))
