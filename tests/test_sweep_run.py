@@ -205,14 +205,16 @@ def test_a_torn_journal_reads_up_to_the_tear_and_is_gone_on_with(tmp_path: Path)
 
 
 def left_running(root: Path, run: str, ceiling: str = "") -> None:
-    """Write down a start whose harness died before it heard of an end."""
+    """Write down a start of two hours ago whose harness died before it heard of an end."""
     hold = ""
     if ceiling:
         guard = Treasury(root, Money.parse(ceiling)).guard
         hold = guard.authorize(run, "1 USD").id
     journal = Journal(root, SYSTEM)
     ticket = "0123456789abcdef/gone/"
-    journal.append(Event(t_ns=1, run=run, status="running", ticket=ticket, hold=hold))
+    shutil.rmtree(root / run / "ledger")
+    begun_ns = SYSTEM.wall_ns() - 2 * 3600 * 10**9
+    journal.append(Event(t_ns=begun_ns, run=run, status="running", ticket=ticket, hold=hold))
     journal.close()
 
 

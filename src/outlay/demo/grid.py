@@ -36,8 +36,8 @@ class Stakes:
 
     @property
     def mishap_at(self) -> Money:
-        """After what a run is killed, or loses its machine."""
-        return Money(self.limit.micros * 2 // 5, self.limit.currency)
+        """After what a run is killed, or loses its machine: early, as a new start costs too."""
+        return Money(self.limit.micros // 5, self.limit.currency)
 
 
 def grid_text(stakes: Stakes) -> str:

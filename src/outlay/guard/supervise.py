@@ -1,8 +1,9 @@
 """A command that *is* the spend: it runs while there is money for it, and not a slice longer.
 
 The supervisor holds money for the next slice before it runs, extends the hold while it runs, and
-records what it cost. A keeper, which is the command's parent, ends it and everything that it
-started should the supervisor die or hang.
+records what it cost: what the run's log adds up to, in which it writes a segment of its own. A
+keeper, which is the command's parent, ends it and everything that it started should the supervisor
+die or hang.
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.captures import cost_of_attempt
 from outlay.guard.lease import Terms, warnings
 from outlay.guard.leasing import Lease
 from outlay.handlers import handling
+from outlay.ledger import EndStatus, Price
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.proc.keeper import KeeperTerms
 from outlay.proc.strays import StrayFamily
 from outlay.proc.supervisor import KeptEvent, Launch, ProcessSupervisor
+from outlay.record.supervision import Supervised, Supervision
 from outlay.store import outlay_home
 from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
@@ -56,6 +61,7 @@ class Outcome:
         stopped_because: Why the guard ended it; empty when it ended by itself.
         elapsed_ns: How long it ran, to the last of its processes.
         actual: What that cost.
+        run_dir: Where its run log is; empty where none was wanted.
         recorded: False when the log could not take it; the hold is then still open.
     """
 
@@ -65,6 +71,7 @@ class Outcome:
     actual: Money
     hold: str
     recorded: bool
+    run_dir: str = ""
 
 
 class Supervisor:
@@ -74,6 +81,8 @@ class Supervisor:
         guard: Whose money it is.
         label: What the spend is called.
         terms: The rate, the longest time, the slice and the notice.
+        run_dir: Where to write the run log from which the cost is computed. Without one the cost
+            is the rate times the time that the supervisor measured.
         say: Told what a person should know, one sentence at a time.
     """
 
@@ -84,12 +93,15 @@ class Supervisor:
         terms: Terms,
         *,
         lab: str | None = None,
+        run_dir: Path | None = None,
         clock: Clock = SYSTEM,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._guard = guard
         self._label = label
         self._lab = lab
+        self._run_dir = run_dir
+        self._supervision: Supervision | None = None
         self._terms = terms
         self._clock = clock
         self._listener = say
@@ -116,6 +128,7 @@ class Supervisor:
                 self._processes.begin()
             except OSError as error:
                 self._give_up(command, error)
+            self._begin_log(environ)
             self._start_ns = self._clock.monotonic_ns()
             self._start(command, environ)
             self._promise()
@@ -126,8 +139,27 @@ class Supervisor:
                 self._processes.abandon()  # it ends the command, for which nobody would pay
                 raise
             elapsed_ns = self._elapsed_ns()
+            if (log := self._supervision) is not None:
+                self._end_log(log, ended.returncode)
+                elapsed_ns = log.end_ns - log.start_ns
             self._processes.close()
         return self._record(elapsed_ns, ended.returncode)
+
+    # -- the run's log ----------------------------------------------------------------------
+
+    def _begin_log(self, environ: Mapping[str, str]) -> None:
+        if self._run_dir is not None:
+            rate = self._terms.rate
+            price = Price(rate.micros_per_hour, rate.currency, source="guard")
+            what = Supervised(run_dir=self._run_dir, name=self._label, price=price)
+            self._supervision = Supervision(what, environ, clock=self._clock)
+
+    def _end_log(self, log: Supervision, code: int) -> None:
+        """Record how the command ended, as its own supervisor saw it."""
+        status: EndStatus = "completed" if code == 0 else "failed"
+        if self._stopping or (self._signal is not None and code != 0):
+            status = "interrupted" if self._signal == signal.SIGINT else "terminated"
+        log.end(status, self._stopping, exit_code=_shell_code(code))
 
     def _say(self, text: str) -> None:
         with suppress(OSError):  # whoever listened is gone; the command does not depend on it
@@ -162,6 +194,8 @@ class Supervisor:
     def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         # It is in a session of its own, which may not read our terminal, so it is not given one.
         marks = {MARK_VARIABLE: self._mark, **self._lease.environ()}
+        if self._run_dir is not None:
+            marks["OUTLAY_RUN_DIR"] = str(self._run_dir)
         launch = Launch(
             ticket=_TICKET, command=command, env={**environ, **marks},
             stdin=sys.stdin is not None and not sys.stdin.isatty(),
@@ -174,6 +208,8 @@ class Supervisor:
 
     def _give_up(self, command: Sequence[str], error: OSError) -> NoReturn:
         problem = error.strerror or str(error)
+        if (log := self._supervision) is not None:
+            log.end("failed", f"not started: {problem}", exit_code=127, t_ns=log.start_ns)
         self._lease.void(f"not started: {problem}")
         raise CommandNotStarted(command[0], problem) from error
 
@@ -190,6 +226,8 @@ class Supervisor:
             now_ns = self._elapsed_ns()
             self._warn(now_ns)
             self._pay(now_ns)
+            if self._supervision is not None:
+                self._supervision.beat()
 
     def _warn(self, now_ns: int) -> None:
         for percent in warnings(self._longest_ns, self._seen_ns, now_ns):
@@ -261,8 +299,17 @@ class Supervisor:
 
     # -- its end ----------------------------------------------------------------------------
 
+    def _cost(self, elapsed_ns: int) -> Money:
+        """Return what the run's log says that it cost; without a log, the rate times the time."""
+        measured = self._terms.cost(elapsed_ns)
+        log, run_dir = self._supervision, self._run_dir
+        if log is None or run_dir is None or not log.is_recorded:
+            return measured
+        logged = cost_of_attempt(run_dir, log.segment, log.end_ns)
+        return logged if logged is not None and logged.currency == measured.currency else measured
+
     def _record(self, elapsed_ns: int, code: int) -> Outcome:
-        actual, recorded = self._terms.cost(elapsed_ns), True
+        actual, recorded = self._cost(elapsed_ns), True
         try:
             self._lease.settle(actual)
         except OutlayError as error:
@@ -273,12 +320,13 @@ class Supervisor:
         else:
             self._say(f"{actual} for {duration_text(elapsed_ns)}")
         return Outcome(
-            exit_code=3 if self._stopping else (code if code >= 0 else 128 - code),
+            exit_code=3 if self._stopping else _shell_code(code),
             stopped_because=self._stopping,
             elapsed_ns=elapsed_ns,
             actual=actual,
             hold=self._lease.hold.id,
             recorded=recorded,
+            run_dir="" if self._run_dir is None else str(self._run_dir),
         )
 
 
@@ -301,3 +349,7 @@ def settle_stray(stray: StrayFamily) -> Money | None:
     actual = Terms(rate=Rate.parse(about["rate"])).cost(elapsed_ns)
     guard.record_actual(about["label"], actual, hold=guard.log.books().hold(about["hold"]))
     return actual
+
+
+def _shell_code(code: int) -> int:
+    return code if code >= 0 else 128 - code

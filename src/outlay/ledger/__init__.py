@@ -10,6 +10,7 @@ from outlay.ledger.attempts import (
     training_ranks,
 )
 from outlay.ledger.codec import encode_line
+from outlay.ledger.lives import read_lives
 from outlay.ledger.price import Price
 from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
 from outlay.ledger.records import (
@@ -40,7 +41,7 @@ from outlay.ledger.records import (
 from outlay.ledger.resume import Stated, find_statements, last_committed_step
 from outlay.ledger.run_file import RunIdentity, claim_identity, read_identity
 from outlay.ledger.segments import SUPERVISOR, SegmentId, ledger_dir, segment_paths
-from outlay.ledger.writer import SegmentWriter
+from outlay.ledger.writer import SegmentWriter, end_segment
 
 __all__ = [
     "SUPERVISOR",
@@ -79,6 +80,7 @@ __all__ = [
     "claim_identity",
     "derive_attempts",
     "encode_line",
+    "end_segment",
     "energy_of",
     "exact_gpus",
     "find_statements",
@@ -87,6 +89,7 @@ __all__ = [
     "last_committed_step",
     "ledger_dir",
     "read_identity",
+    "read_lives",
     "read_run",
     "segment_paths",
     "training_ranks",

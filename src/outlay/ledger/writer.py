@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from outlay.clock import Clock
 from outlay.ledger.codec import decode_block, encode_line
-from outlay.ledger.records import AttemptStarted, Gap, KnownRecord, kind_of
+from outlay.ledger.records import AttemptEnded, AttemptStarted, Gap, KnownRecord, kind_of
 
 _log = logging.getLogger("outlay")
 
@@ -254,6 +254,30 @@ class SegmentWriter:
         """In a forked child: the segment stays the parent's, and this copy falls silent."""
         self._trouble_lock = threading.RLock()  # The parent's may be held by a thread not here.
         self.close()
+
+
+def end_segment(path: Path, end: AttemptEnded) -> bool:
+    """Append the end that a process did not live to write; False where it has one already.
+
+    For segments whose writer is known to be dead: nobody else may append to them.
+
+    Raises:
+        OSError: The file cannot be read or written.
+    """
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    records = decode_block(whole).records if whole else ()
+    if any(isinstance(record, AttemptEnded) for record in records):
+        return False
+    seal = b"" if len(whole) == len(content) else b"\n"
+    line = encode_line(end, 1 + max((record.seq for record in records), default=0))
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, seal + line)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _reason(error: OSError) -> str:

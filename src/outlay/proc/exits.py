@@ -21,6 +21,7 @@ class ExitRecord:
 
     Attributes:
         asked: Whether it was told to end before it did.
+        ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where nobody noted it.
         reason: Why, where the exit code does not say.
         restart: How often a cluster had started the attempt before.
     """
@@ -29,6 +30,7 @@ class ExitRecord:
     returncode: int
     asked: bool = False
     elapsed_ns: int = 0
+    ended_ns: int = 0
     reason: str = ""
     restart: int = 0
 

@@ -365,6 +365,7 @@ class Keeper:
         record = ExitRecord(
             ticket=command.ticket, returncode=code, asked=command.asked,
             elapsed_ns=SYSTEM.monotonic_ns() - command.started_ns,
+            ended_ns=SYSTEM.wall_ns(),
         )  # fmt: skip
         if command.exit_file:
             write_exit(Path(command.exit_file), record)
@@ -373,7 +374,8 @@ class Keeper:
             del self.commands[command.ticket]
         told: dict[str, Any] = {
             "event": "exited", "ticket": command.ticket, "returncode": code,
-            "asked": command.asked, "elapsed_ns": record.elapsed_ns, "left": len(left),
+            "asked": command.asked, "elapsed_ns": record.elapsed_ns,
+            "ended_ns": record.ended_ns, "left": len(left),
         }  # fmt: skip
         self.tell(told)
 

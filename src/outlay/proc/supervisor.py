@@ -79,6 +79,7 @@ class KeptEvent:
     returncode: int = 0
     asked: bool = False
     elapsed_ns: int = 0
+    ended_ns: int = 0
     left: int = 0
 
 

@@ -170,12 +170,23 @@ def counts(manifest: Manifest, runs: Iterable[str] | None = None) -> dict[str, i
     return found
 
 
-def spent(manifest: Manifest) -> list[Money]:
-    """Return what the runs of a sweep cost so far, by currency."""
+def captured(manifest: Manifest) -> list[Money]:
+    """Return what the attempts of a sweep that have ended cost, by currency."""
+    states = manifest.states.values()
+    return total(Money(s.cost_micros, s.currency) for s in states if s.cost_micros is not None)
+
+
+def planned(manifest: Manifest) -> list[Money]:
+    """Return what the runs of a sweep were planned to cost, by currency; empty where unknown."""
+    stated = [static.get("predicted_cost") for static in manifest.runs.values()]
+    return total(Money.parse(text, name="predicted_cost") for text in stated if text)
+
+
+def total(amounts: Iterable[Money]) -> list[Money]:
+    """Return the sum of amounts by currency."""
     micros: dict[str, int] = {}
-    for state in manifest.states.values():
-        if state.cost_micros is not None:
-            micros[state.currency] = micros.get(state.currency, 0) + state.cost_micros
+    for amount in amounts:
+        micros[amount.currency] = micros.get(amount.currency, 0) + amount.micros
     return [Money(amount, currency) for currency, amount in sorted(micros.items())]
 
 

@@ -102,7 +102,7 @@ class ProcessEngine:
             return Ended(how="lost", reason="its harness died")
         return Ended(
             how="exited", returncode=record.returncode, asked=record.asked,
-            elapsed_ns=record.elapsed_ns,
+            elapsed_ns=record.elapsed_ns, ended_ns=record.ended_ns,
         )  # fmt: skip
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class ProcessEngine:
         elif event.event == "exited":
             self._ended[event.ticket] = Ended(
                 how="exited", returncode=event.returncode, asked=event.asked,
-                elapsed_ns=event.elapsed_ns,
+                elapsed_ns=event.elapsed_ns, ended_ns=event.ended_ns,
             )  # fmt: skip
         else:
             return
