@@ -85,4 +85,5 @@ def read_budget(block: Mapping[str, Any]) -> Budget | None:
         if limits.get(own) is not None:
             raise InvalidValue("budget", {"limit": block["limit"], own: limits[own]}, "one of them")
         limits[own] = block["limit"]
-    return Budget.of(str(mode), limits, charge=str(block.get("charge") or "training"))
+    charge = block.get("charge")
+    return Budget.of(str(mode), limits, charge=None if charge is None else str(charge))
