@@ -118,7 +118,7 @@ def _difference(manifest: Manifest, ended: list[Money]) -> str:
         return ""
     if charged == ended:
         return ""
-    return f"; budgets charged {_sum(charged)}, the rest is start-up and what they leave out"
+    return f"; budgets charged {_sum(charged)}, the rest is what they do not charge, such as ending"
 
 
 def charged_of(manifest: Manifest, run: str) -> Money | None:
