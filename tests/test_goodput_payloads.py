@@ -22,9 +22,10 @@ SECOND = 1_000_000_000
 
 def translated(batches: Sequence[Sequence[Any]]) -> tuple[TimelineBuilder, list[Finding]]:
     builder = TimelineBuilder()
-    translator = PayloadTranslator(builder.account.segments, "log")
+    translator = PayloadTranslator("log")
     for batch in batches:
-        translator.take(batch)
+        for chunk in translator.translate(batch):
+            builder.account.fold(chunk.segment, chunk.records)
     return builder, translator.findings()
 
 

@@ -14,8 +14,7 @@ import numpy as np
 
 from outlay.account.columns import Column, Ints, total
 from outlay.account.spans import SpanInterval, Spans
-from outlay.account.step_blocks import StepBlock
-from outlay.account.steps import STEP_FIELDS, StepColumns, Work
+from outlay.account.steps import STEP_FIELDS, BulkRecords, StepColumns, Work
 from outlay.ledger import (
     BudgetEvent,
     CheckpointCommitted,
@@ -111,7 +110,7 @@ class SegmentAccount:
 
     def fold(self, records: Sequence[Record]) -> None:
         """Add more records of the segment."""
-        if isinstance(records, StepBlock):
+        if isinstance(records, BulkRecords):
             self.add_steps(records.steps)
             records = records.others
         steps = [record for record in records if type(record) is Step]
