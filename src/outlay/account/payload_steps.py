@@ -46,37 +46,34 @@ class StepStarts:
         return self[int(start) : int(stop)]
 
     def after(self, number: int, t_ns: int) -> NDArray[np.bool_]:
-        """Return which steps come after step ``number`` at ``t_ns`` and all those before them."""
-        numbers = np.concatenate([[number], self.number])
-        instants = np.concatenate([[t_ns], self.t_ns])
-        latest = np.maximum.accumulate(instants)
-        is_latest = np.where(instants == latest, np.arange(len(instants)), 0)
-        leader = numbers[np.maximum.accumulate(is_latest)]
-        beyond: NDArray[np.bool_] = self.t_ns > latest[:-1]
-        beyond |= (self.t_ns == latest[:-1]) & (self.number > leader[:-1])
-        return beyond
+        """Return which steps are later than step ``number`` at ``t_ns`` and all before them.
+
+        Of two at the same instant, the one with the greater number is later.
+        """
+        keys = _keys(np.append(number, self.number), np.append(t_ns, self.t_ns))
+        later: NDArray[np.bool_] = keys[1:] > np.maximum.accumulate(keys)[:-1]
+        return later
 
     def are_in(self, number: Ints, t_ns: Ints) -> NDArray[np.bool_]:
         """Return which of these are among other steps, ordered by instant and then by number."""
-        if not len(self):
-            return np.zeros(0, dtype=np.bool_)
         start, stop = np.searchsorted(t_ns, [self.t_ns.min(), self.t_ns.max() + 1])
         if start == stop:
             return np.zeros(len(self), dtype=np.bool_)
-        known, asked = _keys(number[start:stop], t_ns[start:stop]), _keys(self.number, self.t_ns)
-        found: NDArray[np.bool_] = (
-            known[np.minimum(np.searchsorted(known, asked), len(known) - 1)] == asked
-        )
-        return found
+        others, keys = _keys(number[start:stop], t_ns[start:stop]), _keys(self.number, self.t_ns)
+        nearest = others[np.minimum(np.searchsorted(others, keys), len(others) - 1)]
+        same: NDArray[np.bool_] = nearest == keys
+        return same
 
 
 def _keys(number: Ints, t_ns: Ints) -> NDArray[np.complex128]:
     """Return one value per step, ordered by instant and then by number.
 
-    Complex numbers are ordered by both of their parts, and both are exact: instants are whole
-    microseconds, of which a double holds 285 years.
+    NumPy orders complex numbers by their real and then by their imaginary parts. Both are exact:
+    instants are whole microseconds, of which a double holds 285 years.
     """
-    return t_ns // 1000 + 1j * number
+    keys = np.empty(len(number), dtype=np.complex128)
+    keys.real, keys.imag = t_ns // 1000, number
+    return keys
 
 
 def ns_of_seconds(seconds: float) -> int:
