@@ -138,7 +138,7 @@ def _slices(payload: Payload) -> Slices:
 
 
 def _checkpoint(payload: Payload, kind: str) -> Took:
-    """Return how long a checkpoint blocked training: the blocking part of a save, all of a restore."""
+    """Return how long a checkpoint blocked training; of a save, the part that blocks."""
     parts = (
         ("checkpoint_manager_blocking", "checkpointer_blocking")
         if kind == "save"

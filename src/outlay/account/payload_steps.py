@@ -89,7 +89,7 @@ def ns_of_seconds(seconds: float) -> int:
         raise ValueError("is not a number of seconds")
     if not 0 <= seconds < _LATEST_S:
         raise ValueError(f"is not from 0 to {_LATEST_S} seconds")
-    whole = math.floor(seconds)
+    whole = int(seconds)
     return whole * 1_000_000_000 + round((seconds - whole) * 1e6) * 1000
 
 

@@ -52,6 +52,8 @@ _LATE = "comes after a later one and is not counted"
 _OVERLAPPED = 0
 _NOWHERE = 2**62
 
+_Mark = JobStarted | JobEnded
+_SpanEdge = Began | Ended
 _Placed = tuple[int, Event]
 """An event, and its place in the batch."""
 
@@ -133,14 +135,12 @@ class _JobAttempt:
         self.ended_ns = t_ns
         self.add(AttemptEnded(t_ns=t_ns, status="completed"))
 
-    def add_span(
-        self, begin_ns: int, end_ns: int, span: str, *, overlapped: bool = False
-    ) -> str | None:
+    def add_span(self, begin_ns: int, duration_ns: int, span: str) -> str | None:
         """Add a span that is over; returns what is wrong with that, if anything is."""
+        end_ns = begin_ns + duration_ns
         if end_ns > LATEST_NS:
             return f"{span} took too long to be true and is not counted"
-        number = self._record_begin(begin_ns, span, overlapped=overlapped)
-        self.add(SpanEnded(t_ns=end_ns, begun=number))
+        self.add(SpanEnded(t_ns=end_ns, begun=self._record_begin(begin_ns, span)))
         return None
 
     def begin_span(self, t_ns: int, span: str) -> str | None:
@@ -176,16 +176,22 @@ class _JobAttempt:
         """Return whether a span has begun and not ended."""
         return span in self._begun
 
-    def had_load(self, t_ns: int, span: str, seen_ns: int) -> bool:
+    def had_load(self, t_ns: int, span: str, place: int, steps: StepStarts) -> bool:
         """Return whether the end of a load was delivered before, as far as that is remembered."""
-        return span == DATA_LOADING and t_ns <= (seen_ns if self._loads else self.start_ns)
+        if span != DATA_LOADING:
+            return False
+        return t_ns <= (self.seen_ns(place, steps) if self._loads else self.start_ns)
+
+    def seen_ns(self, place: int, steps: StepStarts) -> int:
+        """Return the last sign of life before a place among steps that are not added yet."""
+        before: list[int] = steps.between_places(0, place).t_ns[-1:].tolist()
+        return max([self.last_sign_ns, *before])
 
     def _end_begun(self, t_ns: int, span: str) -> None:
         begin_ns, number = self._begun.pop(span)
         if number == _OVERLAPPED:
-            self.add_span(begin_ns, t_ns, span, overlapped=True)
-        else:
-            self.add(SpanEnded(t_ns=t_ns, begun=number))
+            number = self._record_begin(begin_ns, span, overlapped=True)
+        self.add(SpanEnded(t_ns=t_ns, begun=number))
 
     def _record_begin(self, t_ns: int, span: str, *, overlapped: bool = False) -> int:
         self._spans += 1
@@ -241,7 +247,7 @@ class PayloadTranslator:
         events = list(self._parsed(payloads, others))
         begin, done = 0, 0
         for index, (place, event) in enumerate(events):
-            if isinstance(event, JobStarted | JobEnded):
+            if isinstance(event, _Mark):
                 self._add_between(steps.between_places(begin, place), events[done:index])
                 self._mark(place, event)
                 begin, done = place, index + 1
@@ -258,13 +264,13 @@ class PayloadTranslator:
             except ValueError as error:
                 self._complain(place, f"an entry {error}")
                 continue
-            if isinstance(event, Began | Ended) and event.span == DATA_LOADING:
+            if isinstance(event, _SpanEdge) and event.span == DATA_LOADING:
                 yield place, event
             elif event not in self._seen:
                 self._seen.add(event)
                 yield place, event
 
-    def _mark(self, place: int, event: JobStarted | JobEnded) -> None:
+    def _mark(self, place: int, event: _Mark) -> None:
         attempt = self._attempt
         if isinstance(event, JobStarted):
             self._start_job(place, event.t_ns)
@@ -292,16 +298,16 @@ class PayloadTranslator:
     def _add_between(self, steps: StepStarts, events: Sequence[_Placed]) -> None:
         """Add what lies between two marks of the job; the first of it may open an attempt."""
         done = 0
-        if not self._is_open:
+        if not self._is_open():
             in_order = steps[self._are_in_order(steps)]
             opening = int(in_order.place[0]) if len(in_order) else _NOWHERE
             while done < len(events) and events[done][0] < opening:
                 place, event = events[done]
                 self._add_event(place, event, steps[:0])
                 done += 1
-                if self._is_open:
+                if self._is_open():
                     opening = place
-            if not self._is_open and len(in_order):
+            if not self._is_open() and len(in_order):
                 self._open(int(in_order.t_ns[0]))
             self._drop_late(steps.between_places(0, opening))
             steps = steps.between_places(opening, _NOWHERE)
@@ -340,12 +346,17 @@ class PayloadTranslator:
             case Ended(t_ns, span) if attempt is not None and attempt.has_begun(span):
                 self._complain(place, attempt.end_span(t_ns, span))
             case Ended(t_ns, span):
-                if attempt is None or not attempt.had_load(t_ns, span, self._seen_ns(place, steps)):
+                if attempt is None or not attempt.had_load(t_ns, span, place, steps):
                     self._complain(place, f"{span} ended and had not begun")
-            case Took(begin_ns, duration_ns, span):
-                begin_ns = self._seen_ns(place, steps) if begin_ns is None else begin_ns
+            case Took(None, duration_ns, span):
+                if attempt is None:
+                    self._complain(place, f"{span} has no begin and comes before everything else")
+                else:
+                    begin_ns = attempt.seen_ns(place, steps)
+                    self._complain(place, attempt.add_span(begin_ns, duration_ns, span))
+            case Took(int(begin_ns), duration_ns, span):
                 attempt = attempt or self._open(begin_ns)
-                self._complain(place, attempt.add_span(begin_ns, begin_ns + duration_ns, span))
+                self._complain(place, attempt.add_span(begin_ns, duration_ns, span))
             case Saved(t_ns, step):
                 (attempt or self._open(t_ns)).add(CheckpointCommitted(t_ns=t_ns, step=step))
             case Slices(t_ns, active, total, available):
@@ -360,7 +371,6 @@ class PayloadTranslator:
     def _attempt(self) -> _JobAttempt | None:
         return self._attempts[-1] if self._attempts else None
 
-    @property
     def _is_open(self) -> bool:
         return bool(self._attempts) and self._attempts[-1].ended_ns is None
 
@@ -370,11 +380,6 @@ class PayloadTranslator:
         attempt = _JobAttempt(segment, header, self._attempt, has_job_start=has_job_start)
         self._attempts.append(attempt)
         return attempt
-
-    def _seen_ns(self, place: int, steps: StepStarts) -> int:
-        """Return the last sign of life before a place among some steps."""
-        before = steps.between_places(0, place).t_ns[-1:]
-        return max([0 if (a := self._attempt) is None else a.last_sign_ns, *before.tolist()])
 
     def _restarts(self, steps: StepStarts) -> list[int]:
         """Return which steps are not beyond the one before them: there an attempt began."""

@@ -137,22 +137,13 @@ class StepColumns:
 
     def records(self) -> list[Step]:
         """Return the steps one by one: what ``of`` makes these columns of."""
+        rows = zip(*(column.tolist() for column in self.all()), strict=True)
         return [
             Step(
-                t_ns=end,
-                step=number,
-                dur_ns=end - start,
-                wait_ns=wait,
-                count=count,
-                tokens=tokens,
-                samples=samples,
-                energy_mj=energy_mj,
-                comm_bytes=comm_bytes,
-                flops=flops,
+                t_ns=end, step=number, dur_ns=end - start, wait_ns=wait, count=count,
+                tokens=tokens, samples=samples, energy_mj=energy, comm_bytes=moved, flops=flops,
             )
-            for (
-                number, start, end, wait, count, tokens, samples, energy_mj, comm_bytes, flops
-            ) in zip(*(column.tolist() for column in self.all()), strict=True)
+            for number, start, end, wait, count, tokens, samples, energy, moved, flops in rows
         ]  # fmt: skip
 
 
