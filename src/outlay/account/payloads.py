@@ -49,7 +49,8 @@ from outlay.ledger import (
 )
 
 _LATE = "comes after a later one and is not counted"
-_OVERLAPPED = 0
+_NOT_BEGUN = "ended and had not begun"
+_OVERLAPPED = 0  # In place of a span's number: its records are made when it ends.
 _NOWHERE = 2**62
 
 _Mark = JobStarted | JobEnded
@@ -164,23 +165,17 @@ class _JobAttempt:
         self._begun[span] = (t_ns, self._record_begin(t_ns, span))
         return complaint
 
-    def end_span(self, t_ns: int, span: str) -> str | None:
-        """End a span that has begun; returns what is wrong with that, if anything is."""
+    def end_span(self, t_ns: int, span: str, place: int, steps: StepStarts) -> str | None:
+        """End a span, at a place among new steps; returns what is wrong with that, if anything."""
+        if span not in self._begun:
+            delivered_ns = self.seen_ns(place, steps) if self._loads else self.start_ns
+            twice = span == DATA_LOADING and t_ns <= delivered_ns
+            return None if twice else f"{span} {_NOT_BEGUN}"
         if t_ns < self._begun[span][0]:
             return f"the end of {span} {_LATE}"
         self._end_begun(t_ns, span)
         self._loads += span == DATA_LOADING
         return None
-
-    def has_begun(self, span: str) -> bool:
-        """Return whether a span has begun and not ended."""
-        return span in self._begun
-
-    def had_load(self, t_ns: int, span: str, place: int, steps: StepStarts) -> bool:
-        """Return whether the end of a load was delivered before, as far as that is remembered."""
-        if span != DATA_LOADING:
-            return False
-        return t_ns <= (self.seen_ns(place, steps) if self._loads else self.start_ns)
 
     def seen_ns(self, place: int, steps: StepStarts) -> int:
         """Return the last sign of life before a place among steps that are not added yet."""
@@ -275,7 +270,7 @@ class PayloadTranslator:
         if isinstance(event, JobStarted):
             self._start_job(place, event.t_ns)
         elif attempt is None:
-            self._complain(place, "the job ended and had not begun")
+            self._complain(place, f"the job {_NOT_BEGUN}")
         elif event.t_ns < attempt.last_sign_ns:
             self._complain(place, f"the job's end {_LATE}")
         else:
@@ -343,18 +338,17 @@ class PayloadTranslator:
                 if attempt is None or (attempt.ended_ns is not None and t_ns > attempt.ended_ns):
                     attempt = self._open(t_ns)
                 self._complain(place, attempt.begin_span(t_ns, span))
-            case Ended(t_ns, span) if attempt is not None and attempt.has_begun(span):
-                self._complain(place, attempt.end_span(t_ns, span))
+            case Ended(_, span) if attempt is None:
+                self._complain(place, f"{span} {_NOT_BEGUN}")
             case Ended(t_ns, span):
-                if attempt is None or not attempt.had_load(t_ns, span, place, steps):
-                    self._complain(place, f"{span} ended and had not begun")
-            case Took(None, duration_ns, span):
-                if attempt is None:
-                    self._complain(place, f"{span} has no begin and comes before everything else")
-                else:
+                assert attempt is not None
+                self._complain(place, attempt.end_span(t_ns, span, place, steps))
+            case Took(None, _, span) if attempt is None:
+                self._complain(place, f"{span} has no begin and comes before everything else")
+            case Took(begin_ns, duration_ns, span):
+                if begin_ns is None:
+                    assert attempt is not None
                     begin_ns = attempt.seen_ns(place, steps)
-                    self._complain(place, attempt.add_span(begin_ns, duration_ns, span))
-            case Took(int(begin_ns), duration_ns, span):
                 attempt = attempt or self._open(begin_ns)
                 self._complain(place, attempt.add_span(begin_ns, duration_ns, span))
             case Saved(t_ns, step):
@@ -376,7 +370,10 @@ class PayloadTranslator:
 
     def _open(self, t_ns: int, *, has_job_start: bool = False) -> _JobAttempt:
         segment = replace(self._writer, start_ns=t_ns)
-        header = msgspec.structs.replace(self._header, t_ns=t_ns)
+        # It begins where its payloads say, not with the process that recorded them.
+        header = msgspec.structs.replace(
+            self._header, t_ns=t_ns, process_start_ns=0, agent_start_ns=0
+        )
         attempt = _JobAttempt(segment, header, self._attempt, has_job_start=has_job_start)
         self._attempts.append(attempt)
         return attempt

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 
@@ -33,14 +32,8 @@ class StepBlock(BulkRecords):
         super().__init__(steps, others)
         self._block = block
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        if index == 0:
-            return decode_block(self._block[: self._block.index(b"\n") + 1]).records[0]
-        return self._each()[index]
+    def _first(self) -> Record:
+        return decode_block(self._block[: self._block.index(b"\n") + 1]).records[0]
 
     def _each(self) -> Sequence[Record]:
         return decode_block(self._block).records

@@ -166,10 +166,13 @@ class BulkRecords(Sequence[Record]):
     @overload
     def __getitem__(self, index: slice) -> Sequence[Record]: ...
     def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        return self._each()[index]
+        return self._first() if index == 0 else self._each()[index]
 
     def __iter__(self) -> Iterator[Record]:
         return iter(self._each())
 
     def _each(self) -> Sequence[Record]:
         return [*self.others, *self.steps.records()]
+
+    def _first(self) -> Record:
+        return self._each()[0]
