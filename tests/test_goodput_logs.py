@@ -358,7 +358,7 @@ def test_a_process_start_in_the_header_moves_no_attempt_of_payloads() -> None:
         t_ns=(START_S + 60) * 10**9, nodes=1, process_start_ns=(START_S - 50) * 10**9
     )
     payloads = Job().start(5).steps(0, 3, at=6).end(9).payloads
-    records = [header, *(Payload(t_ns=header.t_ns, data=payload) for payload in payloads)]
-    account.fold(SegmentId(header.t_ns), records)
+    account.fold(SegmentId(header.t_ns), [header])
+    account.fold(SegmentId(header.t_ns), [Payload(t_ns=header.t_ns, data=p) for p in payloads])
     (attempt,) = account.attempts()
     assert (attempt.start_ns, attempt.begin) == ((START_S + 5) * 10**9, "record")

@@ -12,7 +12,7 @@ from goodput_log import START_S
 from outlay.account.payloads import PayloadTranslator
 from outlay.account.run import RunAccount
 from outlay.errors import Finding
-from outlay.ledger import Chunk, Record, encode_line
+from outlay.ledger import Chunk, Record, Unknown, encode_line
 from outlay.ledger.codec import decode_block
 
 INSTANTS = st.integers(START_S, START_S + 12).map(float)
@@ -116,5 +116,6 @@ def test_what_is_translated_can_be_written_to_a_run_log(payloads: list[Any]) -> 
 
 
 def _written(record: Record) -> Record:
+    assert not isinstance(record, Unknown)
     (read,) = decode_block(encode_line(record, record.seq)).records
     return read

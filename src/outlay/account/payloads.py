@@ -300,8 +300,6 @@ class PayloadTranslator:
                 place, event = events[done]
                 self._add_event(place, event, steps[:0])
                 done += 1
-                if self._is_open():
-                    opening = place
             if not self._is_open() and len(in_order):
                 self._open(int(in_order.t_ns[0]))
             self._drop_late(steps.between_places(0, opening))
