@@ -15,7 +15,8 @@ import pytest
 
 import outlay
 from goodput_log import START_S, Job, at
-from outlay.clock import ManualClock
+from outlay.account.run import RunAccount
+from outlay.clock import SYSTEM, ManualClock
 from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
 from outlay.goodput.cache import GoodputCache
@@ -25,7 +26,7 @@ from outlay.goodput.importing import import_payloads
 from outlay.goodput.logs import LocalRunLog, run_dir_of_job
 from outlay.goodput.recorder import GoodputRecorder
 from outlay.goodput.sources import RunLogSource
-from outlay.ledger import Payload, read_run
+from outlay.ledger import AttemptStarted, Payload, SegmentId, read_run
 from outlay.sweep.aggregate.from_ledger import read_ledger
 
 NOW_NS = (START_S + 10_000) * 10**9
@@ -321,3 +322,43 @@ def test_a_damaged_mark_means_reading_anew(tmp_path: Path) -> None:
     cache.update_last_entry_info((at(1), "id"))
     (tmp_path / "job_metadata.json").write_text("{")
     assert cache.get_last_entry_info() is None
+
+
+JOB = """
+import sys
+from datetime import datetime, timezone
+from outlay import GoodputRecorder
+recorder = GoodputRecorder("job", "log", logging_enabled=True)
+at = lambda second: datetime.fromtimestamp(float(sys.argv[1]) + second, tz=timezone.utc)
+recorder.record_job_start_time(at(0))
+for step in range(3):
+    recorder.record_step_start_time(step, at(1 + step))
+recorder.record_job_end_time(at(4))
+"""
+
+
+@pytest.mark.parametrize("later_s", [-3600.0, 3600.0])
+def test_an_attempt_begins_at_the_callers_job_start_whenever_the_process_was_started(
+    tmp_path: Path, later_s: float
+) -> None:
+    job_start_s = float(SYSTEM.wall_ns() // 10**9 + later_s)
+    environment = os.environ | {"OUTLAY_RUN_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", JOB, str(job_start_s)]
+    subprocess.run(command, env=environment, check=True, timeout=60)
+    timeline = read_view(tmp_path, SYSTEM.wall_ns()).timeline
+    assert (timeline.start_ns, timeline.end_ns) == (
+        round(job_start_s) * 10**9,
+        round(job_start_s + 4) * 10**9,
+    )
+
+
+def test_a_process_start_in_the_header_moves_no_attempt_of_payloads() -> None:
+    account = RunAccount()
+    header = AttemptStarted(
+        t_ns=(START_S + 60) * 10**9, nodes=1, process_start_ns=(START_S - 50) * 10**9
+    )
+    payloads = Job().start(5).steps(0, 3, at=6).end(9).payloads
+    account.fold(SegmentId(header.t_ns), [header])
+    account.fold(SegmentId(header.t_ns), [Payload(t_ns=header.t_ns, data=p) for p in payloads])
+    (attempt,) = account.attempts()
+    assert (attempt.start_ns, attempt.begin) == ((START_S + 5) * 10**9, "record")

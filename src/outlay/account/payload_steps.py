@@ -1,7 +1,7 @@
-"""Step starts out of payloads, by column: no object per step.
+"""The step starts among payloads, by column: no object per step.
 
-A million payloads become two vectors in a few passes that Python runs in C. Only when something in
-them is odd is each looked at by itself.
+A million payloads become two vectors in a few passes that Python runs in C. Only when one of them
+is malformed is each checked by itself. What steps mean for attempts is left to ``payloads``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class StepStarts:
-    """Steps that began: their places in the log, numbers and instants in nanoseconds."""
+    """Steps that began: their places in the batch, numbers, and instants in nanoseconds."""
 
     place: Ints
     number: Ints
@@ -41,78 +41,97 @@ class StepStarts:
         return StepStarts(self.place[chosen], self.number[chosen], self.t_ns[chosen])
 
     def between_places(self, first: int, beyond: int) -> StepStarts:
-        """Return the steps at places ``[first, beyond)`` of the log."""
+        """Return the steps at places ``[first, beyond)`` of the batch."""
         start, stop = np.searchsorted(self.place, [first, beyond])
         return self[int(start) : int(stop)]
 
+    def after(self, number: int, t_ns: int) -> NDArray[np.bool_]:
+        """Return which steps are later than step ``number`` at ``t_ns`` and all before them.
+
+        Of two at the same instant, the one with the greater number is later.
+        """
+        keys = _keys(np.append(number, self.number), np.append(t_ns, self.t_ns))
+        later: NDArray[np.bool_] = keys[1:] > np.maximum.accumulate(keys)[:-1]
+        return later
+
     def are_in(self, number: Ints, t_ns: Ints) -> NDArray[np.bool_]:
-        """Say which of these are among some steps, whose instants are in order."""
-        if not len(t_ns):
+        """Return which of these are among other steps, ordered by instant and then by number."""
+        start, stop = np.searchsorted(t_ns, [self.t_ns.min(), self.t_ns.max() + 1])
+        if start == stop:
             return np.zeros(len(self), dtype=np.bool_)
-        found = np.minimum(np.searchsorted(t_ns, self.t_ns), len(t_ns) - 1)
-        same: NDArray[np.bool_] = (t_ns[found] == self.t_ns) & (number[found] == self.number)
+        others, keys = _keys(number[start:stop], t_ns[start:stop]), _keys(self.number, self.t_ns)
+        nearest = others[np.minimum(np.searchsorted(others, keys), len(others) - 1)]
+        same: NDArray[np.bool_] = nearest == keys
         return same
 
 
-@dataclass(frozen=True, slots=True)
-class Sorted:
-    """A log's payloads, told apart: step starts, and the places of everything else."""
+def _keys(number: Ints, t_ns: Ints) -> NDArray[np.complex128]:
+    """Return one value per step, ordered by instant and then by number.
 
-    steps: StepStarts
-    others: list[int]
+    NumPy orders complex numbers by their real and then by their imaginary parts. Both are exact:
+    instants are whole microseconds, of which a double holds 285 years.
+    """
+    keys = np.empty(len(number), dtype=np.complex128)
+    keys.real, keys.imag = t_ns // 1000, number
+    return keys
 
 
 def ns_of_seconds(seconds: float) -> int:
     """Return POSIX seconds as nanoseconds, to the microsecond.
 
     A double resolves a quarter of a microsecond today, and datetimes resolve one: rounding to it
-    gives back exactly what was recorded.
+    restores exactly what was recorded.
 
     Raises:
-        ValueError: It is no instant and no duration.
+        ValueError: It is neither an instant nor a duration.
     """
     if type(seconds) not in (int, float):
         raise ValueError("is not a number of seconds")
     if not 0 <= seconds < _LATEST_S:
         raise ValueError(f"is not from 0 to {_LATEST_S} seconds")
-    whole = math.floor(seconds)
+    whole = int(seconds)
     return whole * 1_000_000_000 + round((seconds - whole) * 1e6) * 1000
 
 
 def is_count(value: Any) -> bool:
-    """Say whether a value counts something; Cloud Logging, like JSON, may turn 7 into 7.0."""
+    """Return whether a value is a count; Cloud Logging, like JSON, may turn 7 into 7.0."""
     return (
         type(value) in (int, float) and 0 <= value < _BEYOND_COUNTS and value == math.floor(value)
     )
 
 
-def tell_apart(payloads: Sequence[Payload], complain: Callable[[int, str], None]) -> Sorted:
-    """Return the step starts of some payloads; what is wrong with a step goes to ``complain``."""
+def split_steps(
+    payloads: Sequence[Payload], complain: Callable[[int, str], None]
+) -> tuple[StepStarts, list[int]]:
+    """Return the step starts among payloads, and the places of all that are of another kind.
+
+    What is wrong with a malformed step goes to ``complain``, with its place.
+    """
     times, numbers = _fields(payloads)
     bad: set[int] = set()
     columns = _columns(times, numbers)
     if columns is None:
-        bad = _take_out_bad(times, numbers, complain)
+        bad = _blank_malformed(times, numbers, complain)
         columns = _columns(times, numbers)
-        assert columns is not None, "each was looked at"
+        assert columns is not None, "each was checked"
     seconds, number = columns
     are_steps = ~np.isnan(seconds)
     places = np.flatnonzero(are_steps)
     steps = StepStarts(places, number[are_steps].astype(np.int64), _ns(seconds[are_steps]))
     others = np.flatnonzero(~are_steps).tolist()
-    return Sorted(steps, [place for place in others if place not in bad])
+    return steps, [place for place in others if place not in bad]
 
 
 def _fields(payloads: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     try:
         times = [payload.get("step_start_time") for payload in payloads]
         return times, [payload.get("step_count") for payload in payloads]
-    except AttributeError:  # Something among them is no payload at all.
+    except AttributeError:  # Not all of them are mappings.
         return _fields([p if isinstance(p, Mapping) else {} for p in payloads])
 
 
 def _columns(times: list[Any], numbers: list[Any]) -> tuple[Floats, Floats] | None:
-    """Return times and numbers as vectors, NaN where there are none; None if one is no good."""
+    """Return times and numbers as vectors, NaN where there are none; None if one is malformed."""
     if not set(map(type, times)) <= {float, int, type(None)}:
         return None
     if not set(map(type, numbers)) <= {int, float, type(None)}:
@@ -129,10 +148,10 @@ def _columns(times: list[Any], numbers: list[Any]) -> tuple[Floats, Floats] | No
     return (seconds, number) if is_whole and bool((good | absent).all()) else None
 
 
-def _take_out_bad(
+def _blank_malformed(
     times: list[Any], numbers: list[Any], complain: Callable[[int, str], None]
 ) -> set[int]:
-    """Blank every pair that is no step, and return the places of those that should have been."""
+    """Replace every malformed step by None, and return the places of those."""
     bad = set()
     for place, (time, number) in enumerate(zip(times, numbers, strict=True)):
         if time is None and number is None:

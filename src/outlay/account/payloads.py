@@ -1,9 +1,10 @@
-"""Payloads into the fold that the native log feeds, as they arrive.
+"""Payloads of a goodput log into ledger records, batch by batch.
 
 Such a log has step *starts* only. A step lasts until the next start in its attempt, else until the
 job's end, else it has no duration; from step p to step c are c - p steps. A job start opens an
-attempt; without one so does a step number that is not beyond the last, or anything that begins
-after the job's end. An entry that was delivered twice counts once.
+attempt; without one so does a step number that is not beyond the last, or a span that begins after
+the job's end. A payload that is delivered twice counts once. Batches make no difference: their
+records fold to the same account as those of all payloads at once. Nothing is folded here.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.columns import Ints
-from outlay.account.payload_attempt import LATE, JobAttempt
+from outlay.account.columns import Column
 from outlay.account.payload_events import (
     Began,
     Ended,
@@ -29,49 +29,199 @@ from outlay.account.payload_events import (
     Saved,
     Slices,
     Took,
-    understand,
+    parse_event,
 )
-from outlay.account.payload_steps import Payload, StepStarts, tell_apart
-from outlay.account.segment import SegmentAccounts, account_of
+from outlay.account.payload_steps import LATEST_NS, Payload, StepStarts, split_steps
 from outlay.account.spans import DATA_LOADING
+from outlay.account.steps import BulkRecords, StepColumns
 from outlay.errors import Finding
 from outlay.ledger import (
+    AttemptEnded,
     AttemptStarted,
     CheckpointCommitted,
+    Chunk,
+    Heartbeat,
+    Record,
     SegmentId,
     SlicesChanged,
+    SpanBegun,
+    SpanEnded,
 )
 
+_LATE = "comes after a later one and is not counted"
+_NOT_BEGUN = "ended and had not begun"
+_OVERLAPPED = 0  # In place of a span's number: its records are made when it ends.
+_NOWHERE = 2**62
 
-class PayloadTranslator:
-    """Folds the payloads of one log, in order, into a run's attempts.
+_Mark = JobStarted | JobEnded
+_SpanEdge = Began | Ended
+_Placed = tuple[int, Event]
+"""An event, and its place in the batch."""
 
-    Args:
-        segments: The run to fold into; each attempt becomes a segment of it.
-        source: What the log is called in findings.
-        writer: Who wrote the log; its attempts are told apart by their starts.
-        header: What is known about the process: its price, its machine and so on.
+
+class _JobAttempt:
+    """One start of the job: the state that later payloads depend on, and its new records.
+
+    Attributes:
+        last_sign_ns: The latest instant that its records name.
+        has_job_start: A job start was delivered for it; some programs record spans before that.
+        ended_ns: The job's end, once it was delivered.
     """
 
     def __init__(
         self,
-        segments: SegmentAccounts,
-        source: str,
-        writer: SegmentId | None = None,
-        header: AttemptStarted | None = None,
+        segment: SegmentId,
+        header: AttemptStarted,
+        earlier: _JobAttempt | None,
+        *,
+        has_job_start: bool,
     ) -> None:
-        self._attempts: list[JobAttempt] = []
-        self._segments = segments
+        self.segment = segment
+        self.start_ns = self.last_sign_ns = segment.start_ns
+        self.has_job_start = has_job_start
+        self.ended_ns: int | None = None
+        self._number, self._t_ns = Column(), Column()  # Of every step start.
+        self._begun: dict[str, tuple[int, int]] = {}
+        self._spans = self._loads = 0
+        self._last_load_ns = -1
+        self._records: list[Record] = [header]
+        self._steps: list[StepColumns] = []
+        if earlier is not None and earlier.segment == segment:  # They are one to whoever folds.
+            self.last_sign_ns, self._spans = earlier.last_sign_ns, earlier._spans
+
+    @property
+    def last_step(self) -> tuple[int, int] | None:
+        """The number and instant of the last step start; the step runs until the next one."""
+        if not len(self._number):
+            return None
+        return int(self._number.values[-1]), int(self._t_ns.values[-1])
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether only what some programs record before their job start was delivered."""
+        return not self.has_job_start and self.last_step is None and self.ended_ns is None
+
+    def had(self, steps: StepStarts) -> NDArray[np.bool_]:
+        """Return which of some step starts were delivered to this attempt."""
+        return steps.are_in(self._number.values, self._t_ns.values)
+
+    def take_records(self) -> Chunk:
+        """Return the records that are new since the last call."""
+        records, steps = self._records, self._steps
+        self._records, self._steps = [], []
+        bulk = BulkRecords(StepColumns.joined(steps), records) if steps else records
+        return Chunk(self.segment, bulk)
+
+    def add(self, record: Record) -> None:
+        """Record something; its instant is a sign of life."""
+        self._records.append(record)
+        self.last_sign_ns = max(self.last_sign_ns, record.t_ns)
+
+    def add_steps(self, steps: StepStarts) -> None:
+        """Add step starts; a step is recorded when its end is known."""
+        known = max(len(self._number) - 1, 0)
+        self._number.extend(steps.number)
+        self._t_ns.extend(steps.t_ns)
+        number, t_ns = self._number.values[known:], self._t_ns.values[known:]
+        if len(number) > 1:
+            ended = StepColumns.timed(number[:-1], t_ns[:-1], t_ns[1:], np.diff(number))
+            self._steps.append(ended)
+        self.add(Heartbeat(t_ns=int(t_ns[-1])))
+
+    def finish(self, t_ns: int) -> None:
+        """End the job, and with it the step that runs."""
+        if self.last_step is not None and self.ended_ns is None:
+            number, start_ns = np.array([self.last_step]).T
+            self._steps.append(StepColumns.timed(number, start_ns, np.array([t_ns]), np.array([1])))
+        self.ended_ns = t_ns
+        self.add(AttemptEnded(t_ns=t_ns, status="completed"))
+
+    def add_span(self, begin_ns: int, duration_ns: int, span: str) -> str | None:
+        """Add a span that is over; returns what is wrong with that, if anything is."""
+        end_ns = begin_ns + duration_ns
+        if end_ns > LATEST_NS:
+            return f"{span} took too long to be true and is not counted"
+        self.add(SpanEnded(t_ns=end_ns, begun=self._record_begin(begin_ns, span)))
+        return None
+
+    def begin_span(self, t_ns: int, span: str) -> str | None:
+        """Begin a span; returns what is wrong with that, if anything is.
+
+        The first load of an attempt blocks training; later ones run beside the steps.
+        """
+        if span == DATA_LOADING:
+            if t_ns <= self._last_load_ns or t_ns < self.start_ns:
+                return None  # Delivered twice; loads are too many to remember each.
+            self._last_load_ns = t_ns
+        if t_ns < self.start_ns:
+            return f"the begin of {span} {_LATE}"
+        if span == DATA_LOADING and self._loads:
+            self._begun[span] = (t_ns, _OVERLAPPED)
+            return None
+        complaint = None
+        if span in self._begun:
+            complaint = f"{span} began again before it ended; the first is taken to end there"
+            self._end_begun(t_ns, span)
+        self._begun[span] = (t_ns, self._record_begin(t_ns, span))
+        return complaint
+
+    def end_span(self, t_ns: int, span: str, place: int, steps: StepStarts) -> str | None:
+        """End a span, at a place among new steps; returns what is wrong with that, if anything."""
+        if span not in self._begun:
+            delivered_ns = self.seen_ns(place, steps) if self._loads else self.start_ns
+            twice = span == DATA_LOADING and t_ns <= delivered_ns
+            return None if twice else f"{span} {_NOT_BEGUN}"
+        if t_ns < self._begun[span][0]:
+            return f"the end of {span} {_LATE}"
+        self._end_begun(t_ns, span)
+        self._loads += span == DATA_LOADING
+        return None
+
+    def seen_ns(self, place: int, steps: StepStarts) -> int:
+        """Return the last sign of life before a place among steps that are not added yet."""
+        before: list[int] = steps.between_places(0, place).t_ns[-1:].tolist()
+        return max([self.last_sign_ns, *before])
+
+    def _end_begun(self, t_ns: int, span: str) -> None:
+        begin_ns, number = self._begun.pop(span)
+        if number == _OVERLAPPED:
+            number = self._record_begin(begin_ns, span, overlapped=True)
+        self.add(SpanEnded(t_ns=t_ns, begun=number))
+
+    def _record_begin(self, t_ns: int, span: str, *, overlapped: bool = False) -> int:
+        self._spans += 1
+        self.add(SpanBegun(seq=self._spans, t_ns=t_ns, name=span, overlapped=overlapped))
+        return self._spans
+
+
+class PayloadTranslator:
+    """Translates the payloads of one log, in order; each attempt becomes a segment.
+
+    Args:
+        source: The log's name in findings.
+        writer: Who wrote the log; its attempts differ from it, and from each other, in their start.
+        header: What is known about the process: its price, its machine and so on.
+    """
+
+    def __init__(
+        self, source: str, writer: SegmentId | None = None, header: AttemptStarted | None = None
+    ) -> None:
         self._source = source
         self._writer = writer or SegmentId(0)
         self._header = header or AttemptStarted(t_ns=0)
-        self._attempt: JobAttempt | None = None
-        self._told: set[Event] = set()  # Everything but steps and loads, of which there are many.
-        self._taken = 0
+        self._attempts: list[_JobAttempt] = []
+        self._seen: set[Event] = set()  # Everything but steps and loads, of which there are many.
+        self._delivered = 0
         self._complaints: dict[str, tuple[int, int]] = {}
+
+    @property
+    def segments(self) -> list[SegmentId]:
+        """The attempts so far, as segments of a run."""
+        return [attempt.segment for attempt in self._attempts]
 
     def findings(self) -> list[Finding]:
         """Return what has been found wrong so far: each kind once, with its first place."""
+        by_place = sorted(self._complaints.items(), key=itemgetter(1, 0))
         return [
             Finding(
                 source=self._source,
@@ -79,52 +229,50 @@ class PayloadTranslator:
                 message=message if count == 1 else f"{message} (and {count - 1} more like it)",
                 severity="warning",
             )
-            for message, (first, count) in self._complaints.items()
+            for message, (first, count) in by_place
         ]
 
-    @property
-    def segments(self) -> list[SegmentId]:
-        """The attempts that were told, as segments of the run."""
-        return [attempt.fold.life.segment for attempt in self._attempts]
+    def translate(self, payloads: Sequence[Payload]) -> list[Chunk]:
+        """Return what more payloads record, by attempt.
 
-    def take(self, payloads: Sequence[Payload]) -> None:
-        """Fold more payloads; none raises, and what is wrong with one is a finding."""
-        found = tell_apart(payloads, self._complain)
-        events = list(self._understood(payloads, found.others))
-        begin, told = 0, 0
+        None raises: what is wrong with one is a finding.
+        """
+        current = max(len(self._attempts) - 1, 0)
+        steps, others = split_steps(payloads, self._complain)
+        events = list(self._parsed(payloads, others))
+        begin, done = 0, 0
         for index, (place, event) in enumerate(events):
-            if isinstance(event, JobStarted | JobEnded):
-                steps = found.steps.between_places(begin, place)
-                self._take_between(steps, events[told:index])
+            if isinstance(event, _Mark):
+                self._add_between(steps.between_places(begin, place), events[done:index])
                 self._mark(place, event)
-                begin, told = place, index + 1
-        self._take_between(found.steps.between_places(begin, len(payloads)), events[told:])
-        self._taken += len(payloads)
+                begin, done = place, index + 1
+        self._add_between(steps.between_places(begin, len(payloads)), events[done:])
+        self._delivered += len(payloads)
+        chunks = [attempt.take_records() for attempt in self._attempts[current:]]
+        return [chunk for chunk in chunks if chunk.records]
 
-    def _understood(
-        self, payloads: Sequence[Payload], places: Sequence[int]
-    ) -> Iterator[tuple[int, Event]]:
-        """Yield what is new and makes sense."""
+    def _parsed(self, payloads: Sequence[Payload], places: Sequence[int]) -> Iterator[_Placed]:
+        """Yield the events that are new and well-formed, with their places."""
         for place in places:
             try:
-                event = understand(payloads[place])
+                event = parse_event(payloads[place])
             except ValueError as error:
                 self._complain(place, f"an entry {error}")
                 continue
-            if isinstance(event, Began | Ended) and event.span == DATA_LOADING:
+            if isinstance(event, _SpanEdge) and event.span == DATA_LOADING:
                 yield place, event
-            elif event not in self._told:
-                self._told.add(event)
+            elif event not in self._seen:
+                self._seen.add(event)
                 yield place, event
 
-    def _mark(self, place: int, event: JobStarted | JobEnded) -> None:
+    def _mark(self, place: int, event: _Mark) -> None:
         attempt = self._attempt
         if isinstance(event, JobStarted):
             self._start_job(place, event.t_ns)
         elif attempt is None:
-            self._complain(place, "the job ended and had not begun")
-        elif event.t_ns < attempt.fold.life.last_sign_ns:
-            self._complain(place, f"the job's end {LATE}")
+            self._complain(place, f"the job {_NOT_BEGUN}")
+        elif event.t_ns < attempt.last_sign_ns:
+            self._complain(place, f"the job's end {_LATE}")
         else:
             attempt.finish(event.t_ns)
 
@@ -134,130 +282,127 @@ class PayloadTranslator:
             self._open(t_ns, has_job_start=True)
         elif attempt.is_bare and t_ns >= attempt.start_ns:
             attempt.has_job_start = True
-            attempt.see(t_ns)
+            attempt.add(Heartbeat(t_ns=t_ns))
         elif t_ns <= attempt.start_ns:
-            self._complain(place, f"the job's start {LATE}")
+            self._complain(place, f"the job's start {_LATE}")
         else:
             if attempt.ended_ns is not None:
                 self._complain(place, "the job started again after its end; was its name re-used?")
             self._open(t_ns, has_job_start=True)
 
-    def _take_between(self, steps: StepStarts, events: Sequence[tuple[int, Event]]) -> None:
-        """Fold what lies between two marks of the job; steps that go back open attempts."""
-        steps = self._in_order(steps)
-        taken, told = 0, 0
+    def _add_between(self, steps: StepStarts, events: Sequence[_Placed]) -> None:
+        """Add what lies between two marks of the job; the first of it may open an attempt."""
+        done = 0
+        if not self._is_open():
+            in_order = steps[self._are_in_order(steps)]
+            opening = int(in_order.place[0]) if len(in_order) else _NOWHERE
+            while done < len(events) and events[done][0] < opening:
+                place, event = events[done]
+                self._add_event(place, event, steps[:0])
+                done += 1
+            if not self._is_open() and len(in_order):
+                self._open(int(in_order.t_ns[0]))
+            self._drop_late(steps.between_places(0, opening))
+            steps = steps.between_places(opening, _NOWHERE)
+        self._add_to_open(steps, events[done:])
+
+    def _add_to_open(self, steps: StepStarts, events: Sequence[_Placed]) -> None:
+        """Add to an attempt that has not ended; steps that go back open further ones."""
+        are_in_order = self._are_in_order(steps)
+        if not are_in_order.all():
+            kept = steps[are_in_order]
+            self._drop_late(steps[~are_in_order], kept)
+            steps = kept
+        added, done = 0, 0
         for restart in self._restarts(steps):
             beyond = bisect_right(events, int(steps.place[restart]), key=itemgetter(0))
-            self._take_part(steps[taken:restart], events[told:beyond])
-            self._open(int(steps.t_ns[restart]), has_job_start=False)
-            taken, told = restart, beyond
-        self._take_part(steps[taken:], events[told:])
+            self._add_part(steps[added:restart], events[done:beyond])
+            self._open(int(steps.t_ns[restart]))
+            added, done = restart, beyond
+        self._add_part(steps[added:], events[done:])
 
-    def _take_part(self, steps: StepStarts, events: Sequence[tuple[int, Event]]) -> None:
-        """Fold one attempt's events and steps; what comes first may open the attempt."""
-        first = bisect_right(events, int(steps.place[0]), key=itemgetter(0)) if len(steps) else 0
-        for place, event in events[:first]:
-            self._tell(place, event, steps)
-        if len(steps) and (self._attempt is None or self._attempt.ended_ns is not None):
-            self._open(int(steps.t_ns[0]), has_job_start=False)
-        for place, event in events[first:]:
-            self._tell(place, event, steps)
+    def _add_part(self, steps: StepStarts, events: Sequence[_Placed]) -> None:
+        """Add events and steps of one attempt; steps do not depend on the events among them."""
+        for place, event in events:
+            self._add_event(place, event, steps)
         if len(steps):
-            self._current.add_steps(steps)
+            self._attempts[-1].add_steps(steps)
 
-    def _tell(self, place: int, event: Event, steps: StepStarts) -> None:
-        """Fold an event that lies among some steps."""
+    def _add_event(self, place: int, event: Event, steps: StepStarts) -> None:
+        """Add an event that lies among some steps, which are not added yet."""
+        attempt = self._attempt
         match event:
-            case Began():
-                self._complain(place, self._at_begin(event.t_ns).begin(event))
-            case Ended() if self._attempt is None:
-                self._complain(place, f"{event.span} ended and had not begun")
-            case Ended():
-                self._complain(place, self._current.end(event))
+            case Began(t_ns, span):
+                if attempt is None or (attempt.ended_ns is not None and t_ns > attempt.ended_ns):
+                    attempt = self._open(t_ns)
+                self._complain(place, attempt.begin_span(t_ns, span))
+            case Ended(_, span) if attempt is None:
+                self._complain(place, f"{span} {_NOT_BEGUN}")
+            case Ended(t_ns, span):
+                assert attempt is not None
+                self._complain(place, attempt.end_span(t_ns, span, place, steps))
+            case Took(None, _, span) if attempt is None:
+                self._complain(place, f"{span} has no begin and comes before everything else")
             case Took(begin_ns, duration_ns, span):
-                before = steps.between_places(0, place).t_ns[-1:]
-                begin_ns = self._last_sign_ns(before) if begin_ns is None else begin_ns
-                attempt = self._at(begin_ns)
-                self._complain(place, attempt.span(begin_ns, duration_ns, span))
+                if begin_ns is None:
+                    assert attempt is not None
+                    begin_ns = attempt.seen_ns(place, steps)
+                attempt = attempt or self._open(begin_ns)
+                self._complain(place, attempt.add_span(begin_ns, duration_ns, span))
             case Saved(t_ns, step):
-                self._at(t_ns).fold.fold([CheckpointCommitted(t_ns=t_ns, step=step)])
+                (attempt or self._open(t_ns)).add(CheckpointCommitted(t_ns=t_ns, step=step))
             case Slices(t_ns, active, total, available):
                 change = SlicesChanged(t_ns=t_ns, active=active, total=total, available=available)
-                self._at(t_ns).fold.fold([change])
+                (attempt or self._open(t_ns)).add(change)
             case JobStarted() | JobEnded():
-                raise AssertionError("a mark of the job is taken by itself")
+                raise AssertionError("marks of the job are added by themselves")
             case _:
                 assert_never(event)
 
-    def _at_begin(self, t_ns: int) -> JobAttempt:
-        """Return the attempt that something which begins at ``t_ns`` belongs to."""
-        ended_ns = None if self._attempt is None else self._attempt.ended_ns
-        if ended_ns is not None and t_ns > ended_ns:
-            return self._open(t_ns, has_job_start=False)
-        return self._at(t_ns)
-
-    def _at(self, t_ns: int) -> JobAttempt:
-        return self._attempt or self._open(t_ns, has_job_start=False)
-
     @property
-    def _current(self) -> JobAttempt:
-        assert self._attempt is not None
-        return self._attempt
+    def _attempt(self) -> _JobAttempt | None:
+        return self._attempts[-1] if self._attempts else None
 
-    def _last_sign_ns(self, step_starts: Ints) -> int:
-        """Return the last instant that was told before something without one."""
-        told_ns = 0 if self._attempt is None else self._attempt.fold.life.last_sign_ns
-        return max([told_ns, *(int(t_ns) for t_ns in step_starts)])
+    def _is_open(self) -> bool:
+        return bool(self._attempts) and self._attempts[-1].ended_ns is None
 
-    def _open(self, t_ns: int, *, has_job_start: bool) -> JobAttempt:
-        fold = account_of(self._segments, replace(self._writer, start_ns=t_ns))
-        fold.life.header = msgspec.structs.replace(self._header, t_ns=t_ns)
-        self._attempt = JobAttempt(fold, has_job_start)
-        self._attempts.append(self._attempt)
-        return self._attempt
+    def _open(self, t_ns: int, *, has_job_start: bool = False) -> _JobAttempt:
+        segment = replace(self._writer, start_ns=t_ns)
+        # It begins where its payloads say, not with the process that recorded them.
+        header = msgspec.structs.replace(
+            self._header, t_ns=t_ns, process_start_ns=0, agent_start_ns=0
+        )
+        attempt = _JobAttempt(segment, header, self._attempt, has_job_start=has_job_start)
+        self._attempts.append(attempt)
+        return attempt
 
     def _restarts(self, steps: StepStarts) -> list[int]:
         """Return which steps are not beyond the one before them: there an attempt began."""
         attempt = self._attempt
-        last = -1
-        if attempt is not None and attempt.last_step is not None and attempt.ended_ns is None:
-            last = attempt.last_step[0]
+        last = -1 if attempt is None or attempt.last_step is None else attempt.last_step[0]
         previous = np.concatenate([[last], steps.number[:-1]])[: len(steps)]
         return [int(index) for index in np.flatnonzero(steps.number <= previous)]
 
-    def _in_order(self, steps: StepStarts) -> StepStarts:
-        """Return the steps that are not older than what was told before them."""
-        if not len(steps):
-            return steps
-        number, t_ns = -1, int(steps.t_ns[0])
-        if self._attempt is not None:
-            number, t_ns = self._attempt.last_step or (-1, self._attempt.start_ns)
-        numbers = np.concatenate([[number], steps.number])
-        instants = np.concatenate([[t_ns], steps.t_ns])
-        latest = np.maximum.accumulate(instants)
-        is_latest = np.where(instants == latest, np.arange(len(instants)), 0)
-        leader = numbers[np.maximum.accumulate(is_latest)]
-        late = steps.t_ns < latest[:-1]
-        late |= (steps.t_ns == latest[:-1]) & (steps.number <= leader[:-1])
-        if not late.any():
-            return steps
-        kept = steps[~late]
-        for place in steps[late][~self._were_told(steps[late], kept)].place:
-            self._complain(int(place), f"the start of a step {LATE}")
-        return kept
+    def _are_in_order(self, steps: StepStarts) -> NDArray[np.bool_]:
+        """Return which steps are not older than what was delivered before them."""
+        if self._attempt is None:
+            return steps.after(-1, int(steps.t_ns[0]) if len(steps) else 0)
+        return steps.after(*(self._attempt.last_step or (-1, self._attempt.start_ns)))
 
-    def _were_told(self, late: StepStarts, kept: StepStarts) -> NDArray[np.bool_]:
-        """Say which of some late steps were told before, to the letter."""
-        told = late.are_in(kept.number, kept.t_ns)
+    def _drop_late(self, late: StepStarts, kept: StepStarts | None = None) -> None:
+        """Complain about late steps that are not copies of some that were delivered before."""
+        if not len(late):
+            return
+        copies = np.zeros(len(late), dtype=np.bool_)
+        if kept is not None:
+            copies |= late.are_in(kept.number, kept.t_ns)
         for attempt in self._attempts:
-            told |= late.are_in(attempt.fold.steps.number, attempt.fold.steps.start)
-            if attempt.last_step is not None:
-                number, t_ns = attempt.last_step
-                told |= (late.number == number) & (late.t_ns == t_ns)
-        return told
+            copies |= attempt.had(late)
+        for place in late.place[~copies].tolist():
+            self._complain(place, f"the start of a step {_LATE}")
 
     def _complain(self, place: int, message: str | None) -> None:
         if message is None:
             return
-        first, count = self._complaints.get(message, (self._taken + place + 1, 0))
+        first, count = self._complaints.get(message, (self._delivered + place + 1, 0))
         self._complaints[message] = (first, count + 1)

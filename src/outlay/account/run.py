@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
-from outlay.account.payload_segments import PayloadSegments
+from outlay.account.payloads import PayloadTranslator
 from outlay.account.segment import MetricPoint, SegmentAccount, SegmentAccounts, account_of
 from outlay.account.step_blocks import decode_steps, without_bulk
 from outlay.account.steps import Work
@@ -15,6 +16,7 @@ from outlay.ledger import (
     Attempt,
     BudgetEvent,
     LedgerReader,
+    Payload,
     Record,
     SegmentId,
     SegmentLife,
@@ -28,17 +30,29 @@ class RunAccount:
 
     def __init__(self) -> None:
         self.segments: SegmentAccounts = {}
-        self._payloads = PayloadSegments(self.segments)
+        self._translators: dict[SegmentId, PayloadTranslator] = {}
 
     def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
         """Add more records of one segment; a file without a single good one tells nothing."""
-        if records:
-            account_of(self.segments, segment).fold(records)
-            self._payloads.take(segment, without_bulk(records))
+        if not records:
+            return
+        account_of(self.segments, segment).fold(records)
+        payloads = [record.data for record in without_bulk(records) if type(record) is Payload]
+        if payloads:
+            for chunk in self._translator(segment).translate(payloads):
+                account_of(self.segments, chunk.segment).fold(chunk.records)
 
     def shown(self) -> list[SegmentAccount]:
-        """Return the segments that take part: what the others say is said by these."""
-        hidden = self._payloads.hidden()
+        """Return the segments that take part.
+
+        Payloads replace the segment that holds them; where their process also recorded steps
+        itself, it is those that count.
+        """
+        if not self._translators:
+            return list(self.segments.values())
+        hidden = {segment for segment, by in self._translators.items() if by.segments}
+        for segment in self._recorded_twice():
+            hidden |= {segment, *self._translators[segment].segments}
         return [account for segment, account in self.segments.items() if segment not in hidden]
 
     def lives(self) -> list[SegmentLife]:
@@ -56,7 +70,30 @@ class RunAccount:
 
     def findings(self) -> list[Finding]:
         """Return what is wrong with the payloads."""
-        return self._payloads.findings()
+        found = [f for translator in self._translators.values() for f in translator.findings()]
+        message = "its process also recorded steps itself; those count, and the payloads do not"
+        return found + [
+            Finding(source=segment.file_name, message=message, severity="warning")
+            for segment in self._recorded_twice()
+        ]
+
+    def _translator(self, segment: SegmentId) -> PayloadTranslator:
+        if segment not in self._translators:
+            # An attempt may begin at the very instant at which its segment does.
+            writer = replace(segment, host=f"{segment.host}+payloads")
+            header = self.segments[segment].life.header
+            self._translators[segment] = PayloadTranslator(segment.file_name, writer, header)
+        return self._translators[segment]
+
+    def _recorded_twice(self) -> list[SegmentId]:
+        """Return the segments with payloads whose process also recorded steps of its own."""
+        translated = {s for translator in self._translators.values() for s in translator.segments}
+        native = {
+            (segment.host, segment.pid)
+            for segment, account in self.segments.items()
+            if account.step_count and segment not in translated
+        }
+        return [s for s in self._translators if (s.host, s.pid) in native]
 
     # What all processes add up to
 

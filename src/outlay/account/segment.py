@@ -14,8 +14,7 @@ import numpy as np
 
 from outlay.account.columns import Column, Ints, total
 from outlay.account.spans import SpanInterval, Spans
-from outlay.account.step_blocks import StepBlock
-from outlay.account.steps import STEP_FIELDS, StepColumns, Work
+from outlay.account.steps import STEP_FIELDS, BulkRecords, StepColumns, Work
 from outlay.ledger import (
     BudgetEvent,
     CheckpointCommitted,
@@ -111,7 +110,7 @@ class SegmentAccount:
 
     def fold(self, records: Sequence[Record]) -> None:
         """Add more records of the segment."""
-        if isinstance(records, StepBlock):
+        if isinstance(records, BulkRecords):
             self.add_steps(records.steps)
             records = records.others
         steps = [record for record in records if type(record) is Step]
@@ -220,7 +219,7 @@ class SegmentAccount:
             case SpanBegun():
                 span = OpenSpan(record.t_ns, record.name, record.overlapped)
                 self.open[record.seq] = span
-                self._rewrite_after(record.t_ns)
+                self._rewrite_after(span, record.t_ns)
                 if record.seq in self._unmatched_ends:
                     self._close(record.seq, self._unmatched_ends.pop(record.seq))
             case SpanEnded() if record.begun in self.open:
@@ -245,12 +244,14 @@ class SegmentAccount:
         span = self.open.pop(seq)
         interval = SpanInterval(span.begin_ns, seq, end_ns, span.name)
         (self.beside if span.overlapped else self.spans).append(interval)
-        self._rewrite_after(end_ns)
+        self._rewrite_after(span, end_ns)
 
-    def _rewrite_after(self, t_ns: int) -> None:
-        """A span edge at ``t_ns`` changes the own time of steps that end later."""
+    def _rewrite_after(self, span: OpenSpan, t_ns: int) -> None:
+        """An edge at ``t_ns`` changes the own time of steps that end later; not if overlapped."""
+        if span.overlapped or not self._rewritten_from:
+            return
         end = self._end.values
-        if self._rewritten_from and len(end) and end[-1] > t_ns:
+        if len(end) and end[-1] > t_ns:
             later = int(np.searchsorted(end, t_ns, side="right"))
             self._rewritten_from = min(self._rewritten_from, later)
 

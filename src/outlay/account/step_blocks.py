@@ -7,15 +7,14 @@ the whole block is left to the codec, so that there is one place that judges it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import overload
 
 import numpy as np
 
 from outlay.account.columns import Ints
 from outlay.account.step_shapes import Bytes, StepLines, shape_of
-from outlay.account.steps import StepColumns
+from outlay.account.steps import BulkRecords, StepColumns
 from outlay.ledger import Gap, Record, Step
 from outlay.ledger.codec import Decoded, decode_block
 
@@ -26,36 +25,17 @@ _KIND_BEFORE = 64
 _PADDING = 8
 
 
-class StepBlock(Sequence[Record]):
-    """The records of a block, in order: the steps by column, the others as they are.
+class StepBlock(BulkRecords):
+    """The records of a block: as a sequence, in the order in which the codec returns them."""
 
-    As a sequence it is the same as what the codec returns, and is decoded when it is looked at.
-    """
-
-    def __init__(
-        self, block: bytes, length: int, steps: StepColumns, others: Sequence[Record]
-    ) -> None:
-        self.steps = steps
-        self.others = others
+    def __init__(self, block: bytes, steps: StepColumns, others: Sequence[Record]) -> None:
+        super().__init__(steps, others)
         self._block = block
-        self._length = length
 
-    def __len__(self) -> int:
-        return self._length
+    def _first(self) -> Record:
+        return decode_block(self._block[: self._block.index(b"\n") + 1]).records[0]
 
-    @overload
-    def __getitem__(self, index: int) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Record]: ...
-    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
-        if index == 0:
-            return decode_block(self._block[: self._block.index(b"\n") + 1]).records[0]
-        return self._decoded()[index]
-
-    def __iter__(self) -> Iterator[Record]:
-        return iter(self._decoded())
-
-    def _decoded(self) -> Sequence[Record]:
+    def _each(self) -> Sequence[Record]:
         return decode_block(self._block).records
 
 
@@ -136,7 +116,7 @@ class _Lines:
 
 def without_bulk(records: Sequence[Record]) -> Sequence[Record]:
     """Return the records that were not read in bulk: all that may be something else than steps."""
-    return records.others if isinstance(records, StepBlock) else records
+    return records.others if isinstance(records, BulkRecords) else records
 
 
 def decode_steps(block: bytes) -> Decoded:
@@ -161,7 +141,7 @@ def _read(block: bytes) -> StepBlock | None:
     rest = _Rest.of(lines, np.sort(np.concatenate(left)))
     if rest is None or not _are_consecutive(bulk, rest):
         return None
-    return StepBlock(block, len(lines), _joined(bulk, rest), rest.others)
+    return StepBlock(block, _joined(bulk, rest), rest.others)
 
 
 def _alike(lines: _Lines, places: Ints) -> tuple[list[_Alike], Ints]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
+from typing import overload
 
 import numpy as np
 
 from outlay.account.columns import Ints, integers, total, uniform
-from outlay.ledger import Step
+from outlay.ledger import Record, Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,44 @@ class StepColumns:
         """Return every column, as they are given to the constructor."""
         return _all(self)
 
+    def records(self) -> list[Step]:
+        """Return the steps one by one: what ``of`` makes these columns of."""
+        rows = zip(*(column.tolist() for column in self.all()), strict=True)
+        return [
+            Step(
+                t_ns=end, step=number, dur_ns=end - start, wait_ns=wait, count=count,
+                tokens=tokens, samples=samples, energy_mj=energy, comm_bytes=moved, flops=flops,
+            )
+            for number, start, end, wait, count, tokens, samples, energy, moved, flops in rows
+        ]  # fmt: skip
+
 
 STEP_FIELDS = tuple(field.name for field in fields(StepColumns))
 _all = attrgetter(*STEP_FIELDS)
+
+
+class BulkRecords(Sequence[Record]):
+    """Records of one segment, the steps by column; as a sequence, each is made when looked at."""
+
+    def __init__(self, steps: StepColumns, others: Sequence[Record]) -> None:
+        self.steps = steps
+        self.others = others
+
+    def __len__(self) -> int:
+        return len(self.steps.end) + len(self.others)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Record]: ...
+    def __getitem__(self, index: int | slice) -> Record | Sequence[Record]:
+        return self._first() if index == 0 else self._each()[index]
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self._each())
+
+    def _each(self) -> Sequence[Record]:
+        return [*self.others, *self.steps.records()]
+
+    def _first(self) -> Record:
+        return self._each()[0]

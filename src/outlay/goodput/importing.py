@@ -11,7 +11,7 @@ from zlib import crc32
 
 import msgspec
 
-from outlay.account.payload_events import instant_of, understand
+from outlay.account.payload_events import instant_of, parse_event
 from outlay.account.payload_steps import ns_of_seconds
 from outlay.errors import Finding, InvalidValue
 from outlay.files import draft_of
@@ -88,7 +88,7 @@ def _instant(entry: Entry) -> int | None:
     try:
         if "step_start_time" in entry:
             return ns_of_seconds(entry["step_start_time"])
-        return instant_of(understand(entry))
+        return instant_of(parse_event(entry))
     except ValueError:
         return None
 

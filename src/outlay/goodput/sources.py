@@ -73,21 +73,25 @@ class LoggerSource:
         self._cache = cache
         self._retention = retention
         self._builder = TimelineBuilder()
-        self._translator = PayloadTranslator(self._builder.account.segments, job_name)
+        self._translator = PayloadTranslator(job_name)
         self._last: EntryInfo | None = None
         if cache is not None and not cache.is_cache_empty():
-            self._translator.take(cache.get_cached_entries())
+            self._fold(cache.get_cached_entries())
             self._last = cache.get_last_entry_info()
 
     def view(self, now_ns: int) -> RunView:
         """Return the job as it stands at ``now_ns``."""
         entries, self._last = self._read(now_ns)
-        self._translator.take(entries)
+        self._fold(entries)
         self._keep(entries)
         timeline = self._builder.build(now_ns)
         if timeline is None:
             raise NoGoodputLogs(self._job_name, "the log")
         return view_of(timeline, self._builder.account, tuple(self._translator.findings()))
+
+    def _fold(self, entries: list[Entry]) -> None:
+        for chunk in self._translator.translate(entries):
+            self._builder.account.fold(chunk.segment, chunk.records)
 
     def _keep(self, entries: list[Entry]) -> None:
         """Cache entries; of a log that keeps no account, all are read again anyway."""
