@@ -18,6 +18,7 @@ from outlay.budget.dimensions import EPOCHS
 from outlay.budget.limits import StopReason
 from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
+from outlay.decoding import BadDocument, decode
 from outlay.errors import Finding, InvalidValue
 from outlay.rates import NS_PER_HOUR
 from outlay.units.money import MICROS
@@ -171,6 +172,6 @@ def from_json(text: str | bytes) -> dict[str, Any]:
         InvalidValue: It is no JSON object.
     """
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        return decode(text, dict[str, Any])
+    except BadDocument as error:
         raise InvalidValue("budget snapshot", text[:80], f"a JSON object ({error})") from None

@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from outlay.clock import utc_datetime
+from outlay.decoding import BadDocument, Decoder, csv_records, read_file
 from outlay.export.scalars import STEP_DEVIATION, Scalar, scalars
 from outlay.goodput.readings import Reading
 
@@ -74,7 +75,7 @@ class CsvSink(_FileSink):
 
     def _last_deviation(self) -> int:
         with self._path.open(newline="", errors="replace") as stream:
-            rows = csv.DictReader(stream)
+            rows = csv_records(stream)
             steps = (row["step"] for row in rows if row.get("name") == STEP_DEVIATION)
             return max((int(step) for step in steps if step and step.isdecimal()), default=-1)
 
@@ -100,11 +101,11 @@ class JsonLinesSink(_FileSink):
 
     def _last_deviation(self) -> int:
         last = -1
-        decoder = msgspec.json.Decoder(_Line)
-        for text in self._path.read_bytes().splitlines():
+        decoder = Decoder[_Line](_Line)
+        for text in read_file(self._path, largest=1 << 30).splitlines():
             try:
                 line = decoder.decode(text)
-            except msgspec.MsgspecError:
+            except BadDocument:
                 continue  # Somebody else's line, or a torn one: nothing to go by.
             if line.name == STEP_DEVIATION:
                 last = max(last, line.step)

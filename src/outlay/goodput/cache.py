@@ -13,17 +13,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 from urllib.parse import quote
 
 import msgspec
 
+from outlay.decoding import BadDocument, Decoder, read_document, read_file
 from outlay.errors import InvalidValue
 from outlay.files import write_whole
 from outlay.goodput.logs import Entry, EntryInfo, plain
 from outlay.goodput.types import BadputParts
 
-_decode = msgspec.json.Decoder(Entry).decode
+_decode = Decoder[Entry](Entry).decode
+_LARGEST: Final = 1 << 30
 _encoder = msgspec.json.Encoder()
 
 
@@ -127,8 +129,8 @@ class GoodputCache:
     def get_last_entry_info(self) -> EntryInfo | None:
         """Return how far the log was read; None when nothing says so."""
         try:
-            found = msgspec.json.decode(self._metadata.read_bytes(), type=_Metadata)
-        except (OSError, msgspec.MsgspecError):
+            found = read_document(self._metadata, _Metadata)
+        except (OSError, BadDocument):
             return None
         return found.last_entry_timestamp, found.last_entry_id
 
@@ -155,8 +157,8 @@ class GoodputCache:
 
     def _lines(self) -> list[bytes]:
         try:
-            return self._timeline.read_bytes().split(b"\n")[:-1]
-        except OSError:
+            return read_file(self._timeline, largest=_LARGEST).split(b"\n")[:-1]
+        except (OSError, BadDocument):
             return []
 
 
@@ -171,5 +173,5 @@ def _drop_torn_line(stream: BinaryIO) -> None:
 def _entry(line: bytes) -> Entry | None:
     try:
         return _decode(line)
-    except msgspec.MsgspecError:
+    except BadDocument:
         return None

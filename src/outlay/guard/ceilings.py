@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from outlay.decoding import BadDocument, decode, read_file
 from outlay.errors import InvalidValue, choices
 from outlay.guard.books import Books
 from outlay.guard.errors import CeilingUnusable
@@ -53,12 +54,12 @@ def read_manifest(path: Path) -> Manifest | None:
         CeilingUnusable: There is one, and it can't be read, or states a ceiling of no known kind.
     """
     try:
-        raw = path.read_bytes()
-        manifest = msgspec.json.decode(raw, type=Manifest)
-        names = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
+        raw = read_file(path)
+        manifest = decode(raw, Manifest)
+        names = decode(raw, dict[str, object])
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, BadDocument) as error:
         raise CeilingUnusable(str(path), str(error), "a readable manifest.json") from error
     known = [name for name in Manifest.__struct_fields__ if name.startswith("ceiling")]
     for name in names:

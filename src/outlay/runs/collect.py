@@ -6,7 +6,7 @@ Any number of times with the same result: what is registered is derived from the
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from sqlalchemy import Engine
@@ -54,13 +54,14 @@ def refresh_registered(engine: Engine, now_ns: int) -> Collected:
 
     A run leaves its notice before its first record: one whose log is not there yet keeps it.
     """
-    settled = [n for n in notices() if is_run(n.run_dir) or _is_gone(n.run_dir)]
+    waiting, unreadable = notices()
+    settled = [n for n in waiting if is_run(n.run_dir) or _is_gone(n.run_dir)]
     open_dirs = [Path(row.dir) for row in list_runs(engine) if row.ended_ns is None]
     dirs = dict.fromkeys([*(notice.run_dir for notice in settled), *open_dirs])
     collected = collect(engine, [d for d in dirs if is_run(d)], now_ns)
     for notice in settled:
         notice.path.unlink(missing_ok=True)
-    return collected
+    return replace(collected, findings=[*unreadable, *collected.findings])
 
 
 def _is_gone(directory: Path) -> bool:

@@ -7,12 +7,13 @@ registers it. One file per run, so any number of processes may leave theirs at o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from outlay.decoding import MEBIBYTE, BadDocument, read_document
+from outlay.errors import Finding
 from outlay.files import write_whole
 from outlay.store import outlay_home
 
@@ -33,11 +34,25 @@ def leave_notice(run_id: str, run_dir: Path) -> None:
         write_whole(inbox / f"{run_id}.json", msgspec.json.encode({"dir": str(run_dir)}))
 
 
-def notices() -> Iterator[Notice]:
-    """Yield the notices that wait, and drop those that cannot be read."""
+def notices() -> tuple[list[Notice], list[Finding]]:
+    """Return the notices that wait; one that cannot be read is a finding, and is dropped."""
+    found: list[Notice] = []
+    findings: list[Finding] = []
     for path in sorted((outlay_home() / "inbox").glob("*.json")):
         try:
-            notice = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
-            yield Notice(Path(notice["dir"]), path)
-        except (OSError, KeyError, msgspec.MsgspecError):
-            path.unlink(missing_ok=True)
+            found.append(Notice(_run_dir(path), path))
+        except FileNotFoundError:  # Another command was faster.
+            continue
+        except (OSError, BadDocument) as error:
+            message = f"is no notice of a run, and was left out: {error}"
+            findings.append(Finding(source=str(path), message=message, severity="warning"))
+            with contextlib.suppress(OSError):  # A directory stays, for its owner to look at.
+                path.unlink()
+    return found, findings
+
+
+def _run_dir(path: Path) -> Path:
+    named = read_document(path, dict[str, str], largest=MEBIBYTE).get("dir", "")
+    if not named or "\0" in named:
+        raise BadDocument("it names no directory")
+    return Path(named)

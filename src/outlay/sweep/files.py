@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from outlay.decoding import BadDocument, read_text
 from outlay.errors import InvalidValue
 from outlay.runs.partition_rates import read_rates
 from outlay.sweep.grid import read_grid
@@ -23,9 +24,9 @@ def plan_file(path: Path) -> Plan:
         InvalidGrid: Something in it is wrong; names everything that is.
     """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "no UTF-8 text"
+        text = read_text(path)
+    except (OSError, BadDocument) as error:
+        problem = getattr(error, "strerror", None) or str(error)
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
     with _no_collecting():
         grid = read_grid(text, source=str(path), default_name=path.stem)

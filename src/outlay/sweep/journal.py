@@ -13,9 +13,11 @@ from typing import Final, Literal
 import msgspec
 
 from outlay.clock import Clock
+from outlay.decoding import BadDocument, Decoder, Int64, read_file
 from outlay.sweep.errors import SweepNotRecorded
 
 NAME: Final = "sweep_journal.jsonl"
+LARGEST: Final = 1 << 30
 Status = Literal["pending", "running", "completed", "error", "cancelled", "preempted", "skipped"]
 
 
@@ -36,21 +38,21 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         hold: The hold that pays for it.
     """
 
-    t_ns: int
+    t_ns: Int64
     run: str
     status: Status
     ticket: str = ""
     returncode: int | None = None
     reason: str = ""
-    elapsed_ns: int = 0
+    elapsed_ns: Int64 = 0
     command: list[str] = []
     env: dict[str, str] = {}
-    cost_micros: int | None = None
+    cost_micros: Int64 | None = None
     currency: str = ""
     hold: str = ""
 
 
-_decoder = msgspec.json.Decoder(Event)
+_decoder = Decoder[Event](Event)
 
 
 class Journal:
@@ -104,14 +106,14 @@ class Journal:
 def read_events(root: Path) -> list[Event]:
     """Return every whole event, in order; a torn or damaged line is passed over."""
     try:
-        lines = (root / NAME).read_bytes().split(b"\n")
+        lines = read_file(root / NAME, largest=LARGEST).split(b"\n")
     except FileNotFoundError:
         return []
     events = []
     for line in filter(None, lines):
         try:
             events.append(_decoder.decode(line))
-        except msgspec.MsgspecError:
+        except BadDocument:
             continue
     return events
 

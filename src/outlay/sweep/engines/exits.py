@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
 from outlay.files import write_whole
 
 NAME: Final = "sweep_exit.json"
@@ -27,7 +28,7 @@ class ExitRecord(msgspec.Struct, frozen=True, kw_only=True):
     ticket: str
     returncode: int
     asked: bool = False
-    elapsed_ns: int = 0
+    elapsed_ns: Int64 = 0
     reason: str = ""
     restart: int = 0
 
@@ -49,8 +50,7 @@ def write_exit(directory: Path, record: ExitRecord, *, node: int = 0) -> bool:
 def read_exit(directory: Path, ticket: str, *, node: int = 0) -> ExitRecord | None:
     """Return how this very attempt ended, or None where that was not written."""
     try:
-        path = exit_path(directory, node)
-        record = msgspec.json.decode(path.read_bytes(), type=ExitRecord)
-    except (OSError, msgspec.MsgspecError):
+        record = read_document(exit_path(directory, node), ExitRecord, largest=MEBIBYTE)
+    except (OSError, BadDocument):
         return None
     return record if record.ticket == ticket else None

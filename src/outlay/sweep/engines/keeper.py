@@ -8,7 +8,6 @@ brings the manifest up to date, and goes. So no run outlives its harness, and no
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -21,6 +20,7 @@ from typing import Any
 import msgspec
 
 from outlay.clock import SYSTEM
+from outlay.decoding import decode_as_python
 from outlay.errors import OutlayError
 from outlay.guard.processes import signal_group
 from outlay.sweep.engines.exits import ExitRecord, write_exit
@@ -50,7 +50,7 @@ class Keeper:
 
     def hear(self, line: bytes) -> None:
         """Do what one line says."""
-        told: dict[str, Any] = json.loads(line)  # Takes variables that are no text, too.
+        told: dict[str, Any] = decode_as_python(line)  # Takes variables that are no text, too.
         match told.pop("do"):
             case "start":
                 self._start(**told)

@@ -14,8 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
-
+from outlay.decoding import decode
 from outlay.guard.processes import MARK_VARIABLE
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.exits import read_exit
@@ -79,7 +78,7 @@ class ProcessEngine:
                 self._lose_keeper()
             *lines, self._heard = (self._heard + more).split(b"\n")
             for line in lines:
-                self._hear(msgspec.json.decode(line))
+                self._hear(decode(line, object))
             if self._ended:
                 return
             timeout_s = 0

@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from outlay.decoding import read_document
 from outlay.sweep.engines.base import Task
 from outlay.sweep.redaction import REDACTED, Redactor, is_secret_name
 
@@ -115,12 +116,12 @@ def list_specs(path: Path, specs: Sequence[Path]) -> None:
 
 def listed_spec(path: Path, place: int) -> Path:
     """Return the spec of one place of a list."""
-    return Path(msgspec.json.decode(path.read_bytes(), type=list[str])[place])
+    return Path(read_document(path, list[str])[place])
 
 
 def read_spec(path: Path) -> JobSpec:
     """Return what a job is told."""
-    return msgspec.json.decode(path.read_bytes(), type=JobSpec)
+    return read_document(path, JobSpec)
 
 
 def opened_command(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:
