@@ -41,6 +41,8 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 YamlPath = tuple[str | int, ...]
 MOST_EXPANDED: Final = 200_000
 """How many values a YAML text may stand for by its aliases."""
+_TAG: Final = "tag:yaml.org,2002:"
+_PLAIN: Final = frozenset(["str", "int", "float", "bool", "null", "map", "seq", "merge"])
 _INDENTATION = re.compile(r"^[ \t?:-]+", re.MULTILINE)
 _SURROGATES = re.compile(
     r"(?<!\\)((?:\\\\)*)(\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2})"
@@ -249,7 +251,7 @@ def parse_yaml(text: str) -> YamlDocument:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise BadYaml(1 if mark is None else mark.line + 1, problem) from None
-    except (ValueError, RecursionError, OverflowError) as error:  # A number that is none, a date.
+    except (ValueError, LookupError, RecursionError, OverflowError) as error:  # !!int abc
         raise BadYaml(1, _reason(error)) from None
 
 
@@ -297,23 +299,24 @@ def _check_yaml_depth(text: str) -> None:
 
 
 def _check_expansion(root: Any) -> None:
-    """Refuse a text that its aliases make endless, or much longer than it is written."""
+    """Refuse a text that its aliases make endless or much longer, and types beside JSON's."""
     sizes: dict[int, int] = {}
     waiting = [] if root is None else [root]
     entered: set[int] = set()
     while waiting:
         node = waiting[-1]
+        if node.tag.removeprefix(_TAG) not in _PLAIN:
+            raise BadYaml(node.start_mark.line + 1, f"values of type {node.tag} are not read")
         below = _below(node)
-        if id(node) in sizes:
-            waiting.pop()
-        elif id(node) not in entered:
-            entered.add(id(node))
-            waiting += [each for each in below if id(each) not in sizes]
-        elif any(id(each) not in sizes for each in below):
-            raise BadYaml(node.start_mark.line + 1, "this refers to itself")
-        else:
+        unknown = [each for each in below if id(each) not in sizes]
+        if id(node) in sizes or not unknown:
             sizes[id(node)] = 1 + sum(sizes[id(each)] for each in below)
             waiting.pop()
+        elif any(id(each) in entered for each in unknown):
+            raise BadYaml(node.start_mark.line + 1, "this refers to itself")
+        else:
+            entered.add(id(node))
+            waiting += unknown
     if root is not None and sizes[id(root)] > max(MOST_EXPANDED, len(sizes)):
         expanded = f"its aliases stand for {sizes[id(root)]:,} values"
         raise BadYaml(1, f"{expanded}, and at most {MOST_EXPANDED:,} are read")
