@@ -17,6 +17,10 @@ _MOST = 2**62 - 1
 Bounded = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
 """What readers keep in columns of 64 bits, and add in pairs; a line with more is a finding."""
 
+Amount = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+"""A count or an amount, which is never less than nothing."""
+_Rank = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
+
 UNWRITTEN = -1
 """The sequence number of a record that is not in a segment yet."""
 
@@ -24,7 +28,7 @@ UNWRITTEN = -1
 class Price(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one GPU costs for an hour, and who says so."""
 
-    micros_per_hour: int
+    micros_per_hour: Amount
     currency: str = "USD"
     source: str = "stated"
 
@@ -42,9 +46,9 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     run_id: str = ""
     model: str = ""
     name: str = ""
-    rank: int = 0
-    world_size: int = 1
-    pid: int = 0
+    rank: _Rank = 0
+    world_size: Amount = 1
+    pid: Amount = 0
     host: str = ""
     boot_id: str = ""
     user: str = ""
@@ -57,7 +61,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     versions: dict[str, str] = {}
     tags: dict[str, str] = {}
     gpu: str = ""
-    gpus: int = 1
+    gpus: Amount = 1
     price: Price | None = None
     stopped_price: Price | None = None
 
@@ -67,7 +71,7 @@ class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):
 
     status: EndStatus
     reason: str = ""
-    exit_code: int | None = None
+    exit_code: Bounded | None = None
 
 
 class SpanBegun(_Base, frozen=True, kw_only=True, tag="span_begun"):
@@ -84,7 +88,7 @@ class SpanBegun(_Base, frozen=True, kw_only=True, tag="span_begun"):
 class SpanEnded(_Base, frozen=True, kw_only=True, tag="span_ended"):
     """The span that began at sequence number ``begun`` of the same segment is over."""
 
-    begun: int
+    begun: Bounded
 
 
 class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
@@ -112,8 +116,8 @@ class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
     """
 
     name: str
-    value: float | str
-    step: int | None = None
+    value: float | Annotated[str, msgspec.Meta(pattern="^(nan|-?inf)$")]
+    step: Bounded | None = None
 
     @property
     def number(self) -> float:
@@ -131,7 +135,7 @@ class PriceChanged(_Base, frozen=True, kw_only=True, tag="price_changed"):
     """From ``t_ns`` on the run pays ``price`` for each of ``gpus`` GPUs."""
 
     price: Price
-    gpus: int
+    gpus: Amount
 
 
 class SlicesChanged(_Base, frozen=True, kw_only=True, tag="slices_changed"):
@@ -140,9 +144,9 @@ class SlicesChanged(_Base, frozen=True, kw_only=True, tag="slices_changed"):
     ``available`` of them could.
     """
 
-    active: int
-    total: int
-    available: int
+    active: Amount
+    total: Amount
+    available: Amount
 
 
 class BudgetEvent(_Base, frozen=True, kw_only=True, tag="budget_event"):
@@ -155,8 +159,8 @@ class BudgetEvent(_Base, frozen=True, kw_only=True, tag="budget_event"):
 class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
     """A sign of life, with what the accelerators did since the last one where that is known."""
 
-    gpu_busy_ns: int = 0
-    energy_mj: int = 0
+    gpu_busy_ns: Bounded = 0
+    energy_mj: Bounded = 0
 
 
 class Note(_Base, frozen=True, kw_only=True, tag="note"):
@@ -175,8 +179,8 @@ class Payload(_Base, frozen=True, kw_only=True, tag="payload"):
 class Gap(_Base, frozen=True, kw_only=True, tag="gap"):
     """The recorder could not write: ``lost`` records are missing before this one."""
 
-    lost: int
-    since_ns: int
+    lost: Amount
+    since_ns: Bounded
     reason: str = ""
 
 

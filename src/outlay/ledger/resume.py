@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import mmap
+import os
 from pathlib import Path
 
+from outlay.decoding import open_regular
 from outlay.ledger.codec import decode_block
 from outlay.ledger.records import CheckpointCommitted
 from outlay.ledger.segments import id_from_name, segment_paths
@@ -21,7 +23,7 @@ def last_committed_step(run_dir: Path) -> int | None:
     newest_first = segment_paths(run_dir)[::-1]
     for path in sorted(newest_first, key=_rank):
         try:
-            with path.open("rb") as stream:
+            with os.fdopen(open_regular(path), "rb") as stream:
                 step = _last_in(stream.fileno())
         except (OSError, ValueError):  # An empty file cannot be mapped.
             continue

@@ -96,7 +96,7 @@ def parse_price(value: object, *, name: str, source: str) -> Price:
 
 def gpu_count(value: object, *, name: str) -> int:
     """Return a number of GPUs for the whole run: a whole number, one or more."""
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidValue(name, value, "a whole number of GPUs for the whole run, 1 or more")

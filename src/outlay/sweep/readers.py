@@ -105,7 +105,7 @@ def count_from_one(value: object) -> int:
 
 
 def _count(value: object, *, least: int) -> int:
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidValue("value", value, f"a whole number, {least} or more")
