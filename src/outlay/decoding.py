@@ -84,7 +84,7 @@ class Decoder(Generic[T]):
         """
         try:
             data = raw.encode() if isinstance(raw, str) else raw
-            _check_limits(data, self._largest)
+            check_limits(data, self._largest)
             return self._decoder.decode(data)
         except BadDocument:
             raise
@@ -105,7 +105,7 @@ def decode_as_python(raw: bytes | str) -> Any:
     """
     try:
         data = raw.encode(errors="surrogatepass") if isinstance(raw, str) else raw
-        _check_limits(data, LARGEST_DOCUMENT)
+        check_limits(data, LARGEST_DOCUMENT)
         return json.loads(raw)
     except BadDocument:
         raise
@@ -353,24 +353,24 @@ def _yaml_lines(root: Any) -> dict[YamlPath, int]:
     return lines
 
 
-def _check_limits(data: bytes, largest: int) -> None:
+def check_limits(data: bytes, largest: int = LARGEST_DOCUMENT) -> None:
     """Refuse what is too large, too deep, or holds too long a number."""
     if len(data) > largest:
         raise BadDocument(f"it has more than {largest:,} bytes")
     # Cheap looks first, which take what stands in strings for more: nearly every document passes.
     is_shallow = data.count(b"[") + data.count(b"{") <= DEEPEST
-    is_short = not _has_long_number(data)
+    is_short = not has_long_number(data)
     if is_shallow and is_short:
         return
     bare = _STRING.sub(b"", data)
-    if not is_short and _has_long_number(_FRACTION.sub(b".0", bare)):
+    if not is_short and has_long_number(_FRACTION.sub(b".0", bare)):
         raise BadDocument(f"it holds a number of more than {MOST_DIGITS} digits")
     if not is_shallow and _is_deep(bare):
         raise BadDocument(f"it is nested deeper than {DEEPEST}")
 
 
-def _has_long_number(data: bytes) -> bool:
-    """Say whether there are that many digits in a row, or an exponent of four digits."""
+def has_long_number(data: bytes) -> bool:
+    """Say whether there may be an integer of too many digits; those inside strings count, too."""
     alike = data.translate(_DIGITS_ALIKE, b"+-")
     return any(mark in alike for mark in _TOO_LONG)
 

@@ -13,13 +13,13 @@ import msgspec
 
 EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted"]
 
-_MOST = 2**62 - 1
-Bounded = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+LARGEST = 2**62 - 1
+Bounded = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 """What readers keep in columns of 64 bits, and add in pairs; a line with more is a finding."""
 
-Amount = Annotated[int, msgspec.Meta(ge=0, le=_MOST)]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 """A count or an amount, which is never less than nothing."""
-_Rank = Annotated[int, msgspec.Meta(ge=-1, le=_MOST)]
+_Rank = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
 
 UNWRITTEN = -1
 """The sequence number of a record that is not in a segment yet."""
@@ -106,7 +106,7 @@ class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
     comm_bytes: int = 0
     energy_mj: int = 0
     flops: int = 0
-    count: Annotated[int, msgspec.Meta(ge=1, le=_MOST)] = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] = 1
 
 
 class Metric(_Base, frozen=True, kw_only=True, tag="metric"):

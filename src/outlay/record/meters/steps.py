@@ -53,6 +53,7 @@ class MeteredWriter:
         self._inner = inner
         self._meters = meters
         self.sync = inner.sync
+        self.check_place = inner.check_place
         self.close = inner.close
 
     @property
