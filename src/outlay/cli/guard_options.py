@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from outlay.errors import InvalidValue
+from outlay.escaping import terminal_text
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.errors import CeilingUnusable
@@ -66,7 +67,7 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
 def say(text: str) -> None:
     """Tell a person something while a command runs; standard output is the command's own."""
     with suppress(OSError):  # Nobody reads it any more; what costs money still has to be ended.
-        sys.stderr.write(f"outlay: {text}\n")
+        sys.stderr.write(f"outlay: {terminal_text(text)}\n")
         sys.stderr.flush()
 
 

@@ -6,7 +6,6 @@ opened again is read once, so that no step's deviation is written twice.
 
 from __future__ import annotations
 
-import csv
 import errno
 import fcntl
 import io
@@ -19,6 +18,7 @@ import msgspec
 
 from outlay.clock import utc_datetime
 from outlay.decoding import BadDocument, Decoder, csv_records, read_file
+from outlay.escaping import write_csv
 from outlay.export.scalars import STEP_DEVIATION, Scalar, scalars
 from outlay.goodput.readings import Reading
 
@@ -66,11 +66,9 @@ class CsvSink(_FileSink):
 
     def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if first:
-            writer.writerow(COLUMNS)
-        for s in new:
-            writer.writerow([time, s.name, s.value, s.step, s.window_s])
+        rows = ([time, s.name, s.value, s.step, s.window_s] for s in new)
+        named = (dict(zip(COLUMNS, row, strict=True)) for row in rows)
+        write_csv(text, COLUMNS, named, header=first)
         return text.getvalue().encode()
 
     def _last_deviation(self) -> int:

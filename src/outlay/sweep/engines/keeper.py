@@ -22,6 +22,7 @@ import msgspec
 from outlay.clock import SYSTEM
 from outlay.decoding import decode_as_python
 from outlay.errors import OutlayError
+from outlay.escaping import terminal_text
 from outlay.guard.processes import signal_group
 from outlay.sweep.engines.exits import ExitRecord, write_exit
 from outlay.sweep.engines.leftovers import kill_marked, signal_marked
@@ -173,7 +174,8 @@ def main() -> None:
     # A run may have been on its way into being when the harness died.
     if left := kill_marked(session):
         pids = ", ".join(map(str, left))
-        sys.stderr.write(f"outlay: processes {pids} of {root} were killed and do not end\n")
+        left = f"outlay: processes {pids} of {root} were killed and do not end"
+        sys.stderr.write(f"{terminal_text(left)}\n")
     if abandoned:
         from outlay.sweep.manifest import bring_up_to_date
 
