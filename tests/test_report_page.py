@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
-from outlay.escaping import latex_text, table
+from outlay.escaping import latex_text
+from outlay.report.latex import table
 from outlay.report.sweep_charts import pareto
 from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.facts import RunFacts, Seen

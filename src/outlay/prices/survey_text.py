@@ -70,10 +70,8 @@ def described(offer: Offer) -> str:
 
 
 def _chosen(pick: Offer) -> str:
-    return (
-        f"**{markdown_text(f'{pick.provider}: {described(pick)}')}** at {pick.price_per_gpu} per GPU-hour, "
-        f"{pick.price} per hour for all of it."
-    )
+    what = markdown_text(f"{pick.provider}: {described(pick)}")
+    return f"**{what}** at {pick.price_per_gpu} per GPU-hour, {pick.price} per hour for all of it."
 
 
 def _why(survey: Survey) -> str:

@@ -67,7 +67,7 @@ class Journal:
         self.path = root / NAME
         self._clock = clock
         self._unwritten = b""
-        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if _is_torn(self.path):
             self._unwritten = b"\n"
 

@@ -62,7 +62,7 @@ class Manifest:
         began_ns = self.clock.monotonic_ns()
         path = self.root / NAME
         try:
-            write_whole(path, self.document(), synced=True)
+            write_whole(path, self.document(), synced=True, private=True)
         except OSError as error:
             raise SweepNotRecorded(str(path), error.strerror or str(error)) from error
         now_ns = self.clock.monotonic_ns()

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from outlay.decoding import read_document
+from outlay.files import write_whole
 from outlay.sweep.engines.base import Task
 from outlay.sweep.redaction import REDACTED, Redactor, is_secret_name
 
@@ -76,13 +77,15 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     used: dict[str, str] = {}
     redact = Redactor([task.env])
+    shown = redact.command(task.command)
     for place, word in enumerate(task.command):
-        if REDACTED in redact.text(word):
+        is_value = shown[place] == REDACTED  # Whole: a word behind --token, of whatever form.
+        if REDACTED in shown[place]:
             for name, value in secrets:
                 if value in word:
                     word = word.replace(value, _sealed(name))
                     used[name] = value
-        if REDACTED in redact.text(word):
+        if REDACTED in redact.text(word) or (is_value and not word.startswith("{outlay:")):
             name = f"{WORD}{place}"
             used[name], word = word, _sealed(name)
         words.append(word)
@@ -105,7 +108,8 @@ def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
         directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
         requeues=options.requeues, notice_ns=options.notice.ns,
     )  # fmt: skip
-    spec_path(task.directory, task.ticket).write_bytes(msgspec.json.encode(spec) + b"\n")
+    path = spec_path(task.directory, task.ticket)
+    write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)
     return secret
 
 
