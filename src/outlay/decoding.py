@@ -15,6 +15,7 @@ import json
 import os
 import re
 import stat
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -187,6 +188,26 @@ def open_csv(path: Path, *, largest: int = LARGEST_TABLE) -> Iterable[str]:
         return io.StringIO(read_file(path, largest=largest).decode("utf-8"), newline="")
     except UnicodeDecodeError as error:
         raise BadDocument(_reason(error)) from None
+
+
+def gunzip(chunks: Iterable[bytes], *, largest: int = LARGEST_DOCUMENT) -> bytes:
+    """Return what was packed with gzip, and never hold much more of it than that.
+
+    Raises:
+        BadDocument: It is no gzip, or holds more.
+    """
+    unpacker = zlib.decompressobj(wbits=31)
+    content = bytearray()
+    try:
+        for chunk in chunks:
+            content += unpacker.decompress(chunk, largest + 1 - len(content))
+            if len(content) > largest:
+                raise BadDocument(f"it has more than {largest:,} bytes")
+    except zlib.error:
+        raise BadDocument("it is no gzip") from None
+    if not unpacker.eof:
+        raise BadDocument("it is cut off")
+    return bytes(content)
 
 
 def csv_rows(lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:

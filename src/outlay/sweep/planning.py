@@ -6,6 +6,7 @@ The same grid gives the same plan, byte for byte.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -20,6 +21,8 @@ from outlay.sweep.grid import Entry, Grid, Settings
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.prediction import Prediction, predict
 
+MOST_RUNS: Final = 100_000
+"""How many runs a sweep may have: a manifest of more would not be read in reasonable time."""
 RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
 
 
@@ -30,6 +33,11 @@ def make_plan(grid: Grid) -> Plan:
         InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
     """
     findings = [finding for entry in grid.entries for finding in _problems(entry, grid.source)]
+    combined = sum(map(_combined, grid.entries))
+    if combined > MOST_RUNS:
+        line = max(grid.entries, key=_combined).line
+        message = f"its axes multiply to {combined:,} runs; a sweep has at most {MOST_RUNS:,}"
+        findings.append(Finding(source=grid.source, line=line, message=message))
     if findings:
         raise InvalidGrid(findings)
     runs: list[PlannedRun] = []
@@ -46,6 +54,12 @@ def make_plan(grid: Grid) -> Plan:
         )
     warnings = tuple(warning for entry in grid.entries for warning in _doubts(entry, grid.source))
     return Plan(grid=grid, runs=tuple(told_apart(grid, runs)), warnings=warnings)
+
+
+def _combined(entry: Entry) -> int:
+    """Return how many runs an entry's axes multiply to, those left out included."""
+    counts = [len(values) for values in entry.axes.values()]
+    return math.prod([*counts, len(entry.settings.seeds) or 1])
 
 
 def _slug(name: str) -> str:

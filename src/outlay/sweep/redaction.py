@@ -44,7 +44,9 @@ _SCHEME = re.compile(
     r"\b(Bearer|Basic|Digest|Negotiate|AWS4-HMAC-SHA256)\s+[^\s\"',]+", re.IGNORECASE
 )
 _VALUE: Final = r"\"(?:[^\"\\]|\\.)*\"?|'[^']*'?|\\\".*?\\\"|[^\s\"',;&|)}]+"
-_NAMED = re.compile(r"(?<![A-Za-z0-9_])([A-Za-z_][\w.-]{0,80})(?:(?:\\?[\"'])?\s*[=:]\s*|(?<=[\w])\s+)")
+_NAMED = re.compile(
+    r"(?<![A-Za-z0-9_])([A-Za-z_][\w.-]{0,80})(?:(?:\\?[\"'])?\s*[=:]\s*|(?<=[\w])\s+)"
+)
 _VALUE_HERE = re.compile(_VALUE)
 _A_FLAG = re.compile(r"--?([A-Za-z][\w.-]*)")
 _SHORTEST_SECRET: Final = 4
