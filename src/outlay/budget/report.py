@@ -79,8 +79,12 @@ def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
     stated = history.stated
     if stated is None:
         raise InvalidValue("run", str(run_dir), "a run that was started with a budget")
-    limits = {**stated["limits"], "steps_per_epoch": stated.get("steps_per_epoch")}
-    budget = Budget.of(stated["mode"], limits, charge=stated.get("charge", "training"))
+    try:
+        limits = {**stated["limits"], "steps_per_epoch": stated.get("steps_per_epoch")}
+        budget = Budget.of(stated["mode"], limits, charge=stated.get("charge", "training"))
+    except (KeyError, TypeError):
+        expected = "a run whose log states a mode and its limits"
+        raise InvalidValue("run", str(run_dir), expected) from None
     spend = history.spend(until_ns)
     used, events = spend.total(charge=budget.charge), budget_events(history.spends)
     stops = [event.data.get("text") for event in events if event.event == "stopped"]

@@ -99,9 +99,10 @@ def check_unchanged(budget: Budget, snapshot: Mapping[str, Any]) -> None:
     Raises:
         BudgetChanged: They differ; a snapshot that states none is taken as it is.
     """
-    changes = budget.changed_from(
-        snapshot.get("mode", budget.mode), snapshot.get("limits", budget.limits)
-    )
+    limits = snapshot.get("limits", budget.limits)
+    if not isinstance(limits, Mapping):
+        raise BudgetChanged({"limits": (limits, dict(budget.limits))})
+    changes = budget.changed_from(snapshot.get("mode", budget.mode), limits)
     if changes:
         raise BudgetChanged(changes)
 

@@ -45,7 +45,12 @@ def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
             figures.append(RunFollower(run_dir).refresh(now_ns))
         except (OutlayError, OSError) as error:
             findings.append(Finding(source=str(run_dir), message=str(error)))
-    register(engine, [row_of(of_run, now_ns) for of_run in figures])
+    rows = [row_of(of_run, now_ns) for of_run in figures]
+    register(engine, [row for row in rows if _unstorable(row) is None])
+    refused = [(row.dir, why) for row in rows if (why := _unstorable(row)) is not None]
+    findings += [
+        Finding(source=where, message=f"cannot be registered: {why}") for where, why in refused
+    ]
     return Collected(figures, findings)
 
 
@@ -73,6 +78,25 @@ def _is_gone(directory: Path) -> bool:
     return False
 
 
+def _unstorable(row: RunRow) -> str | None:
+    """Say why a row has no place in the store, for one that would take all others down with it."""
+    for name in (field.name for field in fields(row)):
+        value = getattr(row, name)
+        if isinstance(value, int) and abs(value) >= _LARGEST:
+            return f"its {name} of {value} is more than a database holds"
+        if isinstance(value, str) and not _is_storable(value):
+            return f"its {name} is no text that a database holds"
+    return None
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:  # A path need not be Unicode.
+        return False
+
+
+_LARGEST = 2**63
 _SHARED = sorted({f.name for f in fields(RunRow)} & {f.name for f in fields(RunFigures)})
 
 
