@@ -232,3 +232,45 @@ def test_bytes_become_values_at_one_edge() -> None:
 )
 def test_a_decoder_elsewhere_is_noticed(source: str) -> None:
     assert decoder_calls(source)
+
+
+WRITERS = {
+    ("csv", "writer"), ("csv", "DictWriter"), ("html", "escape"), ("rich.console", "Console"),
+    ("console", "Console"), ("stdout", "write"), ("stderr", "write"), ("typer", "secho"),
+}  # fmt: skip
+MAY_WRITE = {
+    "src/outlay/escaping.py",  # The edge itself.
+    "src/outlay/cli/output.py",  # The terminal: its console escapes whatever it is given.
+    "src/outlay/budget/bar.py",  # Shows amounts of a budget, and no text of anybody.
+    "src/outlay/cli/guard_options.py",  # These three escape the line that they write.
+    "src/outlay/guard/watch.py",
+    "src/outlay/sweep/engines/keeper.py",
+    "src/outlay/sweep/aggregate/__main__.py",  # A constant.
+}
+
+
+def writer_calls(source: str) -> list[str]:
+    """Return what a module uses to put text where people see it."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr=name, value=ast.Name(id=owner) | ast.Attribute(attr=owner)):
+                found += [f"{owner}.{name}"] if (owner, name) in WRITERS else []
+            case ast.ImportFrom(module=str(module), names=names):
+                found += [f"{module}.{n.name}" for n in names if (module, n.name) in WRITERS]
+            case _:
+                pass
+    return found
+
+
+def test_text_reaches_people_at_one_edge() -> None:
+    calls = {name_of(p): writer_calls(text_of(p)) for p in (ROOT / "src").rglob("*.py")}
+    assert {name for name, found in calls.items() if found} == MAY_WRITE
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import csv\ncsv.writer(f)", "from html import escape", "import sys\nsys.stdout.write('x')"],
+)
+def test_a_writer_elsewhere_is_noticed(source: str) -> None:
+    assert writer_calls(source)
