@@ -11,7 +11,7 @@ from pathlib import Path
 from zlib import crc32
 
 from ledgers import START_NS, Segment, dollars
-from outlay.ledger import Metric, Note, RunIdentity, Step, claim_identity, ledger_dir
+from outlay.ledger import Metric, Note, RunIdentity, claim_identity, ledger_dir
 
 ESCAPE = "\x1b"
 TEXTS = {
@@ -66,11 +66,11 @@ def _segment(run_dir: Path) -> Path:
     return next(ledger_dir(run_dir).glob("*.jsonl"))
 
 
-def _identity(content: bytes) -> Callable[[Path], None]:
-    return lambda run_dir: (run_dir / "ledger" / "run.json").write_bytes(content) and None
+def _identity(content: bytes) -> Callable[[Path], object]:
+    return lambda run_dir: (run_dir / "ledger" / "run.json").write_bytes(content)
 
 
-def _replace_identity(make: Callable[[Path], object]) -> Callable[[Path], None]:
+def _replace_identity(make: Callable[[Path], object]) -> Callable[[Path], object]:
     def damage(run_dir: Path) -> None:
         path = run_dir / "ledger" / "run.json"
         path.unlink()
@@ -79,7 +79,7 @@ def _replace_identity(make: Callable[[Path], object]) -> Callable[[Path], None]:
     return damage
 
 
-def _append(line: bytes) -> Callable[[Path], None]:
+def _append(line: bytes) -> Callable[[Path], object]:
     def damage(run_dir: Path) -> None:
         with _segment(run_dir).open("ab") as stream:
             stream.write(line)
@@ -87,11 +87,11 @@ def _append(line: bytes) -> Callable[[Path], None]:
     return damage
 
 
-def _beside(make: Callable[[Path], object]) -> Callable[[Path], None]:
-    return lambda run_dir: make(run_dir / "ledger" / "x.jsonl") and None
+def _beside(make: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda run_dir: make(run_dir / "ledger" / "x.jsonl")
 
 
-def _header(body: str) -> Callable[[Path], None]:
+def _header(body: str) -> Callable[[Path], object]:
     """Return a damage that leaves one segment with an impossible header and a step."""
 
     def damage(run_dir: Path) -> None:
@@ -101,7 +101,7 @@ def _header(body: str) -> Callable[[Path], None]:
     return damage
 
 
-def _rename(name: str) -> Callable[[Path], None]:
+def _rename(name: str) -> Callable[[Path], object]:
     def damage(run_dir: Path) -> None:
         path = _segment(run_dir)
         lines = path.read_bytes().splitlines(keepends=True)
@@ -114,7 +114,7 @@ def _rename(name: str) -> Callable[[Path], None]:
 _T = f'"t_ns":{START_NS}'
 _FAR = f'"t_ns":{2**62 - 1}'
 _MANY = "9" * 18
-DAMAGES: dict[str, Callable[[Path], None]] = {
+DAMAGES: dict[str, Callable[[Path], object]] = {
     "identity-not-utf8": _identity(b'{"run_id":"\xff","model":"m","name":"n","created_ns":1}'),
     "identity-empty": _identity(b"{}"),
     "identity-deep": _identity(b"[" * 100_000),
@@ -128,9 +128,9 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "directory": _beside(Path.mkdir),
     "dangling-link": _beside(lambda path: path.symlink_to("nowhere")),
     "device": _beside(lambda path: path.symlink_to("/dev/zero")),
-    "nothing": lambda run_dir: _segment(run_dir).write_bytes(b"") and None,
-    "zeros": lambda run_dir: _segment(run_dir).write_bytes(bytes(5000)) and None,
-    "not-utf8": lambda run_dir: _segment(run_dir).write_bytes(b"\xff" * 5000) and None,
+    "nothing": lambda run_dir: _segment(run_dir).write_bytes(b""),
+    "zeros": lambda run_dir: _segment(run_dir).write_bytes(bytes(5000)),
+    "not-utf8": lambda run_dir: _segment(run_dir).write_bytes(b"\xff" * 5000),
     "long-start": _rename("9" * 32 + "-node-7-r0.jsonl"),
     "other-digits": _rename("\u0661-node-7-r0.jsonl"),
     "no-header": _rename("x.jsonl"),
@@ -170,5 +170,3 @@ DAMAGES: dict[str, Callable[[Path], None]] = {
     "header-far": _header(f'"seq":0,"kind":"attempt_started",{_FAR}'),
 }
 """How a good run becomes a damaged one, by name."""
-
-assert Step  # What the lines above stand for.

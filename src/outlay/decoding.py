@@ -280,7 +280,7 @@ def parse_yaml(text: str) -> YamlDocument:
 def _yaml_loader() -> Any:
     import yaml
 
-    loader = type("HydraLoader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
+    loader: Any = type("HydraLoader", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
     loader.yaml_implicit_resolvers = {
         first: [(tag, regexp) for tag, regexp in resolvers if not tag.endswith(":timestamp")]
         for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()

@@ -71,7 +71,10 @@ class GoodputCache:
     """
 
     def __init__(
-        self, job_name: str, cache_dir: str | Path = "/tmp", gcs_path: str | None = None
+        self,
+        job_name: str,
+        cache_dir: str | Path = "/tmp",  # noqa: S108 - documented; no link is followed there
+        gcs_path: str | None = None,
     ) -> None:
         if gcs_path is not None:
             expected = "None; mount the bucket and name it as cache_dir"
@@ -88,7 +91,7 @@ class GoodputCache:
         """Append entries, and then note how far the log was read."""
         if entries:
             self._timeline.parent.mkdir(parents=True, exist_ok=True)
-            with self._timeline.open("ab+") as stream:
+            with os.fdopen(_open_own(self._timeline), "ab+") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # The uploaders of a job share its cache.
                 _drop_torn_line(stream)
                 stream.write(_encoder.encode_lines([plain(entry) for entry in entries]))
@@ -160,6 +163,12 @@ class GoodputCache:
             return read_file(self._timeline, largest=_LARGEST).split(b"\n")[:-1]
         except (OSError, BadDocument):
             return []
+
+
+def _open_own(path: Path) -> int:
+    """Open a file to append to: for its owner alone, and not where a link leads."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags, 0o600)
 
 
 def _drop_torn_line(stream: BinaryIO) -> None:

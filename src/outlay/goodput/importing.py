@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
+import msgspec
+
 from outlay.decoding import BadDocument, Decoder, decode_as_python, read_file
 from outlay.errors import Finding, InvalidValue
 from outlay.files import draft_of
@@ -80,8 +82,10 @@ def _entries(text: bytes, source: str, findings: list[Finding]) -> Iterator[Entr
 def _decoded(raw: bytes) -> Any:
     with contextlib.suppress(BadDocument):
         return _decode(raw)
-    with contextlib.suppress(BadDocument):
-        return plain(decode_as_python(raw))
+    with contextlib.suppress(BadDocument, UnicodeEncodeError):
+        entry = plain(decode_as_python(raw))
+        msgspec.json.encode(entry)  # What no log can hold, such as half a surrogate pair.
+        return entry
     return None
 
 

@@ -191,7 +191,7 @@ class Recorder:
         self.writer.append(beat)
         self.writer.check_place()
 
-    def note(self, text: str, **data: object) -> None:
+    def note(self, text: str | None, **data: object) -> None:
         """Record anything worth keeping."""
         self.append(Note(t_ns=self.now_ns(), text="" if text is None else str(text), data=data))
 

@@ -174,8 +174,8 @@ def main() -> None:
     # A run may have been on its way into being when the harness died.
     if left := kill_marked(session):
         pids = ", ".join(map(str, left))
-        left = f"outlay: processes {pids} of {root} were killed and do not end"
-        sys.stderr.write(f"{terminal_text(left)}\n")
+        lasting = f"outlay: processes {pids} of {root} were killed and do not end"
+        sys.stderr.write(f"{terminal_text(lasting)}\n")
     if abandoned:
         from outlay.sweep.manifest import bring_up_to_date
 

@@ -78,7 +78,7 @@ class ProcessEngine:
                 self._lose_keeper()
             *lines, self._heard = (self._heard + more).split(b"\n")
             for line in lines:
-                self._hear(decode(line, object))
+                self._hear(decode(line, dict[str, Any]))
             if self._ended:
                 return
             timeout_s = 0
