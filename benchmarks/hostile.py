@@ -37,7 +37,6 @@ def main() -> None:
 def read_all(inputs: int) -> tuple[int, float, float]:
     """Return how many inputs broke a reader, and the longest and the mean time of one."""
     from fuzz_targets import TARGETS, mutated
-
     from outlay.errors import OutlayError
 
     broken, longest_s, total_s = 0, 0.0, 0.0

@@ -143,7 +143,10 @@ def _parse_yaml(text: str, *, name: str) -> Mapping[str, Any]:
     from omegaconf.errors import OmegaConfBaseException
 
     try:
-        tree = _plain(OmegaConf.create(parse_yaml(text).tree), name=name)
+        stated = parse_yaml(text).tree
+        if not isinstance(stated, dict):  # A text would be read once more.
+            raise InvalidValue(name, text, _EXPECTED)
+        tree = _plain(OmegaConf.create(stated), name=name)
     except (BadDocument, OmegaConfBaseException) as error:
         raise InvalidValue(name, text, f"{_EXPECTED} ({error})") from None
     if not isinstance(tree, Mapping) or set(tree) == {text.strip()}:
