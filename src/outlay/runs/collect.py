@@ -61,7 +61,8 @@ def refresh_registered(engine: Engine, now_ns: int) -> Collected:
     """
     waiting, unreadable = notices()
     settled = [n for n in waiting if is_run(n.run_dir) or _is_gone(n.run_dir)]
-    open_dirs = [Path(row.dir) for row in list_runs(engine) if row.ended_ns is None]
+    registered = list_runs(engine, findings=unreadable)
+    open_dirs = [Path(row.dir) for row in registered if row.ended_ns is None]
     dirs = dict.fromkeys([*(notice.run_dir for notice in settled), *open_dirs])
     collected = collect(engine, [d for d in dirs if is_run(d)], now_ns)
     for notice in settled:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, fields
 
 from sqlalchemy import Engine, Row, select
 
+from outlay.decoding import BadDocument, convert
+from outlay.errors import Finding
 from outlay.store.engine import upsert, writing
 from outlay.store.schema import runs
 from outlay.units import Money
@@ -66,8 +68,11 @@ def list_runs(
     model: str | None = None,
     since_ns: int | None = None,
     limit: int | None = None,
+    findings: list[Finding] | None = None,
 ) -> list[RunRow]:
     """Return registered runs, the latest started first.
+
+    A row with a damaged cell is left out; collecting its run again mends it.
 
     Args:
         engine: From ``open_store``.
@@ -75,6 +80,7 @@ def list_runs(
         model: Only runs of this model.
         since_ns: Only runs seen alive at or after this instant.
         limit: At most this many.
+        findings: Where to put what is wrong with rows that were left out.
     """
     query = select(runs).order_by(runs.c.started_ns.desc(), runs.c.run_id).limit(limit)
     if status is not None:
@@ -84,7 +90,16 @@ def list_runs(
     if since_ns is not None:
         query = query.where(runs.c.last_seen_ns >= since_ns)
     with engine.begin() as connection:
-        return [_row(found) for found in connection.execute(query)]
+        found = connection.execute(query).all()
+    rows: list[RunRow] = []
+    for each in found:
+        try:
+            rows.append(_row(each))
+        except BadDocument as error:
+            if findings is not None:
+                message = f"its row in the store is damaged ({error}); collect it again"
+                findings.append(Finding(source=f"{each.dir or each.run_id}", message=message))
+    return rows
 
 
 def get(engine: Engine, run_id: str) -> RunRow | None:
@@ -95,4 +110,4 @@ def get(engine: Engine, run_id: str) -> RunRow | None:
 
 
 def _row(found: Row[tuple[object, ...]]) -> RunRow:
-    return RunRow(**found._mapping)
+    return convert({name: found._mapping[name] for name in _COLUMNS}, RunRow)
