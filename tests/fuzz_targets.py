@@ -33,10 +33,10 @@ from outlay.guard.vendors import PRESETS, parse_id, parse_listing
 from outlay.ledger import Metric, Note, RunIdentity, read_identity, read_run
 from outlay.ledger.run_file import run_file
 from outlay.prices.exchange import read_history
+from outlay.prices.partition_rates import rates_file, read_rates
 from outlay.prices.sources import csv_catalogs, lambda_cloud, runpod, vast
-from outlay.runs.figures import RunFollower
+from outlay.runs.figures import read_figures
 from outlay.runs.inbox import notices
-from outlay.runs.partition_rates import rates_file, read_rates
 from outlay.runs.sacct import read_accounts
 from outlay.store import outlay_home
 from outlay.sweep.aggregate.from_csv import read_artefacts
@@ -100,7 +100,7 @@ def read_segment(raw: bytes, where: Path) -> None:
     path.write_bytes(raw)
     altered = [record for record in read_run(where).records if record not in WRITTEN]
     assert altered == []
-    RunFollower(where).refresh(NOW_NS)
+    read_figures(where, NOW_NS)
     GoodputFollower(where).view(NOW_NS).break_down()
 
 

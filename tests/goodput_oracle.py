@@ -18,6 +18,7 @@ from outlay.ledger import (
     PriceChanged,
     Record,
     SegmentId,
+    SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
@@ -90,6 +91,18 @@ class Executed:
 
 
 @dataclass
+class Node:
+    """A machine that took part: since when, until when, with how much of the run."""
+
+    name: str
+    start: int
+    end: int
+    ended: bool
+    processes: int
+    gpus: Fraction
+
+
+@dataclass
 class Try:
     """One attempt: a leader whose records count, and others who only show that it was alive."""
 
@@ -97,6 +110,8 @@ class Try:
     others: list[Process]
     start: int
     last_sign: int
+    supervised: bool = False
+    nodes: list[Node] = field(default_factory=list)
     steps: list[Executed] = field(default_factory=list)
     held: dict[int, str] = field(default_factory=dict)
 
@@ -153,6 +168,8 @@ def tell_the_truth(segments: Segments, now: int, *, alive: bool | None, dead_aft
         alive = now - last.last_sign <= dead_after
     if alive and last.end is None and now >= last.last_sign:
         last.last_sign = now
+        for node in last.nodes:
+            node.end = node.end if node.ended else now
     for one in tries:
         one.held = _held_by_spans(one)
         one.steps = _executed(one)
@@ -204,10 +221,52 @@ def _tries(segments: Segments) -> list[Try]:
         _try(leader, watched.get(n, []), opened.get(n, leader.start))
         for n, leader in enumerate(leaders)
     ]
+    for n, one in enumerate(tries):
+        one.supervised = n in opened or one.leader.rank == -1
     tries.sort(key=lambda one: one.start)
+    for earlier, one in zip([None, *tries], tries, strict=False):
+        _place_on_nodes(one, earlier)
     for one, following in pairwise(tries):
         one.last_sign = min(one.last_sign, following.start)
+        for node in one.nodes:
+            node.end = min(node.end, one.last_sign)
     return tries
+
+
+def _place_on_nodes(one: Try, earlier: Try | None) -> None:
+    """Find the machines of an attempt that says so, and begin it with the first process of all."""
+    if not one.leader.header.nodes:
+        return
+    training = [one.leader, *(other for other in one.others if other.rank != -1)]
+    watchers = [other for other in one.others if other.rank == -1]
+    where = {id(p): p.header.host or f"node {p.header.node}" for p in training}
+    for name in dict.fromkeys(where.values()):
+        here = [process for process in training if where[id(process)] == name]
+        first = one.leader in here
+        start = min(_began(process, earlier) for process in here)
+        if earlier is not None:
+            start = max(start, min(earlier.last_sign, one.leader.start))
+        signs = [process.last_sign for process in [*here, *(watchers if first else [])]]
+        reaped = first and any(watcher.end for watcher in watchers)
+        one.nodes.append(
+            Node(
+                name,
+                one.start if first and one.supervised else start,
+                max([start, *signs]),
+                reaped or all(process.end for process in here),
+                len(here),
+                max(Fraction(process.header.node_gpus) for process in here),
+            )
+        )
+    one.start = min(node.start for node in one.nodes)
+
+
+def _began(process: Process, earlier: Try | None) -> int:
+    said = process.header
+    began = said.process_start_ns or process.start
+    if said.agent_start_ns and (earlier is None or earlier.leader.start <= said.agent_start_ns):
+        began = said.agent_start_ns
+    return min(began, process.start)
 
 
 def _watching_until(watcher: Process, later: Process | None) -> int:
@@ -278,6 +337,8 @@ def _typical(tries: Iterable[Try]) -> tuple[int, int] | None:
 
 def _phases_of(one: Try, typical: tuple[int, int] | None) -> dict[int, str]:
     phases = dict.fromkeys(range(one.start, one.last_sign), "other")
+    if one.leader.header.nodes:
+        phases |= dict.fromkeys(range(one.start, one.leader.start), "program_startup")
     for place, step in enumerate(one.steps):
         phases |= dict.fromkeys(step.wait, "data_loading")
         phases |= zip(step.own, _own_phases(step, typical, is_first=place == 0), strict=True)
@@ -314,7 +375,7 @@ def _rates(tries: Sequence[Try], until: int) -> dict[int, int]:
         in_force = [entry for entry in of_try if entry[1].currency == currency]
         for since, price, gpus in in_force:
             for t in range(since, one.last_sign):
-                rate_at[t] = price.micros_per_hour * gpus
+                rate_at[t] = round(price.micros_per_hour * _gpus_at(one, gpus, t))
         if in_force and not one.completed:
             rate = _rate_between(one, following, in_force[-1][1], in_force[-1][2])
             for t in range(one.last_sign, until if following is None else following.start):
@@ -322,32 +383,92 @@ def _rates(tries: Sequence[Try], until: int) -> dict[int, int]:
     return rate_at
 
 
-def _prices_of(one: Try) -> list[tuple[int, Price, int]]:
+def _weights(one: Try) -> list[Fraction]:
+    """Return how the run's GPUs are spread: as they were found everywhere, else by processes."""
+    found = [node.gpus for node in one.nodes]
+    if one.leader.header.gpus_source == "world_size" or one.leader.header.gpus_source == "stated":
+        return [Fraction(node.processes) for node in one.nodes]
+    if min(found) == 0:
+        return [Fraction(node.processes) for node in one.nodes]
+    missing = max(one.leader.header.nodes - len(one.nodes), 0)
+    return [found[0] * (1 + missing), *found[1:]]
+
+
+def _all_gpus(one: Try, gpus: int | str) -> Fraction:
     header = one.leader.header
-    first = [] if header.price is None else [(one.start, header.price, header.gpus)]
+    if one.nodes and header.gpus_source in ("visible", "slurm") and gpus == header.gpus:
+        return sum(_weights(one), Fraction(0))
+    return Fraction(gpus)
+
+
+def _slices_left(one: Try, t: int) -> Fraction:
+    changes = [record for record in one.leader.records if isinstance(record, SlicesChanged)]
+    seen = [change for change in changes if change.t_ns <= t and one.nodes]
+    seen.sort(key=lambda change: (change.t_ns, change.seq))
+    return Fraction(seen[-1].available, seen[-1].total) if seen else Fraction(1)
+
+
+def _gpus_at(one: Try, gpus: int | str, t: int) -> Fraction:
+    if not one.nodes:
+        return Fraction(gpus)
+    weights = _weights(one)
+    pairs = zip(one.nodes, weights, strict=True)
+    there = sum((w for node, w in pairs if node.start <= t < node.end), Fraction(0))
+    return _all_gpus(one, gpus) * there / sum(weights) * _slices_left(one, t)
+
+
+def _prices_of(one: Try) -> list[tuple[int, Price, int | str]]:
+    header = one.leader.header
+    first: list[tuple[int, Price, int | str]] = []
+    if header.price is not None:
+        first = [(one.start, header.price, header.gpus)]
     changes = [record for record in one.leader.records if isinstance(record, PriceChanged)]
     changes.sort(key=lambda change: (change.t_ns, change.seq))
     return first + [(change.t_ns, change.price, change.gpus) for change in changes]
 
 
-def _rate_between(one: Try, following: Try | None, price: Price, gpus: int) -> int:
+def _rate_between(one: Try, following: Try | None, price: Price, gpus: int | str) -> int:
     before = one.leader.header
     after = None if following is None else following.leader.header
+    whole = round(price.micros_per_hour * _all_gpus(one, gpus) * _slices_left(one, one.last_sign))
+    if one.nodes:
+        stopped = before.stopped_machine_price
+        if stopped is not None and stopped.currency == price.currency:
+            return stopped.micros_per_hour
     if one.end is not None and one.end.status == "preempted":
         return 0
     if after and _requeued(before, after):
         return 0
+    if one.nodes:
+        if following is None or not following.nodes:
+            return whole  # Measured or assumed: only the same boot could tell, and either is paid.
+        return 0 if _elsewhere(before, following.leader.header) else whole
     if after and before.boot_id and before.boot_id == after.boot_id:
-        return price.micros_per_hour * gpus
+        return whole
     if before.stopped_price is not None and before.stopped_price.currency == price.currency:
-        return before.stopped_price.micros_per_hour * gpus
-    return price.micros_per_hour * gpus
+        return round(before.stopped_price.micros_per_hour * Fraction(gpus))
+    return whole
+
+
+def _elsewhere(before: AttemptStarted, after: AttemptStarted) -> bool:
+    """The next attempt was on another machine, as far as both say."""
+    if "" not in (before.instance_id, after.instance_id):
+        return before.instance_id != after.instance_id
+    if (before.slurm_job, after.slurm_job) != ("", ""):
+        return before.slurm_job != after.slurm_job
+    if "" in (before.boot_id, after.boot_id):
+        return False
+    if before.boot_id != after.boot_id:
+        return True
+    return "" not in (before.init_start, after.init_start) and before.init_start != after.init_start
 
 
 def _requeued(before: AttemptStarted, after: AttemptStarted) -> bool:
     """Slurm started the job again, which is not what torchrun does when it restarts workers."""
     if not before.slurm_job or before.slurm_job != after.slurm_job:
         return False
+    if before.slurm_restart and after.slurm_restart:
+        return before.slurm_restart != after.slurm_restart
     if before.launch.startswith("torchelastic-") and after.launch.startswith("torchelastic-"):
         return int(after.launch[-1]) < int(before.launch[-1])
     return before.launch != after.launch

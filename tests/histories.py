@@ -25,6 +25,7 @@ from outlay.ledger import (
     PriceChanged,
     Record,
     SegmentId,
+    SlicesChanged,
     SpanBegun,
     SpanEnded,
     Step,
@@ -119,19 +120,25 @@ class _Teller:
             t_ns = at(self.chance.randint(start, last))
             change = PriceChanged(t_ns=t_ns, price=self._price(), gpus=self._up_to(3))
             timed.append(_Timed(change))
+        for _ in range(self._up_to(2)):
+            timed.append(_Timed(self._slices(at(self.chance.randint(start, last)))))
         if self._once_in(2):
             timed.append(_Timed(Heartbeat(t_ns=at(last + self._up_to(9)))))
         if self._once_in(2):
             last_ns = max([at(start), *(entry.record.t_ns for entry in timed)])
             timed.append(_Timed(AttemptEnded(t_ns=last_ns, status=self.chance.choice(STATUSES))))
-        header = AttemptStarted(t_ns=at(start), rank=rank, pid=pid, **self._about())
+        header = AttemptStarted(
+            t_ns=at(start), rank=rank, pid=pid, **self._about(), **self._origin(start, at)
+        )
         # Losing a record in the middle is what a full disk does; the header always arrives.
         lost = {self.chance.randint(1, 40) for _ in range(self._up_to(2))}
         return _id(header), [r for r in _numbered(header, timed) if r.seq not in lost]
 
     def _supervisor(self, start: int, *, pid: int) -> tuple[SegmentId, list[Record]]:
         at = _Axis(self.tick_ns)
-        header = AttemptStarted(t_ns=at(start), rank=-1, pid=pid)
+        header = AttemptStarted(
+            t_ns=at(start), rank=-1, pid=pid, nodes=self.chance.choice([0, 1]), price=self._price()
+        )
         last_ns = at(start + self._up_to(60))
         timed = [_Timed(Heartbeat(t_ns=last_ns))]
         if self._once_in(2):
@@ -174,11 +181,37 @@ class _Teller:
         return {
             "price": None if self._once_in(3) else self._price(),
             "stopped_price": self._price() if self._once_in(3) else None,
-            "gpus": self._up_to(3),
+            "gpus": self.chance.choice([0, 1, 2, 3, "1/7"]),
             "boot_id": self.chance.choice(["", "b1", "b2"]),
             "slurm_job": self.chance.choice(["", "", "42"]),
             "launch": self.chance.choice(LAUNCHES),
         }
+
+    def _origin(self, start: int, at: _Axis) -> dict[str, Any]:
+        """Where the process is and since when; half of them are of before that was recorded."""
+        if self._once_in(2):
+            return {}
+        before = start - 6 if start > 6 else start
+        return {
+            "nodes": self.chance.randint(1, 3),
+            "node": self._up_to(1),
+            "host": self.chance.choice(["", "h1", "h2"]),
+            "node_gpus": self.chance.choice([0, 1, 2, "1/3"]),
+            "gpus_source": self.chance.choice(["stated", "visible", "slurm", "world_size"]),
+            "process_start_ns": self.chance.choice([0, at(self.chance.randint(before, start))]),
+            "agent_start_ns": self.chance.choice([0, 0, at(self.chance.randint(1, start))]),
+            "init_start": self.chance.choice(["", "24", "99"]),
+            "instance_id": self.chance.choice(["", "", "i1", "i2"]),
+            "slurm_restart": self.chance.choice(["", "0", "1"]),
+            "stopped_machine_price": self._price() if self._once_in(4) else None,
+        }
+
+    def _slices(self, t_ns: int) -> SlicesChanged:
+        total = self.chance.randint(1, 4)
+        available = self._up_to(total)
+        return SlicesChanged(
+            t_ns=t_ns, active=self._up_to(available), total=total, available=available
+        )
 
     def _price(self) -> Price:
         """A price at which even a nanosecond costs about a micro-dollar."""

@@ -36,6 +36,7 @@ scalars = (
 data = st.dictionaries(
     texts, st.recursive(scalars, lambda inner: st.lists(inner, max_size=3)), max_size=3
 )
+gpu_counts = counts | st.builds("{}/{}".format, st.integers(0, 999), st.integers(1, 999))
 prices = st.builds(Price, micros_per_hour=counts, currency=texts, source=texts)
 statuses = st.sampled_from(["completed", "failed", "interrupted", "terminated", "preempted"])
 metric_values = st.floats(allow_nan=False, allow_infinity=False) | st.sampled_from(
@@ -46,10 +47,12 @@ _FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
     AttemptStarted: {
         **dict.fromkeys(("run_id", "model", "name", "host", "boot_id", "user", "launch"), texts),
         **dict.fromkeys(("slurm_job", "slurm_account", "slurm_partition", "instance_id"), texts),
-        **dict.fromkeys(("git_commit", "gpu"), texts),
-        **dict.fromkeys(("rank", "world_size", "pid", "gpus"), counts),
+        **dict.fromkeys(("git_commit", "gpu", "gpus_source", "init_start", "slurm_restart"), texts),
+        **dict.fromkeys(("rank", "world_size", "pid", "nodes", "node"), counts),
+        **dict.fromkeys(("gpus", "node_gpus"), gpu_counts),
+        **dict.fromkeys(("process_start_ns", "agent_start_ns"), instants),
         **dict.fromkeys(("versions", "tags"), labels),
-        **dict.fromkeys(("price", "stopped_price"), st.none() | prices),
+        **dict.fromkeys(("price", "stopped_price", "stopped_machine_price"), st.none() | prices),
     },
     AttemptEnded: {
         "status": statuses,
@@ -67,7 +70,7 @@ _FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
     },
     Metric: {"name": texts, "value": metric_values, "step": st.none() | counts},
     CheckpointCommitted: {"step": st.integers(min_value=-1, max_value=2**53)},
-    PriceChanged: {"price": prices, "gpus": counts},
+    PriceChanged: {"price": prices, "gpus": gpu_counts},
     SlicesChanged: dict.fromkeys(("active", "total", "available"), counts),
     BudgetEvent: {"event": texts, "data": data},
     Heartbeat: dict.fromkeys(("gpu_busy_ns", "energy_mj"), counts),

@@ -27,8 +27,8 @@ from outlay.advise.tiers import Job, Option, finish_on, recommend_compute_tier
 from outlay.clock import ManualClock
 from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
 from outlay.cost.live import rest_of
-from outlay.cost.reading import read_whole_run
 from outlay.errors import InvalidValue
+from outlay.goodput.follower import read_view
 from outlay.ledger import Metric
 
 
@@ -164,7 +164,7 @@ class TestALiveRun:
 
     def test_without_a_price_has_a_time_and_no_cost(self, tmp_path: Path) -> None:
         Segment().step(10).step(10).write(tmp_path)
-        view = read_whole_run(tmp_path, START_NS + 20 * 10**9).view
+        view = read_view(tmp_path, START_NS + 20 * 10**9)
         rest = rest_of(view, 4)
         assert rest is not None
         assert (rest.seconds.point, rest.cost.point) == (20.0, 0.0)

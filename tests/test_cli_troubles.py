@@ -142,7 +142,7 @@ def test_an_interrupt_is_found_behind_the_exit_that_it_became() -> None:
 def test_ctrl_c_while_commands_are_loaded_leaves_no_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def interrupted(_: object) -> object:
+    def interrupted() -> object:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("outlay.cli.app.build", interrupted)

@@ -16,8 +16,8 @@ from outlay.clock import ManualClock
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
 from outlay.cost.live import rest_of, run_paces
-from outlay.cost.reading import read_whole_run
 from outlay.errors import InvalidValue
+from outlay.goodput.follower import read_view
 from test_cost_analyzer import costing
 
 TRIALS = 300
@@ -201,7 +201,7 @@ def a_run(run_dir: Path, *, steps: int) -> Any:
         if number % 10 == 9:
             run.span("checkpoint_save", 1.0)
     run.write(run_dir)
-    return read_whole_run(run_dir, START_NS + steps * 11 * 10**8).view
+    return read_view(run_dir, START_NS + steps * 11 * 10**8)
 
 
 def test_the_rest_of_a_live_run_costs_what_its_pace_says(tmp_path: Path) -> None:
@@ -230,11 +230,11 @@ def test_records_that_stand_for_many_steps_count_as_many(tmp_path: Path) -> None
     for _ in range(10):
         run.step(10.0, count=10)
     run.write(tmp_path)
-    paces = run_paces(read_whole_run(tmp_path, run.now_ns).view)
+    paces = run_paces(read_view(tmp_path, run.now_ns))
     assert sum(pace.steps for pace in paces) == 100
 
 
 def test_a_run_without_steps_has_no_forecast(tmp_path: Path) -> None:
     Segment(about={"price": dollars(1)}).heartbeat(after=5).write(tmp_path)
-    view = read_whole_run(tmp_path, START_NS + 6 * 10**9).view
+    view = read_view(tmp_path, START_NS + 6 * 10**9)
     assert rest_of(view, 10) is None

@@ -8,11 +8,11 @@ import pytest
 
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.clock import ManualClock
-from outlay.cost.reading import LOSS, read_whole_run
-from outlay.cost.run_cost import RunCost, cost_of
+from outlay.cost.run_cost import LOSS, RunCost, best_accuracy, best_loss, cost_of
 from outlay.cost.training import TrainingCostReport, TrainingMetrics
 from outlay.errors import InvalidValue, NotARun
 from outlay.goodput.breakdown import Window
+from outlay.goodput.follower import read_view
 from outlay.ledger import (
     SUPERVISOR,
     Metric,
@@ -29,7 +29,7 @@ LATER_NS = START_NS + 1000 * HOUR
 def cost(run_dir: Path, *segments: Segment, window: Window | None = None) -> RunCost:
     for segment in segments:
         segment.write(run_dir)
-    return cost_of(read_whole_run(run_dir, LATER_NS), window)
+    return cost_of(read_view(run_dir, LATER_NS), window)
 
 
 def priced(per_hour: float = 3.6, *, start: float = 0.0, rank: int = 0, gpus: int = 1) -> Segment:
@@ -181,15 +181,15 @@ def test_ranks_that_report_the_same_curve_are_heard_once(tmp_path: Path) -> None
         for value in (0.7, 0.5, 0.6):
             metric(run.step(1.0), "loss", value + rank)
         run.end().write(tmp_path)
-    told = read_whole_run(tmp_path, LATER_NS).told
-    assert [point.value for point in told.series(LOSS)] == [0.7, 0.5, 0.6]
-    assert told.best_loss() == 0.5
+    account = read_view(tmp_path, LATER_NS).account
+    assert [point.value for point in account.series(*LOSS)] == [0.7, 0.5, 0.6]
+    assert best_loss(account) == 0.5
 
 
 def test_a_curve_that_one_rank_alone_reports_is_heard(tmp_path: Path) -> None:
     priced().step(1.0).end().write(tmp_path)
     metric(priced(rank=1).step(1.0), "accuracy", 0.9).end().write(tmp_path)
-    assert read_whole_run(tmp_path, LATER_NS).told.best_accuracy() == 0.9
+    assert best_accuracy(read_view(tmp_path, LATER_NS).account) == 0.9
 
 
 def test_metrics_are_in_the_currency_that_the_run_pays_in(tmp_path: Path) -> None:

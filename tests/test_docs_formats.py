@@ -26,6 +26,7 @@ from outlay.goodput.elastic import SliceEfficiency
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
 from outlay.goodput.types import BadputType
 from outlay.ledger import KnownRecord, Price, RunIdentity
+from outlay.prices.names import Quote
 from outlay.record.facts import PERSONAL
 from outlay.store import schema
 from outlay.sweep import setup
@@ -85,6 +86,13 @@ def test_the_keys_of_a_budgets_document_are_described_and_no_other(tmp_path: Pat
     assert first_cells(text) - {"key"} == set(document) | sometimes
     inner = {*document["totals"], *document["clocks_ms"], *document["stop_reason"]}
     assert inner <= named(text)
+
+
+def test_the_fields_of_the_price_file_are_described_and_no_other() -> None:
+    documented = first_cells(under(FORMATS, "Price file")) - {"field"}
+    assert {name for cell in documented for name in cell.split(", ")} == set(
+        Quote.__struct_fields__
+    )
 
 
 def sweep_manifest(tmp_path: Path, environ: dict[str, str] | None = None) -> dict[str, Any]:

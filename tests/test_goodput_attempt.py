@@ -5,16 +5,17 @@ from __future__ import annotations
 import pytest
 
 from ledgers import SECOND, START_NS, Segment, ns, numbered
+from outlay.account.segment import Committed, SegmentAccount
 from outlay.goodput.attempt_timeline import AttemptTimeline
-from outlay.goodput.fold import Committed, SegmentFold
+from outlay.goodput.own_times import OwnTimes
 from outlay.goodput.typical import Typical
 from outlay.ledger import SpanBegun, SpanEnded
 
 ONE_SECOND = Typical(step_ns=SECOND, stall_beyond_ns=2 * SECOND)
 
 
-def fold_of(segment: Segment) -> SegmentFold:
-    fold = SegmentFold(segment.id)
+def fold_of(segment: Segment) -> SegmentAccount:
+    fold = SegmentAccount(segment.id)
     fold.fold(numbered(segment.records))
     return fold
 
@@ -22,7 +23,9 @@ def fold_of(segment: Segment) -> SegmentFold:
 def attempt(
     segment: Segment, typical: Typical | None = ONE_SECOND, redone_from: int | None = None
 ) -> AttemptTimeline:
-    return AttemptTimeline(START_NS, segment.now_ns, fold_of(segment), typical, redone_from)
+    return AttemptTimeline(
+        START_NS, segment.now_ns, OwnTimes(fold_of(segment)), typical, redone_from
+    )
 
 
 def seconds_before(timeline: AttemptTimeline, seconds: float) -> dict[str, float]:
@@ -132,12 +135,13 @@ def test_steps_that_claim_the_same_time_leave_it_to_the_earlier() -> None:
 def test_a_late_record_takes_its_place() -> None:
     segment = Segment().step(1).step(1).step(1)
     records = numbered(segment.records)
-    fold = SegmentFold(segment.id)
+    fold = SegmentAccount(segment.id)
     fold.fold([records[0], records[1], records[3]])
-    fold.own_before()
+    own = OwnTimes(fold)
+    own.before()
     fold.fold([records[2]])
-    assert fold.number.values.tolist() == [0, 1, 2]
-    assert fold.own_before()[0].tolist() == [0, SECOND, 2 * SECOND, 3 * SECOND]
+    assert fold.steps.number.tolist() == [0, 1, 2]
+    assert own.before()[0].tolist() == [0, SECOND, 2 * SECOND, 3 * SECOND]
 
 
 @pytest.mark.parametrize(
@@ -146,5 +150,5 @@ def test_a_late_record_takes_its_place() -> None:
 def test_an_attempt_cut_short_has_the_steps_that_had_begun(cut: float, numbers: list[int]) -> None:
     fold = fold_of(Segment().step(1).step(1).step(1).checkpoint())
     clipped = fold.clipped(START_NS + ns(cut))
-    assert clipped.number.values.tolist() == numbers
+    assert clipped.steps.number.tolist() == numbers
     assert bool(clipped.checkpoints) is (cut == 9)

@@ -15,10 +15,10 @@ from outlay.units import Money
 
 def view(segment: Segment) -> RunView:
     builder = TimelineBuilder()
-    builder.fold.fold(segment.id, numbered(segment.records))
+    builder.account.fold(segment.id, numbered(segment.records))
     timeline = builder.build(segment.now_ns)
     assert timeline is not None
-    return view_of(timeline, builder.fold)
+    return view_of(timeline, builder.account)
 
 
 def test_nothing_recorded_has_no_timeline() -> None:
@@ -111,6 +111,6 @@ def test_setting_money_aside_rounds_up() -> None:
 
 def test_a_view_knows_its_ranks_and_what_they_used() -> None:
     found = view(Segment().step(1, tokens=5).step(1, tokens=7).end())
-    assert found.usage().tokens == 12
+    assert found.account.work.tokens == 12
     assert [row.steps for row in found.ranks()] == [2]
     assert found.break_down().wall_ns == 2 * SECOND

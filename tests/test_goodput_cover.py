@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from outlay.account.spans import SpanInterval, Spans
 from outlay.goodput.cover import Cover, cover_of, flatten
-from outlay.goodput.spans import SpanInterval, Spans
 
 
 def spans(*intervals: tuple[int, int, str]) -> list[SpanInterval]:
@@ -28,7 +28,7 @@ def covered(*intervals: tuple[int, int, str], still_open: int = 0) -> Cover:
 def painted(*intervals: tuple[int, int, str], start: int = 0, end: int = 10) -> str:
     """Draw each instant of a window as the name of the span that holds it."""
     flat = flatten(spans(*intervals), start, end)
-    holders = {t: span.phase for span in flat for t in range(span.begin_ns, span.end_ns)}
+    holders = {t: span.name for span in flat for t in range(span.begin_ns, span.end_ns)}
     return "".join(holders.get(t, ".") for t in range(start, end))
 
 
@@ -74,9 +74,9 @@ def test_without_spans_nothing_is_held() -> None:
 def test_each_phase_has_its_own_time() -> None:
     cover = covered((1, 9, "a"), (3, 6, "b"))
     assert [cover.phases_before(t) for t in (0, 4, 10)] == [
-        {"a": 0, "b": 0},
-        {"a": 2, "b": 1},
-        {"a": 5, "b": 3},
+        {"custom:a": 0, "custom:b": 0},
+        {"custom:a": 2, "custom:b": 1},
+        {"custom:a": 5, "custom:b": 3},
     ]
 
 
@@ -95,7 +95,8 @@ def test_a_cover_holds_what_is_painted(
     assert held == [t - picture[:t].count(".") for t in range(11)]
     for t in range(11):
         found = {phase: ns for phase, ns in cover.phases_before(t).items() if ns}
-        assert found == {name: picture[:t].count(name) for name in sorted(set(picture[:t]) - {"."})}
+        names = set(picture[:t]) - {"."}
+        assert found == {f"custom:{name}": picture[:t].count(name) for name in names}
 
 
 @given(batches=st.lists(some_spans, max_size=4))
@@ -108,7 +109,7 @@ def test_spans_that_are_added_between_looks_are_seen(
             growing.append(span)
             every.append(span)
         found = growing.columns()
-        names = [found.phases[place] for place in found.phase]
+        names = [found.names[place] for place in found.name]
         rows = zip(
             found.begin.tolist(), found.order.tolist(), found.end.tolist(), names, strict=True
         )

@@ -16,12 +16,11 @@ import pytest
 import outlay
 from goodput_log import START_S, Job, at
 from outlay.clock import ManualClock
-from outlay.cost.reading import read_whole_run
 from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
 from outlay.goodput.cache import GoodputCache
 from outlay.goodput.calculator import GoodputCalculator
-from outlay.goodput.follower import GoodputFollower
+from outlay.goodput.follower import GoodputFollower, read_view
 from outlay.goodput.importing import import_payloads
 from outlay.goodput.logs import LocalRunLog, run_dir_of_job
 from outlay.goodput.recorder import GoodputRecorder
@@ -151,7 +150,7 @@ def test_a_cost_report_tells_a_job_as_its_goodput_does(
 ) -> None:
     monkeypatch.setenv("OUTLAY_PRICE", "3.60 USD/h")
     written(Job().start(0).steps(0, 10, at=0).end(10), tmp_path)
-    found = cost_of(read_whole_run(tmp_path, NOW_NS))
+    found = cost_of(read_view(tmp_path, NOW_NS))
     assert (str(found.cost), list(found.by_phase), found.steps) == ("0.01 USD", ["step"], 10)
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goodput_log import START_S, Job
+from outlay.account.payload_steps import ns_of_seconds
+from outlay.account.payloads import PayloadTranslator
+from outlay.account.segment import SegmentAccount
 from outlay.errors import Finding
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.payload_steps import ns_of_seconds
-from outlay.goodput.payloads import PayloadTranslator
 from outlay.goodput.timeline import Timeline, TimelineBuilder
 
 SECOND = 1_000_000_000
@@ -22,7 +22,7 @@ SECOND = 1_000_000_000
 
 def translated(batches: Sequence[Sequence[Any]]) -> tuple[TimelineBuilder, list[Finding]]:
     builder = TimelineBuilder()
-    translator = PayloadTranslator(builder.fold.segments, "log")
+    translator = PayloadTranslator(builder.account.segments, "log")
     for batch in batches:
         translator.take(batch)
     return builder, translator.findings()
@@ -45,9 +45,9 @@ def seconds_of(job: Job) -> dict[str, float]:
     return {name: ns / SECOND for name, ns in phases.items()}
 
 
-def step_rows(of: SegmentFold) -> list[tuple[int, float, float, int]]:
+def step_rows(of: SegmentAccount) -> list[tuple[int, float, float, int]]:
     """Return (number, start, end, count) of an attempt's steps, in seconds of the tests' time."""
-    columns = (of.number.values, of.start.values, of.end.values, of.count.values)
+    columns = (of.steps.number, of.steps.start, of.steps.end, of.steps.count)
     return [
         (int(n), int(s) / SECOND - START_S, int(e) / SECOND - START_S, int(c))
         for n, s, e, c in zip(*columns, strict=True)
@@ -56,7 +56,7 @@ def step_rows(of: SegmentFold) -> list[tuple[int, float, float, int]]:
 
 def attempts_of(job: Job) -> list[list[tuple[int, float, float, int]]]:
     builder, _ = translated([job.payloads])
-    return [step_rows(fold) for _, fold in sorted(builder.fold.segments.items())]
+    return [step_rows(fold) for _, fold in sorted(builder.account.segments.items())]
 
 
 def findings_of(payloads: Sequence[Any]) -> list[str]:
@@ -119,7 +119,7 @@ def test_the_first_load_of_an_attempt_holds_training_up_and_later_ones_do_not() 
     job.step(1, 3).end(4)
     assert seconds_of(job) == {"data_loading": 2, "step": 2}
     builder, _ = translated([job.payloads])
-    (fold,) = builder.fold.segments.values()
+    (fold,) = builder.account.segments.values()
     assert [(span.end_ns - span.begin_ns) / SECOND for span in fold.beside] == [0.2]
 
 

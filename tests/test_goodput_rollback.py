@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outlay.goodput.rollback import Undone, UndoneTime, undone_steps, where_numbers_go_back
+from outlay.account.segment import where_numbers_go_back
+from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
 
 
 def undone(numbers: list[int], counts: list[int], redone_from: int | None = None) -> Undone:

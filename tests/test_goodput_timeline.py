@@ -19,7 +19,7 @@ def built(builder: TimelineBuilder, now: float = 100) -> Timeline:
 
 
 def fold(builder: TimelineBuilder, segment: Segment, records: Sequence[Record] = ()) -> None:
-    builder.fold.fold(segment.id, records or numbered(segment.records))
+    builder.account.fold(segment.id, records or numbered(segment.records))
 
 
 def whole(timeline: Timeline) -> dict[str, int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ledgers import START_NS, Segment, ns
 from outlay.ledger import SUPERVISOR, Attempt, alive_until, derive_attempts
 
@@ -137,3 +139,79 @@ def test_a_segment_whose_header_was_lost_is_an_attempt_without_facts() -> None:
     life.header = None
     (attempt,) = derive_attempts([life])
     assert (attempt.header.price, attempt.last_sign_ns) == (None, START_NS + ns(2))
+
+
+# When an attempt begins, by logs that say when processes were started
+
+
+def started(at: float, process: float = 0, agent: float = 0, **about: Any) -> Segment:
+    """Return a process that recorded from ``at`` on, with when it and its agent were started."""
+    instants = {
+        name: START_NS + ns(seconds)
+        for name, seconds in (("process_start_ns", process), ("agent_start_ns", agent))
+        if seconds
+    }
+    return Segment(start=at, about={"nodes": 1, "pid": round(at), **instants, **about})
+
+
+def begins(*segments: Segment) -> list[tuple[float, str]]:
+    return [((a.start_ns - START_NS) / 1e9, a.begin) for a in attempts(*segments)]
+
+
+def test_an_attempt_begins_with_its_process() -> None:
+    assert begins(started(30, process=10).step(1)) == [(10, "process")]
+
+
+def test_an_attempt_whose_process_does_not_say_begins_with_its_first_record() -> None:
+    assert begins(started(30).step(1)) == [(30, "record")]
+
+
+def test_under_torchrun_an_attempt_begins_with_the_agent() -> None:
+    assert begins(started(30, process=20, agent=10).step(1)) == [(10, "process")]
+
+
+def test_workers_that_their_agent_starts_again_begin_by_themselves() -> None:
+    first, again = started(30, process=20, agent=10).step(5), started(60, process=50, agent=10)
+    assert begins(first, again) == [(10, "process"), (50, "process")]
+
+
+def test_an_agent_that_was_started_anew_begins_the_next_attempt() -> None:
+    first, again = started(30, process=20, agent=10).step(5), started(90, process=80, agent=70)
+    assert begins(first, again) == [(10, "process"), (70, "process")]
+
+
+def test_a_process_that_began_during_the_attempt_before_counts_from_its_end() -> None:
+    first, early = started(10).step(20), started(50, process=5)
+    assert begins(first, early) == [(10, "record"), (30, "process")]
+    assert not attempts(first, early)[0].overlaps
+
+
+def test_a_supervisors_instants_go_before_those_of_the_process() -> None:
+    supervisor = Segment(start=11, rank=SUPERVISOR, about={"nodes": 1}).heartbeat(50).end("failed")
+    assert begins(supervisor, started(30, process=10.995).step(1)) == [(11, "supervisor")]
+
+
+def test_a_rank_that_began_first_begins_the_attempt() -> None:
+    other = started(40, process=5, rank=1, host="b")
+    assert begins(started(30, process=10), other) == [(5, "process")]
+
+
+def test_each_node_has_its_own_begin_and_end() -> None:
+    leader = started(30, process=10, host="a").step(10).end()
+    other = started(90, process=80, rank=1, host="b").step(5)
+    (attempt,) = attempts(leader, other)
+    stays = [(node.name, node.start_ns, node.end_ns, node.ended) for node in attempt.nodes]
+    assert stays == [
+        ("a", START_NS + ns(10), START_NS + ns(40), True),
+        ("b", START_NS + ns(80), START_NS + ns(95), False),
+    ]
+
+
+def test_the_reap_ends_the_node_of_a_supervised_process() -> None:
+    supervisor = Segment(rank=SUPERVISOR, about={"nodes": 1}).heartbeat(100).end("failed")
+    (attempt,) = attempts(supervisor, started(30).step(1))
+    assert [(node.end_ns, node.ended) for node in attempt.nodes] == [(START_NS + ns(100), True)]
+
+
+def test_logs_of_before_name_no_nodes() -> None:
+    assert attempts(Segment().step(1))[0].nodes == ()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from ledgers import START_NS, Segment, ns
 from outlay.budget.history import read_history
-from outlay.cost.reading import read_whole_run
+from outlay.goodput.follower import read_view
 from outlay.ledger import SUPERVISOR, Heartbeat
-from outlay.runs.figures import RunFollower
+from outlay.runs.figures import read_figures
 from outlay.sweep.aggregate.from_ledger import read_ledger
 
 NOW_NS = START_NS + ns(100)
@@ -25,8 +25,8 @@ def energies(run_dir: Path) -> list[int | None]:
     facts = read_ledger(run_dir, NOW_NS)
     assert facts is not None
     return [
-        RunFollower(run_dir).refresh(NOW_NS).energy_mj,
-        read_whole_run(run_dir, NOW_NS).told.energy_mj,
+        read_figures(run_dir, NOW_NS).energy_mj,
+        read_view(run_dir, NOW_NS).energy_mj(),
         facts.energy_mj,
     ]
 

@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 
 from ledgers import HOUR, START_NS, Segment, dollars, ns
-from outlay.ledger import EndStatus, Price, PriceChanged, derive_attempts
+from outlay.ledger import (
+    EndStatus,
+    Price,
+    PriceChanged,
+    SlicesChanged,
+    alive_until,
+    derive_attempts,
+)
 from outlay.rates import Basis, RateFunction, RunRates, run_rates
 from outlay.units import Money
 
@@ -220,3 +227,206 @@ def test_nothing_is_charged_after_a_run_that_completed() -> None:
     assert pieces(function(attempt(0, 1, "completed"), until=9 * H)) == [
         (0, 1, 2.0, Basis.MEASURED)
     ]
+
+
+# Between attempts, by logs that say on which machine they were
+
+ON_NODES: dict[str, Any] = {"nodes": 1, "gpus_source": "stated"}
+HOST: dict[str, Any] = {"boot_id": "a", "init_start": "24"}
+IN_JOB: dict[str, Any] = {"slurm_job": "17", "slurm_restart": "0"}
+POD: dict[str, Any] = {"instance_id": "pod"}
+STOPPED: dict[str, Any] = {"stopped_machine_price": dollars(0.25)}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "per_hour", "basis"),
+    [
+        ({}, {}, 2, Basis.ASSUMED),
+        (HOST, HOST, 2, Basis.MEASURED),
+        (HOST, HOST | {"init_start": "900"}, 0, Basis.UNBILLED),
+        (HOST, HOST | {"init_start": ""}, 2, Basis.ASSUMED),
+        (HOST, HOST | {"boot_id": "b"}, 0, Basis.UNBILLED),
+        (POD | HOST, POD | {"boot_id": "b"}, 2, Basis.MEASURED),
+        (POD | HOST, HOST | {"instance_id": "other"}, 0, Basis.UNBILLED),
+        (POD | HOST, HOST, 2, Basis.MEASURED),
+        (IN_JOB | HOST, IN_JOB | {"boot_id": "b"}, 2, Basis.MEASURED),
+        (IN_JOB | HOST, IN_JOB | HOST | {"slurm_restart": "1"}, 0, Basis.UNBILLED),
+        (IN_JOB | HOST, IN_JOB | HOST | {"slurm_job": "18"}, 0, Basis.UNBILLED),
+        (IN_JOB | HOST, HOST, 0, Basis.UNBILLED),
+        (STOPPED, {}, 0.25, Basis.STATED),
+        (STOPPED | HOST, HOST, 0.25, Basis.STATED),
+        (STOPPED | HOST, HOST | {"boot_id": "b"}, 0.25, Basis.STATED),
+        ({"stopped_machine_price": Price(7, "EUR")} | HOST, HOST, 2, Basis.MEASURED),
+        ({"stopped_price": dollars(9)} | HOST, HOST, 2, Basis.MEASURED),
+    ],
+)  # fmt: skip
+def test_the_same_machine_is_paid_for_between_two_attempts_and_another_one_is_not(
+    before: dict[str, Any], after: dict[str, Any], per_hour: float, basis: Basis
+) -> None:
+    built = function(attempt(0, 1, **ON_NODES | before), attempt(5, 1, **ON_NODES | after))
+    assert pieces(built)[1] == (1, 5, per_hour, basis)
+
+
+@pytest.mark.parametrize(
+    ("end", "about", "gap"),
+    [
+        ("completed", HOST, []),
+        ("preempted", HOST, [(1, 5, 0.0, Basis.UNBILLED)]),
+        ("preempted", HOST | STOPPED, [(1, 5, 0.25, Basis.STATED)]),
+        ("failed", HOST, [(1, 5, 2.0, Basis.MEASURED)]),
+    ],
+)
+def test_a_machine_that_was_taken_back_is_paid_for_only_by_what_was_stated(
+    end: EndStatus, about: dict[str, Any], gap: list[tuple[float, float, float, Basis]]
+) -> None:
+    built = function(attempt(0, 1, end, **ON_NODES | about), attempt(5, 1, **ON_NODES | about))
+    assert pieces(built) == [(0, 1, 2.0, Basis.MEASURED), *gap, (5, 6, 2.0, Basis.MEASURED)]
+
+
+def test_a_finding_says_what_a_machine_that_was_left_may_have_cost() -> None:
+    first = attempt(0, 1, "failed", **ON_NODES | POD)
+    built = rates(first, attempt(5, 1, **ON_NODES | {"instance_id": "other"}))
+    assert [finding.message for finding in built.findings] == [
+        "4h00m between two attempts are not charged, since the next one ran on another machine or "
+        "in another job: up to 8.00 USD if the earlier machine was kept"
+    ]
+
+
+def test_nothing_is_said_of_a_machine_that_the_scheduler_took_back() -> None:
+    first = attempt(0, 1, **ON_NODES | IN_JOB)
+    assert rates(first, attempt(5, 1, **ON_NODES | IN_JOB | {"slurm_restart": "1"})).findings == ()
+
+
+def test_money_that_is_only_assumed_can_be_told_from_the_rest() -> None:
+    built = function(attempt(0, 1, **ON_NODES), attempt(5, 1, **ON_NODES))
+    assert built.units_by_basis(0, 2**62) == {
+        Basis.MEASURED: 4_000_000 * HOUR,
+        Basis.UNBILLED: 0,
+        Basis.STATED: 0,
+        Basis.ASSUMED: 8_000_000 * HOUR,
+    }
+    assert built.known_units_between(0, 2**62) == 4_000_000 * HOUR
+
+
+# Nodes and their GPUs
+
+
+def on_node(host: str, start_h: float, hours: float, rank: int, **about: Any) -> Segment:
+    """Return a process at 1 USD an hour for each GPU of a run on two nodes."""
+    facts = {"price": dollars(1), "nodes": 2, "host": host, "pid": rank} | about
+    return Segment(start=start_h * H, rank=rank, about=facts).heartbeat(after=hours * H).end()
+
+
+FOUND: dict[str, Any] = {"gpus": 8, "node_gpus": 4, "gpus_source": "visible"}
+STATED: dict[str, Any] = {"gpus": 6, "gpus_source": "stated"}
+GUESSED: dict[str, Any] = {"gpus": 4, "gpus_source": "world_size"}
+M = Basis.MEASURED
+
+
+@pytest.mark.parametrize(
+    ("about", "expected"),
+    [
+        (FOUND, [(0, 1, 4.0, M), (1, 3, 8.0, M)]),
+        (STATED, [(0, 1, 3.0, M), (1, 3, 6.0, M)]),
+        (GUESSED, [(0, 1, 2.0, M), (1, 3, 4.0, M)]),
+    ],
+)
+def test_a_node_is_charged_from_its_own_start(
+    about: dict[str, Any], expected: list[tuple[float, float, float, Basis]]
+) -> None:
+    early, late = on_node("a", 0, 3, 0, **about), on_node("b", 1, 2, 1, **about)
+    assert pieces(function(early, late)) == expected
+
+
+def test_a_node_that_is_gone_is_no_longer_charged() -> None:
+    built = function(on_node("a", 0, 3, 0, **FOUND), on_node("b", 0, 1, 1, **FOUND))
+    assert pieces(built) == [(0, 1, 8.0, M), (1, 3, 4.0, M)]
+
+
+def test_the_run_begins_with_whichever_node_begins_first() -> None:
+    built = function(on_node("a", 1, 2, 0, **FOUND), on_node("b", 0, 3, 1, **FOUND))
+    assert pieces(built) == [(0, 1, 4.0, M), (1, 3, 8.0, M)]
+
+
+@pytest.mark.parametrize(("about", "per_hour"), [(FOUND, 8.0), (STATED, 6.0), (GUESSED, 4.0)])
+def test_one_node_that_records_alone_carries_all(about: dict[str, Any], per_hour: float) -> None:
+    assert pieces(function(on_node("a", 0, 3, 0, **about))) == [(0, 3, per_hour, M)]
+
+
+def test_nodes_with_different_gpus_are_each_charged_for_their_own() -> None:
+    small = on_node("b", 1, 2, 1, **FOUND | {"node_gpus": 2})
+    assert pieces(function(on_node("a", 0, 3, 0, **FOUND), small)) == [
+        (0, 1, 4.0, M),
+        (1, 3, 6.0, M),
+    ]
+
+
+def test_without_hosts_nodes_are_told_apart_by_their_numbers() -> None:
+    early, late = on_node("", 0, 3, 0, **FOUND), on_node("", 1, 2, 1, **FOUND | {"node": 1})
+    assert pieces(function(early, late)) == [(0, 1, 4.0, M), (1, 3, 8.0, M)]
+
+
+def test_what_was_stated_is_split_by_the_processes_of_each_node() -> None:
+    ranks = [on_node("a", 0, 3, n, **STATED) for n in (0, 1)]
+    assert pieces(function(*ranks, on_node("b", 1, 2, 2, **STATED)))[0] == (0, 1, 4.0, M)
+
+
+def test_a_live_node_without_an_end_is_charged_until_now() -> None:
+    leader = Segment(about={"price": dollars(1), "nodes": 2, "host": "a"} | FOUND).heartbeat(2 * H)
+    other = Segment(
+        rank=1, about={"price": dollars(1), "nodes": 2, "host": "b", "pid": 8} | FOUND
+    ).heartbeat(H)
+    live = alive_until(derive_attempts([leader.life(), other.life()]), START_NS + 3 * HOUR)
+    built = run_rates(live, START_NS + 3 * HOUR).function
+    assert built is not None
+    assert pieces(built) == [(0, 3, 8.0, M)]
+
+
+def test_a_price_change_with_the_same_gpus_keeps_what_the_nodes_have() -> None:
+    early, late = on_node("a", 0, 3, 0, **FOUND), on_node("b", 1, 2, 1, **FOUND)
+    early.add(PriceChanged(t_ns=START_NS + 2 * HOUR, price=dollars(3), gpus=8))
+    assert pieces(function(early, late)) == [(0, 1, 4.0, M), (1, 2, 8.0, M), (2, 3, 24.0, M)]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "per_hour"), [("1/2", 0.5), ("1/7", 0.142857), ("3/2", 1.5), (1, 1.0)]
+)
+def test_a_share_of_a_gpu_costs_its_share_rounded_once(gpus: int | str, per_hour: float) -> None:
+    assert pieces(function(attempt(0, 1, gpus=gpus, **ON_NODES))) == [(0, 1, per_hour, M)]
+
+
+@pytest.mark.parametrize(
+    ("counts", "per_hour"), [((2, 4, 2), 1.0), ((2, 4, 4), 2.0), ((1, 4, 3), 1.5), ((0, 4, 0), 0.0)]
+)
+def test_slices_that_were_given_back_are_not_charged(
+    counts: tuple[int, int, int], per_hour: float
+) -> None:
+    active, total, available = counts
+    change = SlicesChanged(t_ns=START_NS + HOUR, active=active, total=total, available=available)
+    built = function(attempt(0, 3, **ON_NODES).add(change))
+    assert built.rate_at(START_NS) == 2_000_000
+    assert built.rate_at(START_NS + HOUR) == per_hour * 1e6
+
+
+def test_gpus_that_nobody_stated_or_found_are_an_assumption() -> None:
+    (assumption,) = function(attempt(0, 1, **ON_NODES | {"gpus_source": "world_size"})).assumptions
+    assert "one per process is assumed" in assumption.text
+
+
+def test_an_attempt_whose_end_nobody_saw_says_so() -> None:
+    built = function(attempt(0, 1, **ON_NODES | HOST), attempt(5, 1, **ON_NODES | HOST))
+    assert [a.text for a in built.assumptions] == [
+        "an attempt without a recorded end is charged up to its last sign of life"
+    ]
+
+
+def test_slices_in_logs_of_before_change_no_price() -> None:
+    change = SlicesChanged(t_ns=START_NS + HOUR, active=1, total=4, available=1)
+    assert pieces(function(attempt(0, 3).add(change))) == [(0, 3, 2.0, M)]
+
+
+def test_nodes_in_logs_of_before_are_charged_from_the_attempts_begin() -> None:
+    old = {"price": dollars(1), "gpus": 2}
+    early = Segment(about=old | {"host": "a"}).heartbeat(3 * H)
+    late = Segment(start=H, rank=1, about=old | {"host": "b"}).heartbeat(H)
+    assert pieces(function(early, late)) == [(0, 3, 2.0, M)]

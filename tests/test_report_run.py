@@ -13,14 +13,14 @@ from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.ledger import EndStatus, Metric
 from outlay.report.blocks import Chart, Document, Figure, Note, Table
 from outlay.report.rendering import to_html, to_markdown
-from outlay.report.run_account import RunAccount, read_account
 from outlay.report.run_document import run_document
+from outlay.runs.reading import RunReading, read_run
 
 LATER_NS = START_NS + 1000 * HOUR
 ABOUT = {"price": dollars(3600), "model": "a <b>", "run_id": "r1", "boot_id": "one"}  # $1 a second
 
 
-def disrupted_run(run_dir: Path) -> RunAccount:
+def disrupted_run(run_dir: Path) -> RunReading:
     """Return a run that was killed after its fifth step and went on from its second."""
     first = Segment(about=ABOUT)
     for _ in range(3):
@@ -33,16 +33,16 @@ def disrupted_run(run_dir: Path) -> RunAccount:
     second.add(Metric(t_ns=second.now_ns, name="accuracy", value=0.75)).end()
     for segment in (first, second):
         segment.write(run_dir)
-    return read_account(run_dir, LATER_NS)
+    return read_run(run_dir, LATER_NS)
 
 
 @pytest.fixture
-def account(tmp_path: Path) -> RunAccount:
+def account(tmp_path: Path) -> RunReading:
     return disrupted_run(tmp_path)
 
 
 @pytest.fixture
-def document(account: RunAccount) -> Document:
+def document(account: RunReading) -> Document:
     return run_document(account)
 
 
@@ -68,11 +68,11 @@ def test_the_verdict_names_the_money_the_share_and_the_largest_loss(document: Do
     assert "over 1 disruption" in document.verdict
 
 
-def test_the_phases_sum_to_the_total_to_the_last_digit(account: RunAccount) -> None:
+def test_the_phases_sum_to_the_total_to_the_last_digit(account: RunReading) -> None:
     shown = table(run_document(account), "Where time and money went")
     *parts, total = (row[3] for row in shown.rows)
     assert sum(part.micros for part in parts if part) == total.micros  # type: ignore[attr-defined]
-    assert total == account.summary.cost
+    assert total == account.goodput.cost
 
 
 def test_every_figure_says_how_it_is_known(document: Document) -> None:
@@ -95,7 +95,7 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
     silent = ABOUT | {"boot_id": ""}
     Segment(about=silent).step(1).write(tmp_path)
     Segment(start=5, about=silent).step(1).end().write(tmp_path)
-    report = run_document(read_account(tmp_path, LATER_NS))
+    report = run_document(read_run(tmp_path, LATER_NS))
     assert ("cost", "assumed") in _texts(report)
     assert any(
         isinstance(block, Note) and "full price is assumed" in block.text
@@ -135,7 +135,7 @@ def test_a_browser_shows_charts_that_fit_its_width(
 
 def test_a_run_without_steps_or_price_says_so(tmp_path: Path) -> None:
     Segment().after(5).end().write(tmp_path)
-    report = run_document(read_account(tmp_path, LATER_NS))
+    report = run_document(read_run(tmp_path, LATER_NS))
     assert "nobody knows how much of it was productive" in report.verdict
     assert "No steps were recorded" in to_markdown(report)
     assert "The run has no price" in to_markdown(report)
@@ -143,13 +143,13 @@ def test_a_run_without_steps_or_price_says_so(tmp_path: Path) -> None:
 
 def test_without_a_price_it_says_that_no_advice_can_be_given(tmp_path: Path) -> None:
     Segment().step(1).step(1).end().write(tmp_path)
-    report = to_markdown(run_document(read_account(tmp_path, LATER_NS)))
+    report = to_markdown(run_document(read_run(tmp_path, LATER_NS)))
     assert "Without a price nothing can be said about what a change would save." in report
 
 
 def test_a_single_step_is_not_called_none(tmp_path: Path) -> None:
     Segment(about=ABOUT).step(1).end().write(tmp_path)
-    report = to_markdown(run_document(read_account(tmp_path, LATER_NS)))
+    report = to_markdown(run_document(read_run(tmp_path, LATER_NS)))
     assert "No steps were recorded" not in report
     assert "One step was recorded" in report
 
@@ -167,18 +167,18 @@ def test_the_verdict_says_how_a_run_ended_that_did_not_complete(
     status: EndStatus, reason: str, told: str, tmp_path: Path
 ) -> None:
     Segment(about=ABOUT).step(1).step(1).end(status, reason).write(tmp_path)
-    assert told in run_document(read_account(tmp_path, LATER_NS)).verdict
+    assert told in run_document(read_run(tmp_path, LATER_NS)).verdict
 
 
 def test_the_verdict_says_that_a_run_ended_without_a_word(tmp_path: Path) -> None:
     Segment(about=ABOUT).step(1).step(1).write(tmp_path)
-    told = run_document(read_account(tmp_path, LATER_NS)).verdict
+    told = run_document(read_run(tmp_path, LATER_NS)).verdict
     assert "It ended without a word." in told
 
 
 def test_a_run_of_which_nothing_but_its_start_is_known_has_a_report(tmp_path: Path) -> None:
     Segment().write(tmp_path)
-    report = run_document(read_account(tmp_path, LATER_NS))
+    report = run_document(read_run(tmp_path, LATER_NS))
     assert report.verdict == "Nothing happened yet: the run has no wall time."
     assert "</html>" in to_html(report)
 

@@ -12,10 +12,11 @@ import scripts
 from ledgers import HOUR, START_NS, Segment, dollars, ns
 from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import NotARun
+from outlay.goodput.follower import GoodputFollower
 from outlay.ledger import EndStatus
 from outlay.ledger.attempts import DEAD_AFTER_NS
 from outlay.record.facts import boot_id
-from outlay.runs.figures import RunFigures, RunFollower
+from outlay.runs.figures import RunFigures, figures_of, read_figures
 from outlay.units import Money
 from system_parts import missing
 
@@ -25,7 +26,7 @@ H = 3600
 def figures(run_dir: Path, *segments: Segment, now: float = 0.0) -> RunFigures:
     for segment in segments:
         segment.write(run_dir)
-    return RunFollower(run_dir).refresh(START_NS + ns(now))
+    return read_figures(run_dir, START_NS + ns(now))
 
 
 def priced(start: float = 0.0, **about: Any) -> Segment:
@@ -60,7 +61,7 @@ def test_a_run_that_holds_its_lock_is_running_however_silent(
 ) -> None:
     with outlay.run("m", dir=tmp_path, clock=clock):
         clock.advance(10 * DEAD_AFTER_NS)
-        assert RunFollower(tmp_path).refresh(clock.wall_ns()).status == "running"
+        assert read_figures(tmp_path, clock.wall_ns()).status == "running"
 
 
 def test_another_process_sees_that_a_run_is_running(tmp_path: Path) -> None:
@@ -73,9 +74,9 @@ def test_another_process_sees_that_a_run_is_running(tmp_path: Path) -> None:
     with scripts.start(program, tmp_path) as process:
         scripts.wait_for(process, "ready")
         later_ns = SYSTEM.wall_ns() + 10 * DEAD_AFTER_NS
-        assert RunFollower(tmp_path).refresh(later_ns).status == "running"
+        assert read_figures(tmp_path, later_ns).status == "running"
         process.communicate("done\n")
-    assert RunFollower(tmp_path).refresh(later_ns).status == "completed"
+    assert read_figures(tmp_path, later_ns).status == "completed"
 
 
 def test_a_run_killed_on_this_host_is_dead_at_once(tmp_path: Path) -> None:
@@ -87,7 +88,7 @@ def test_a_run_killed_on_this_host_is_dead_at_once(tmp_path: Path) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     """
     scripts.finish(program, tmp_path)
-    assert RunFollower(tmp_path).refresh(SYSTEM.wall_ns()).status == "dead"
+    assert read_figures(tmp_path, SYSTEM.wall_ns()).status == "dead"
 
 
 def test_progress_is_how_far_the_last_attempt_came(tmp_path: Path) -> None:
@@ -161,21 +162,21 @@ def test_an_assumption_is_shown(tmp_path: Path) -> None:
 
 def test_a_run_that_just_started_burns_its_price(tmp_path: Path, clock: ManualClock) -> None:
     with outlay.run("m", dir=tmp_path, clock=clock, price="1 USD/h", gpus=4):
-        seen = RunFollower(tmp_path).refresh(clock.wall_ns())
+        seen = read_figures(tmp_path, clock.wall_ns())
     assert seen.burn_micros_per_hour == 4_000_000
 
 
 def test_a_refresh_reads_only_what_is_new(tmp_path: Path) -> None:
     story = Segment().step(1, tokens=1)
     path = story.write(tmp_path)
-    follower = RunFollower(tmp_path)
-    follower.refresh(START_NS)
+    follower = GoodputFollower(tmp_path)
+    follower.view(START_NS)
     story.step(1, tokens=10)
     grown = story.write(tmp_path.parent / "other").read_bytes()
     with path.open("ab") as stream:
         stream.write(grown[path.stat().st_size :])
-    assert follower.refresh(START_NS).tokens == 11
-    assert follower.refresh(START_NS).tokens == 11
+    assert figures_of(follower.view(START_NS)).tokens == 11
+    assert figures_of(follower.view(START_NS)).tokens == 11
 
 
 def test_findings_of_the_log_are_among_the_figures(tmp_path: Path) -> None:
@@ -188,11 +189,11 @@ def test_a_live_log_that_grows_while_it_is_read_is_not_torn(tmp_path: Path) -> N
     with outlay.run("m", dir=tmp_path) as run:
         with run.step():
             pass
-        follower = RunFollower(tmp_path)
-        follower.refresh(SYSTEM.wall_ns())
+        follower = GoodputFollower(tmp_path)
+        follower.view(SYSTEM.wall_ns())
         with run.step():
             pass
-        assert follower._reader.findings() == []
+        assert follower.view(SYSTEM.wall_ns()).findings == ()
 
 
 def test_a_summary_is_flat(tmp_path: Path, clock: ManualClock) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,12 @@ def header(run_dir: Path) -> AttemptStarted:
     [
         ("gpus", -1),
         ("gpus", 0),
-        ("gpus", 1.5),
+        ("gpus", -0.5),
+        ("gpus", "1/0"),
+        ("gpus", "0/7"),
+        ("gpus", math.nan),
+        ("gpus", 1e9),
+        ("gpus", "1/7/2"),
         ("gpus", True),
         ("gpus", "eight"),
         ("price", math.nan),
@@ -78,7 +84,13 @@ def test_what_cannot_be_used_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("OUTLAY_GPUS", "-1"), ("OUTLAY_GPUS", "many"), ("OUTLAY_PRICE", "nan")]
+    ("name", "value"),
+    [
+        ("OUTLAY_GPUS", "-1"),
+        ("OUTLAY_GPUS", "many"),
+        ("OUTLAY_PRICE", "nan"),
+        ("OUTLAY_STOPPED_PRICE", "-1"),
+    ],
 )
 def test_a_setting_that_cannot_be_used_is_named(name: str, value: str) -> None:
     with pytest.raises(InvalidValue, match=f"^{name}: got '{value}'"):
@@ -119,24 +131,87 @@ def test_the_environment_fills_what_is_left_out(tmp_path: Path) -> None:
         "OUTLAY_GPUS": "8",
     }
     given = options(environ)
-    assert (given.dir, given.gpus) == (tmp_path, 8)
+    assert (given.dir, given.gpus, given.gpus_source) == (tmp_path, Fraction(8), "stated")
     assert given.price == Price(1_500_000, "EUR", "environment")
 
 
 def test_arguments_come_before_the_environment(tmp_path: Path) -> None:
     environ = {"OUTLAY_RUN_DIR": "/elsewhere", "OUTLAY_PRICE": "9", "OUTLAY_GPUS": "9"}
     given = options(environ, dir=tmp_path, price="1 USD/h", gpus=2)
-    assert (given.dir, given.gpus) == (tmp_path, 2)
+    assert (given.dir, given.gpus) == (tmp_path, Fraction(2))
     assert given.price == Price(1_000_000, "USD", "argument")
 
 
 def test_an_empty_setting_is_no_setting() -> None:
     given = options({"OUTLAY_RUN_DIR": "", "OUTLAY_PRICE": "", "OUTLAY_GPUS": ""})
-    assert (given.price, given.gpus) == (None, 1)
+    assert (given.price, given.gpus) == (None, Fraction(1))
 
 
-def test_gpus_default_to_the_world_size() -> None:
-    assert options({"WORLD_SIZE": "16"}, dir="x").gpus == 16
+@pytest.mark.parametrize(
+    ("value", "gpus"),
+    [(0.5, Fraction(1, 2)), ("0.5", Fraction(1, 2)), ("1/7", Fraction(1, 7)), (1.5, Fraction(3, 2)),
+     (Fraction(1, 7), Fraction(1, 7)), ("8", Fraction(8)), ("2/2", Fraction(1))],
+)  # fmt: skip
+def test_a_share_of_a_gpu_is_exact(value: object, gpus: Fraction) -> None:
+    assert options(gpus=value).gpus == gpus
+
+
+def test_a_share_of_a_gpu_from_the_environment_is_exact() -> None:
+    assert options({"OUTLAY_GPUS": "1/7"}).gpus == Fraction(1, 7)
+
+
+@pytest.mark.parametrize(("gpus", "recorded"), [(8, 8), (0.5, "1/2"), ("1/7", "1/7"), ("4/2", 2)])
+def test_whole_gpus_are_recorded_as_integers_and_shares_as_text(
+    tmp_path: Path, gpus: object, recorded: int | str
+) -> None:
+    with outlay.run("m", dir=tmp_path, gpus=gpus):
+        pass
+    assert header(tmp_path).gpus == recorded
+
+
+NO_GPUS: dict[str, str] = {"CUDA_VISIBLE_DEVICES": ""}
+
+
+@pytest.mark.parametrize(
+    ("environ", "gpus", "source"),
+    [
+        (NO_GPUS | {"WORLD_SIZE": "16"}, 16, "world_size"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"}, 8, "visible"),
+        ({"CUDA_VISIBLE_DEVICES": "3,-1,5"}, 1, "visible"),
+        ({"CUDA_VISIBLE_DEVICES": "-1", "WORLD_SIZE": "2"}, 2, "world_size"),
+        # torchrun with four processes on each of two nodes, every one of them with its own device.
+        ({"CUDA_VISIBLE_DEVICES": "2", "LOCAL_WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2",
+          "WORLD_SIZE": "8"}, 8, "visible"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,2,3", "LOCAL_WORLD_SIZE": "1", "GROUP_WORLD_SIZE": "3"},
+         12, "visible"),
+        # Slurm's allocation goes before what one task of it sees.
+        ({"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NUM_NODES": "2", "CUDA_VISIBLE_DEVICES": "0"},
+         4, "slurm"),
+        ({"SLURM_GPUS_ON_NODE": "2", "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "1"},
+         2, "slurm"),
+        ({"SLURM_JOB_GPUS": "4,5,6"}, 3, "slurm"),
+    ],
+)  # fmt: skip
+def test_gpus_default_to_those_of_all_nodes_and_else_to_the_world_size(
+    environ: dict[str, str], gpus: int, source: str
+) -> None:
+    given = options(environ, dir="x")
+    assert (given.gpus, given.gpus_source) == (Fraction(gpus), source)
+
+
+def test_without_a_variable_gpus_are_counted_in_the_drivers_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bus in ("0000:17:00.0", "0000:65:00.0"):
+        (tmp_path / bus).mkdir()
+    monkeypatch.setattr("outlay.record.machine._DRIVER", tmp_path)
+    given = options({"WORLD_SIZE": "8"}, dir="x")
+    assert (given.gpus, given.gpus_source) == (Fraction(2), "driver")
+
+
+def test_a_stopped_price_can_come_from_the_environment() -> None:
+    given = options({"OUTLAY_STOPPED_PRICE": "0.20 USD/h"})
+    assert given.stopped_price == Price(200_000, "USD", "environment")
 
 
 def test_the_name_defaults_to_the_model() -> None:
@@ -186,7 +261,7 @@ def test_the_attempt_records_what_it_was_started_with(tmp_path: Path) -> None:
     assert (started.run_id, started.model, started.name) == (run.run_id, "bert", "first try")
     assert (started.gpu, started.gpus, started.tags) == ("H100", 8, {"team": "nlp"})
     assert started.price == Price(2_500_000, "USD", "argument")
-    assert started.stopped_price == Price(100_000, "USD", "stated")
+    assert started.stopped_machine_price == Price(100_000, "USD", "argument")
 
 
 def test_disabled_a_run_writes_nothing_and_every_call_works(

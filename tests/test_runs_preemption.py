@@ -11,7 +11,7 @@ import pytest
 
 import outlay
 from outlay.clock import SYSTEM
-from outlay.runs.figures import RunFollower
+from outlay.runs.figures import read_figures
 from outlay.runs.live import Run
 from scripts import finish, start, wait_for
 
@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
 
 
 def status(run: Run) -> str:
-    return RunFollower(run.dir).refresh(SYSTEM.wall_ns()).status
+    return read_figures(run.dir, SYSTEM.wall_ns()).status
 
 
 @pytest.mark.parametrize("number", [signal.SIGUSR2, signal.SIGTERM])
@@ -86,7 +86,7 @@ def test_a_launchers_signal_ends_a_loop_that_knows_nothing_of_it(tmp_path: Path)
     process.send_signal(signal.SIGUSR2)
     out, err = process.communicate("\n", timeout=60)
     assert (process.returncode, out) == (0, "after the loop\n"), err
-    figures = RunFollower(tmp_path / "run").refresh(SYSTEM.wall_ns())
+    figures = read_figures(tmp_path / "run", SYSTEM.wall_ns())
     assert (figures.status, figures.steps) == ("preempted", 4)
 
 

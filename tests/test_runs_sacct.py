@@ -204,9 +204,11 @@ def test_rates_are_set_shown_and_forgotten() -> None:
         "partition",
         "per",
         "GPU-hour",
+        "kind",
         "gpu",
         "1.20",
         "USD/h",
+        "showback",
     ]
 
 

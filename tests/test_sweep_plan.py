@@ -381,6 +381,8 @@ def _product(params: dict[str, list[object]]) -> int:
     [
         ({"budget": {"mode": "iso_time", "limit": 30}, "price": 2}, 0.5, "1 USD"),
         ({"timeout": "2h", "price": 2, "params": {"world_size": 4}}, 2, "16 USD"),
+        ({"timeout": "2h", "price": 2, "gpus": 0.5}, 2, "2 USD"),
+        ({"timeout": "7h", "price": 2, "gpus": "1/7"}, 7, "1.999998 USD"),
         ({"budget": {"mode": "iso_cost", "limit": 5}}, None, "5 USD"),
         ({"budget": {"mode": "iso_cost", "limit": 5}, "price": 2}, 2.5, "5 USD"),
         ({"budget": {"mode": "iso_cost", "limit": 5}, "price": 2, "timeout": "1h"}, 1, "2 USD"),

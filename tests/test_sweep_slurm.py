@@ -18,7 +18,7 @@ import pytest
 from command_line import outlay
 from outlay.budget.document import read_document
 from outlay.clock import SYSTEM
-from outlay.runs.figures import RunFigures, RunFollower
+from outlay.runs.figures import RunFigures, read_figures
 from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.slurm.batches import read_batches
 from outlay.sweep.engines.slurm.engine import SlurmEngine
@@ -112,7 +112,7 @@ def exists(path: Path, slurm: Cluster) -> None:
 
 
 def figures(run_dir: Path) -> RunFigures:
-    return RunFollower(run_dir).refresh(SYSTEM.wall_ns())
+    return read_figures(run_dir, SYSTEM.wall_ns())
 
 
 def test_a_cluster_that_is_stopped_leaves_no_process_behind(

@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from outlay.prices.tracker import GPUPriceTracker
     from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
     from outlay.runs import Run, run
+    from outlay.runs.collect import list_runs
+    from outlay.runs.reading import RunReading, read_run
     from outlay.units import Duration, Energy, Flops, Money, Rate, Tokens
 
 # Each public name and the module that defines it.
@@ -91,6 +93,7 @@ _HOMES = {
     "iso_time": "outlay.budget.terms",
     "iso_tokens": "outlay.budget.terms",
     "JsonLinesFile": "outlay.export.sinks",
+    "list_runs": "outlay.runs.collect",
     "measured_memory": "outlay.advise.memory",
     "Money": "outlay.units",
     "noise_scale": "outlay.advise.noise_scale",
@@ -100,8 +103,10 @@ _HOMES = {
     "PriceAlert": "outlay.prices.gpu_price",
     "PriceHistory": "outlay.prices.gpu_price",
     "Rate": "outlay.units",
+    "read_run": "outlay.runs.reading",
     "Run": "outlay.runs",
     "run": "outlay.runs",
+    "RunReading": "outlay.runs.reading",
     "Tokens": "outlay.units",
     "TrainingCostReport": "outlay.cost.training",
     "TrainingMetrics": "outlay.cost.training",
@@ -145,6 +150,7 @@ __all__ = [
     "PriceHistory",
     "Rate",
     "Run",
+    "RunReading",
     "Tokens",
     "TrainingCostReport",
     "TrainingMetrics",
@@ -156,8 +162,10 @@ __all__ = [
     "iso_flops",
     "iso_time",
     "iso_tokens",
+    "list_runs",
     "measured_memory",
     "noise_scale",
+    "read_run",
     "run",
 ]
 

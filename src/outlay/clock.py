@@ -6,6 +6,7 @@ or let it run without waiting.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -24,6 +25,17 @@ class Clock(Protocol):
 
     def sleep(self, seconds: float) -> None:
         """Wait for ``seconds``."""
+
+
+def since_boot_ns(clock: Clock) -> int | None:
+    """Return nanoseconds since this machine booted, sleep included; None for another clock.
+
+    It is what the kernel counts the start of processes in.
+    """
+    boot_clock = getattr(time, "CLOCK_BOOTTIME", None)  # Linux.
+    if boot_clock is None or not isinstance(clock, SystemClock):
+        return None
+    return time.clock_gettime_ns(boot_clock)
 
 
 class SystemClock:
@@ -66,6 +78,9 @@ class ManualClock:
 
 SYSTEM = SystemClock()
 
+MOMENT = 'an instant with its zone, such as "2026-11-15T20:00Z", or how long ago: "2h"'
+"""What is expected where a moment is."""
+
 
 def utc_datetime(wall_ns: int) -> datetime:
     """Return the instant as an aware UTC datetime, to the microsecond."""
@@ -76,6 +91,23 @@ def utc_datetime(wall_ns: int) -> datetime:
 def utc_text(wall_ns: int) -> str:
     """Return the instant as people read it: ``2026-11-15 20:30:00Z``."""
     return utc_datetime(wall_ns).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def parse_moment(moment: str | datetime, *, name: str, now_ns: int) -> int:
+    """Return an instant in UTC nanoseconds; text is an instant, or how long ago: ``"2h"``.
+
+    Raises:
+        InvalidValue: It is neither.
+    """
+    from outlay.units import Duration
+
+    if isinstance(moment, str):
+        with contextlib.suppress(InvalidValue):
+            return now_ns - Duration.parse(moment, name=name).ns
+    try:
+        return wall_ns_of(datetime.fromisoformat(moment) if isinstance(moment, str) else moment)
+    except ValueError:  # InvalidValue of a naive datetime included: the same advice helps.
+        raise InvalidValue(name, moment, MOMENT) from None
 
 
 def wall_ns_of(moment: datetime) -> int:

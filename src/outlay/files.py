@@ -9,6 +9,7 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 
 @contextlib.contextmanager
@@ -41,3 +42,24 @@ def write_whole(path: Path, content: bytes, *, synced: bool = False, private: bo
     """Replace a file by one with this content, or leave it as it is and raise OSError."""
     with draft_of(path, synced=synced, private=private) as draft:
         draft.write_bytes(content)
+
+
+class Stamp(NamedTuple):
+    """How large some files are together, and when one of them last changed."""
+
+    size_bytes: int
+    mtime_ns: int
+
+
+def stamp_of(directory: str, *, suffix: str) -> Stamp | None:
+    """Return the stamp of the files in a directory without opening them; None without any.
+
+    What is appended to one of them makes another stamp.
+    """
+    found: list[os.stat_result] = []
+    # Nobody may look there, or no directory can have that name.
+    with contextlib.suppress(OSError, ValueError), os.scandir(directory) as entries:
+        found = [entry.stat() for entry in entries if entry.name.endswith(suffix)]
+    if not found:
+        return None
+    return Stamp(sum(file.st_size for file in found), max(file.st_mtime_ns for file in found))

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sqlalchemy import URL, Engine
 
 from outlay.store import RunRow, StoreUnavailable, open_store, runs, schema
 from outlay.store.engine import writing
+from outlay.store.runs import RunFilter
 from outlay.units import Money
 
 DATABASES = ["sqlite"]
@@ -103,9 +104,9 @@ def test_runs_are_filtered_by_status_model_and_life(store: Engine) -> None:
     other = replace(run_row("other"), model="gpt")
     late = run_row("late", started_ns=10_000)
     runs.register(store, [done, other, late])
-    assert [row.run_id for row in runs.list_runs(store, status="completed")] == ["done"]
-    assert [row.run_id for row in runs.list_runs(store, model="gpt")] == ["other"]
-    assert [row.run_id for row in runs.list_runs(store, since_ns=10_050)] == ["late"]
+    assert [row.run_id for row in runs.list_runs(store, RunFilter(status="completed"))] == ["done"]
+    assert [row.run_id for row in runs.list_runs(store, RunFilter(model="gpt"))] == ["other"]
+    assert [row.run_id for row in runs.list_runs(store, RunFilter(since_ns=10_050))] == ["late"]
     assert [row.run_id for row in runs.list_runs(store, limit=1)] == ["late"]
 
 
@@ -159,4 +160,4 @@ def test_a_store_that_cannot_be_read_is_said_so(store: Engine) -> None:
 
 
 def vars_of(row: RunRow) -> dict[str, object]:
-    return {name: getattr(row, name) for name in RunRow.__slots__}
+    return {name: getattr(row, name) for name in RunRow.__struct_fields__}

@@ -18,13 +18,13 @@ FOLLOW = """
     import json, resource, sys
     from pathlib import Path
     from outlay.ledger import LedgerReader
-    from outlay.runs.figures import RunFollower
+    from outlay.runs.figures import read_figures
     peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     before = peak()
     reader = LedgerReader(Path(sys.argv[1]))
     records = sum(len(chunk.records) for chunk in reader.poll())
     again = sum(len(chunk.records) for chunk in reader.poll())
-    figures = RunFollower(Path(sys.argv[1])).refresh(now_ns=2**62)
+    figures = read_figures(Path(sys.argv[1]), 2**62)
     print(json.dumps([records, again, figures.steps, peak() - before]))
 """
 

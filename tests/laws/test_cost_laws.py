@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from outlay.cost.allocation import Charge, Pool, Spread, allocate
 from outlay.cost.book import CostRow
 from outlay.cost.compare import Candidate, compare, pareto_front, total_of
-from outlay.cost.run_cost import per
 from outlay.cost.training import TrainingMetrics
 from outlay.rates import share_out
 from outlay.units import Money
+from outlay.units.money import per
 
 MICROS = st.integers(0, 10**15)
 OWNERS = st.sampled_from("abcdefg")

@@ -30,7 +30,7 @@ def view_at_once(history: History) -> RunView:
     """Fold everything in one go."""
     builder = TimelineBuilder()
     for segment, records in history.segments.items():
-        builder.fold.fold(segment, records)
+        builder.account.fold(segment, records)
     return _build(builder, history)
 
 
@@ -39,7 +39,7 @@ def _build(builder: TimelineBuilder, history: History) -> RunView:
         history.now_ns, alive=history.alive, dead_after_ns=history.dead_after_ns
     )
     assert timeline is not None
-    return view_of(timeline, builder.fold)
+    return view_of(timeline, builder.account)
 
 
 def truth_of(history: History) -> Truth:
@@ -219,7 +219,7 @@ def test_folding_a_prefix_and_then_the_rest_equals_folding_all(
     while pending:
         segment = chance.choice(sorted(pending))
         size = chance.randint(1, 6)
-        builder.fold.fold(segment, pending[segment][:size])
+        builder.account.fold(segment, pending[segment][:size])
         pending[segment] = pending[segment][size:]
         if not pending[segment]:
             del pending[segment]
@@ -237,7 +237,7 @@ def test_the_order_in_which_records_arrive_does_not_matter(
     arrivals = [(s, record) for s, records in history.segments.items() for record in records]
     chance.shuffle(arrivals)
     for segment, record in arrivals:
-        builder.fold.fold(segment, [record])
+        builder.account.fold(segment, [record])
         if chance.random() < 0.2:
             _build(builder, history)
     assert facts(_build(builder, history)) == facts(view_at_once(history))
@@ -253,11 +253,11 @@ def test_a_view_stays_what_it_was_when_more_is_folded(
     builder = TimelineBuilder()
     half = len(arrivals) // 2 + 1
     for segment, record in arrivals[:half]:
-        builder.fold.fold(segment, [record])
+        builder.account.fold(segment, [record])
     early = _build(builder, history)
     before = facts(early)
     for segment, record in arrivals[half:]:
-        builder.fold.fold(segment, [record])
+        builder.account.fold(segment, [record])
     _build(builder, history)
     assert facts(early) == before
 

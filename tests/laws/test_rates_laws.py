@@ -53,10 +53,10 @@ def oracle_dollars(segments: list[Segment], until_ns: int) -> Fraction:
     total = Fraction(0)
     for index, segment in enumerate(segments):
         header = segment.header
-        marks = [] if header.price is None else [(header.t_ns, header.price, header.gpus)]
+        marks = [] if header.price is None else [(header.t_ns, header.price, Fraction(header.gpus))]
         for record in segment.records:
             if isinstance(record, PriceChanged):
-                marks.append((record.t_ns, record.price, record.gpus))
+                marks.append((record.t_ns, record.price, Fraction(record.gpus)))
         ended = getattr(segment.records[-1], "status", None)
         charged_until = segment.now_ns
         if ended not in ("completed", "preempted"):

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 import ledger_strategies as some
 from ledgers import START_NS, Segment, to_lines
-from outlay.goodput import step_blocks
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.run_fold import RunFold
-from outlay.goodput.step_blocks import StepBlock, decode_steps
-from outlay.goodput.steps import StepColumns, Usage
+from outlay.account import step_blocks
+from outlay.account.run import RunAccount
+from outlay.account.segment import SegmentAccount
+from outlay.account.step_blocks import StepBlock, decode_steps
+from outlay.account.steps import StepColumns, Work
+from outlay.goodput.own_times import OwnTimes
 from outlay.ledger import LedgerReader, Record, Step, encode_line
 from outlay.ledger.codec import Decoded, decode_block
 
@@ -41,16 +42,16 @@ def written(seq: int, text: str) -> bytes:
     return sealed(b'{"v":1,"seq":%d,"kind":"step",%b' % (seq, text.encode()))
 
 
-def split(decoded: Decoded) -> tuple[list[list[int]], Usage, list[Record]]:
+def split(decoded: Decoded) -> tuple[list[list[int]], Work, list[Record]]:
     """Return what a fold takes from a block: the steps by column, what they used, the others."""
     records = decoded.records
     if isinstance(records, StepBlock):
-        columns, usage, others = records.steps, records.usage, list(records.others)
+        columns, others = records.steps, list(records.others)
     else:
         steps = [record for record in records if isinstance(record, Step)]
         others = [record for record in records if not isinstance(record, Step)]
-        columns, usage = StepColumns.of(steps), Usage.of(steps)
-    return [column.tolist() for column in columns.all()], usage, others
+        columns = StepColumns.of(steps)
+    return [column.tolist() for column in columns.all()], columns.work, others
 
 
 def assert_the_same(block: bytes) -> None:
@@ -216,24 +217,24 @@ def test_a_single_line_can_be_looked_at() -> None:
 
 
 def test_sums_beyond_64_bits_are_exact() -> None:
-    steps = [Step(t_ns=9, step=n, dur_ns=1, flops=9 * 10**18) for n in range(50)]
+    steps = [Step(t_ns=9, step=n, dur_ns=1, flops=4 * 10**18) for n in range(50)]
     records = decode_steps(b"".join(encode_line(s, n) for n, s in enumerate(steps))).records
     assert isinstance(records, StepBlock)
-    assert records.usage.flops == 450 * 10**18
+    assert records.steps.work.flops == 200 * 10**18
 
 
-def folds(run_dir: Path, *, bulk: bool) -> tuple[RunFold, list[str]]:
+def folds(run_dir: Path, *, bulk: bool) -> tuple[RunAccount, list[str]]:
     reader = LedgerReader(run_dir, decode_steps) if bulk else LedgerReader(run_dir)
-    fold = RunFold()
+    fold = RunAccount()
     for chunk in reader.poll():
         fold.fold(chunk.segment, chunk.records)
     return fold, [str(finding) for finding in reader.findings()]
 
 
-def told(fold: SegmentFold) -> tuple[object, ...]:
+def told(fold: SegmentAccount) -> tuple[object, ...]:
     columns = [column.tolist() for column in fold.steps.all()]
-    own = [part.tolist() for part in fold.own_before()]
-    return columns, own, fold.usage, fold.life, list(fold.spans), fold.open, fold.checkpoints
+    own = [part.tolist() for part in OwnTimes(fold).before()]
+    return columns, own, fold.work, fold.life, list(fold.spans), fold.open, fold.checkpoints
 
 
 @st.composite

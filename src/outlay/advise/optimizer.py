@@ -15,8 +15,8 @@ from outlay.advise.recommendation import OptimizationRecommendation, merged, tot
 from outlay.advise.run_advice import Circumstances, advise_run
 from outlay.advise.run_batch import unmeasured
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
-from outlay.cost.reading import read_whole_run
 from outlay.errors import InvalidValue
+from outlay.goodput.follower import RunView, read_view
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.store.engine import upsert, writing
@@ -194,9 +194,14 @@ class CostOptimizer:
         Raises:
             NotARun: There is no run log.
         """
-        reading = read_whole_run(run_dir, self._clock.wall_ns())
-        found = [self._stamped(each) for each in advise_run(reading, around)]
-        self._record(found, instead_of=reading.identity.run_id)
+        return self.advise_view(read_view(run_dir, self._clock.wall_ns()), around)
+
+    def advise_view(
+        self, view: RunView, around: Circumstances | None = None
+    ) -> list[OptimizationRecommendation]:
+        """Return everything that should be changed about a run that has been read."""
+        found = [self._stamped(each) for each in advise_run(view, around)]
+        self._record(found, instead_of=view.identity.run_id)
         return found
 
     def what_to_measure(self, run_dir: Path | str) -> list[str]:
@@ -205,7 +210,7 @@ class CostOptimizer:
         Raises:
             NotARun: There is no run log.
         """
-        return unmeasured(read_whole_run(run_dir, self._clock.wall_ns()))
+        return unmeasured(read_view(run_dir, self._clock.wall_ns()))
 
     def keep(self, found: Sequence[OptimizationRecommendation]) -> None:
         """Keep advice that was given elsewhere, as of when it was given."""

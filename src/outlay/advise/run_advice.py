@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 
+from outlay.account.segment import MetricPoint
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, merged
 from outlay.advise.repetition import recommend_fewer_passes
 from outlay.advise.run_batch import advise_batch_size
 from outlay.advise.stopping import EpochPrice, recommend_early_stopping, recommend_epoch_count
 from outlay.advise.tiers import Job, Option, options_of, recommend_compute_tier
-from outlay.cost.reading import ACCURACY, LOSS, MetricPoint, RunReading
-from outlay.cost.run_cost import RunCost, cost_of
+from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
 from outlay.goodput import phases as ph
+from outlay.goodput.follower import RunView
 from outlay.goodput.reliability import disruptions, mean_time_to_failure
+from outlay.ledger import exact_gpus
 from outlay.prices.gpus import resolve
 from outlay.prices.offer import Offer
 from outlay.rates import NS_PER_HOUR
@@ -45,11 +48,11 @@ class Circumstances:
 
 
 def advise_run(
-    reading: RunReading, around: Circumstances | None = None
+    view: RunView, around: Circumstances | None = None
 ) -> list[OptimizationRecommendation]:
     """Return what should be changed about a run, the largest saving first; none without a price."""
     around = around or Circumstances()
-    cost = cost_of(reading)
+    cost = cost_of(view)
     if not cost.cost or not cost.wall_ns:
         return []
     spent = _Spent(
@@ -58,12 +61,12 @@ def advise_run(
         hours=cost.wall_ns / NS_PER_HOUR,
     )
     found = [
-        _stopping(reading, spent, around),
-        _checkpoints(reading, spent),
-        _badput(reading, cost, spent),
-        _compute(reading, spent, around),
+        _stopping(view, spent, around),
+        _checkpoints(view, spent),
+        _badput(view, cost, spent),
+        _compute(view, spent, around),
         advise_batch_size(
-            reading, price_per_hour=spent.per_hour, hours=spent.hours, currency=spent.currency
+            view, price_per_hour=spent.per_hour, hours=spent.hours, currency=spent.currency
         ),
         recommend_fewer_passes(
             cost.epochs or 0.0, spent.amount, spent.hours, currency=spent.currency
@@ -87,11 +90,11 @@ class _Spent:
 
 
 def _stopping(
-    reading: RunReading, spent: _Spent, around: Circumstances
+    view: RunView, spent: _Spent, around: Circumstances
 ) -> OptimizationRecommendation | None:
     """A live run may stop now; of one that is over the next may be shorter."""
-    losses = reading.told.series(LOSS)
-    points = losses or reading.told.series(ACCURACY)
+    losses = view.account.series(*LOSS)
+    points = losses or view.account.series(*ACCURACY)
     values = [-point.value if losses else point.value for point in points]
     if len(points) < 2:
         return None
@@ -101,23 +104,23 @@ def _stopping(
         unit="evaluation",
         currency=spent.currency,
     )
-    if reading.view.timeline.alive:
+    if view.timeline.alive:
         return recommend_early_stopping(values, epoch, total_epochs=around.total_evaluations)
     return recommend_epoch_count(values, epoch)
 
 
-def _checkpoints(reading: RunReading, spent: _Spent) -> OptimizationRecommendation | None:
-    saves, phases = _saves(reading), reading.view.break_down().phases
+def _checkpoints(view: RunView, spent: _Spent) -> OptimizationRecommendation | None:
+    saves, phases = _saves(view), view.break_down().phases
     saving_ns = phases.get(ph.CHECKPOINT_SAVE, 0)
     worked_ns = phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
     if not saves or not saving_ns or not worked_ns:
         return None
-    mttf = mean_time_to_failure(reading.view.timeline)
+    mttf = mean_time_to_failure(view.timeline)
     return recommend_checkpoint_interval(
         Checkpointing(
             interval=worked_ns / saves / 1e9,
             save=saving_ns / saves / 1e9,
-            restart=_restart_s(reading),
+            restart=_restart_s(view),
             mttf=None if mttf.mean_ns is None else mttf.mean_ns / 1e9,
             mttf_low=mttf.low_ns / 1e9,
             mttf_high=None if mttf.high_ns is None else mttf.high_ns / 1e9,
@@ -127,29 +130,29 @@ def _checkpoints(reading: RunReading, spent: _Spent) -> OptimizationRecommendati
     )
 
 
-def _saves(reading: RunReading) -> int:
+def _saves(view: RunView) -> int:
     """Return how many checkpoints were committed."""
-    attempts = (stretch.timeline for stretch in reading.view.timeline.stretches)
+    attempts = (stretch.timeline for stretch in view.timeline.stretches)
     return sum(len(attempt.checkpoints) for attempt in attempts if attempt is not None)
 
 
-def _restart_s(reading: RunReading) -> float:
-    found = disruptions(reading.view.timeline)
+def _restart_s(view: RunView) -> float:
+    found = disruptions(view.timeline)
     ways_back = [d.down_ns + d.init_ns + d.restore_ns + d.startup_ns for d in found]
     return sum(ways_back) / len(ways_back) / 1e9 if ways_back else 0.0
 
 
-def _badput(reading: RunReading, cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
+def _badput(view: RunView, cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
     costs = {name: float(money.amount) for name, money in cost.by_phase.items()}
-    phases = reading.view.break_down().phases
+    phases = view.break_down().phases
     hours = {name: ns / NS_PER_HOUR for name, ns in phases.items()}
     return recommend_badput(costs, hours, currency=spent.currency)
 
 
 def _compute(
-    reading: RunReading, spent: _Spent, around: Circumstances
+    view: RunView, spent: _Spent, around: Circumstances
 ) -> OptimizationRecommendation | None:
-    header = reading.view.timeline.attempts[-1].header
+    header = view.timeline.attempts[-1].header
     gpu = resolve(header.gpu) if header.gpu else None
     if gpu is None or not around.offers:
         return None
@@ -161,7 +164,7 @@ def _compute(
     options = options_of(
         around.offers,
         speeds,
-        gpus=header.gpus,
+        gpus=math.ceil(exact_gpus(header.gpus)),  # Half a GPU is not on offer.
         spot_mttf_hours=around.spot_mttf_hours,
         currency=spent.currency,
     )
@@ -173,16 +176,16 @@ def _compute(
         per="for a run like this one",
     )
     return recommend_compute_tier(
-        current, options, _with_measured_losses(job, reading), least_saving=_LEAST_SAVING
+        current, options, _with_measured_losses(job, view), least_saving=_LEAST_SAVING
     )
 
 
-def _with_measured_losses(job: Job, reading: RunReading) -> Job:
+def _with_measured_losses(job: Job, view: RunView) -> Job:
     """Return the job with the times to save and to restart that the run was seen to take."""
-    saves, saving_ns = _saves(reading), reading.view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
+    saves, saving_ns = _saves(view), view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
     if saves and saving_ns:
         job = replace(job, save_hours=saving_ns / saves / NS_PER_HOUR)
-    if restart_s := _restart_s(reading):
+    if restart_s := _restart_s(view):
         job = replace(job, restart_hours=restart_s / 3600)
     return job
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from statistics import median
 
+import numpy as np
+
+from outlay.account.columns import Ints
+from outlay.account.run import RunAccount
 from outlay.advise.batch_size import BatchSituation, recommend_batch_size
 from outlay.advise.recommendation import OptimizationRecommendation
-from outlay.cost.reading import EPOCHS, RunReading, Told
+from outlay.cost.run_cost import EPOCHS, steps_per_epoch
+from outlay.goodput.follower import RunView
 from outlay.ledger import AttemptStarted
 from outlay.prices.gpus import resolve
 
@@ -16,19 +20,20 @@ NOISE_SCALE = ("gradient_noise_scale", "noise_scale")
 
 
 def advise_batch_size(
-    reading: RunReading, *, price_per_hour: float, hours: float, currency: str
+    view: RunView, *, price_per_hour: float, hours: float, currency: str
 ) -> OptimizationRecommendation | None:
     """Return a cheaper batch size for a run; None where none is known, or too little was logged.
 
     The batch is that of one rank: its samples a step fill one GPU's memory, while the gradient
     noise scale is about the samples of all ranks.
     """
-    header, speeds = _header(reading), _speeds(reading.told)
-    gpu_gb, parameters = _memory_gb(header), _last(reading.told, PARAMETERS)
+    header, durations = _header(view), _durations(view.account)
+    speeds = _speeds(durations)
+    gpu_gb, parameters = _memory_gb(header), _last(view.account, PARAMETERS)
     if gpu_gb is None or parameters is None or not speeds:
         return None
-    batch = max(speeds, key=lambda each: len(reading.told.durations[each]))
-    noise = _last(reading.told, NOISE_SCALE)
+    batch = max(speeds, key=lambda each: len(durations[each]))
+    noise = _last(view.account, NOISE_SCALE)
     return recommend_batch_size(
         BatchSituation(
             batch=batch,
@@ -44,19 +49,19 @@ def advise_batch_size(
     )
 
 
-def unmeasured(reading: RunReading) -> list[str]:
+def unmeasured(view: RunView) -> list[str]:
     """Return what advice on batch size and dataset lacks, and how a run logs it."""
-    header, told = _header(reading), reading.told
+    header, account = _header(view), view.account
     lacks = [
         ("batch size", "the number of samples of a step", "run.steps(loader, samples=len)",
-         bool(told.durations)),
+         account.work.samples > 0),
         ("batch size", "the GPU", 'outlay.run(gpu="H100")', _memory_gb(header) is not None),
         ("batch size", "the model's size", 'run.metric("parameters", count)',
-         _last(told, PARAMETERS) is not None),
+         _last(account, PARAMETERS) is not None),
         ("batch size", "the gradient noise scale", 'run.metric("gradient_noise_scale", value)',
-         _last(told, NOISE_SCALE) is not None),
+         _last(account, NOISE_SCALE) is not None),
         ("dataset", "the number of passes over the data", 'run.metric("epochs", passes)',
-         _epochs_known(told)),
+         _epochs_known(account)),
     ]  # fmt: skip
     return [
         f"{advice}: {what} is not known; say it with {how}"
@@ -65,25 +70,39 @@ def unmeasured(reading: RunReading) -> list[str]:
     ]
 
 
-def _epochs_known(told: Told) -> bool:
-    return told.steps_per_epoch is not None or any(told.metrics.get(name) for name in EPOCHS)
+def _epochs_known(account: RunAccount) -> bool:
+    reported = account.metric_names()
+    return steps_per_epoch(account) is not None or any(name in reported for name in EPOCHS)
 
 
-def _header(reading: RunReading) -> AttemptStarted:
-    return reading.view.timeline.attempts[-1].header
+def _header(view: RunView) -> AttemptStarted:
+    return view.timeline.attempts[-1].header
 
 
 def _memory_gb(header: AttemptStarted) -> int | None:
     return resolve(header.gpu).memory_gb if header.gpu else None
 
 
-def _speeds(told: Told) -> dict[int, float]:
+def _durations(account: RunAccount) -> dict[int, Ints]:
+    """Return the nanoseconds of single steps by their samples."""
+    every = [segment.steps for segment in account.shown() if segment.work.samples]
+    if not every:
+        return {}
+    batch = np.concatenate([steps.samples // steps.count for steps in every])
+    took = np.concatenate([(steps.end - steps.start) // steps.count for steps in every])
+    order = np.argsort(batch, kind="stable")
+    sizes, first = np.unique(batch[order], return_index=True)
+    parts = np.split(took[order], first[1:])
+    return {int(size): part for size, part in zip(sizes, parts, strict=True) if size > 0}
+
+
+def _speeds(durations: dict[int, Ints]) -> dict[int, float]:
     """Return samples per second of one rank by batch size, from the median step of each."""
-    found = {batch: median(each) for batch, each in told.durations.items()}
+    found = {batch: float(np.median(each)) for batch, each in durations.items()}
     return {batch: batch / (typical_ns / 1e9) for batch, typical_ns in found.items() if typical_ns}
 
 
-def _last(told: Told, names: Sequence[str]) -> float | None:
+def _last(account: RunAccount, names: Sequence[str]) -> float | None:
     """Return the last value above zero that was reported under one of some names."""
-    values = [point.value for point in told.series(names) if point.value > 0]
+    values = [point.value for point in account.series(*names) if point.value > 0]
     return values[-1] if values else None

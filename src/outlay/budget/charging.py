@@ -8,7 +8,7 @@ from outlay.budget.charges import Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.history import LivePrice
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import Usage
-from outlay.ledger import AttemptStarted, KnownRecord, PriceChanged, Step
+from outlay.ledger import AttemptStarted, KnownRecord, PriceChanged, SlicesChanged, Step
 
 
 class Charging:
@@ -44,6 +44,9 @@ class Charging:
         if isinstance(record, PriceChanged):
             self._settle_money(record.t_ns)
             self._price.change(record.t_ns, record.price, record.gpus)
+        if isinstance(record, SlicesChanged):
+            self._settle_money(record.t_ns)
+            self._price.give_back(record)
         was_inside = self._charges.inside
         match self._charges.of(record, seq):
             case ClockCharge() as charge:

@@ -8,7 +8,7 @@ from typing import Final
 
 from outlay.budget import amounts
 from outlay.budget.usage import Usage
-from outlay.rates import NS_PER_HOUR
+from outlay.rates import units_of
 from outlay.units import Duration, Energy, Flops, Money, Tokens
 from outlay.units.money import MICROS
 from outlay.units.quantity import MILLIJOULES_PER_WH
@@ -104,7 +104,7 @@ COST: Final = Dimension(
     label="cost",
     key="max_cost_usd",
     mode="iso_cost",
-    read=lambda value: amounts.read_usd(value).micros * NS_PER_HOUR,
+    read=lambda value: units_of(amounts.read_usd(value)),
     number=lambda units: _ratio(_money(units).micros, MICROS),
     text=lambda units: str(_money(units)),
 )

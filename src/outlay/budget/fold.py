@@ -207,4 +207,4 @@ def join_attempts(
 def _units_between(rates: RateFunction | None, start_ns: int, end_ns: int) -> int:
     if rates is None or rates.currency != CURRENCY:
         return 0
-    return rates.units_between(start_ns, end_ns)
+    return rates.known_units_between(start_ns, end_ns)

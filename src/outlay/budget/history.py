@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +24,16 @@ from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
 from outlay.errors import Finding
 from outlay.ledger import (
     AttemptStarted,
+    GpuCount,
     LedgerReader,
     Price,
     SegmentId,
     SegmentLife,
+    SlicesChanged,
+    exact_gpus,
     read_run,
 )
-from outlay.rates import RateFunction, RatePiece
+from outlay.rates import RateFunction, RatePiece, hourly
 
 _FOREVER_NS = 2**80
 
@@ -144,11 +148,20 @@ class LivePrice:
     def __init__(self, header: AttemptStarted) -> None:
         self._until_ns = header.t_ns
         self._currency = ""
+        self._kept = Fraction(1)
+        self._stated: tuple[Price, GpuCount] | None = None
         self._function: RateFunction | None = None
         if header.price is not None:
             self.change(header.t_ns, header.price, header.gpus)
 
-    def change(self, t_ns: int, price: Price, gpus: int) -> None:
+    def give_back(self, change: SlicesChanged) -> None:
+        """From then on only the slices that are available are paid for."""
+        if change.total > 0:
+            self._kept = Fraction(change.available, change.total)
+        if self._stated is not None:
+            self.change(change.t_ns, *self._stated)
+
+    def change(self, t_ns: int, price: Price, gpus: GpuCount) -> None:
         """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``; take what was before first.
 
         As in reports, a run pays in the currency of its first price, and no other is counted.
@@ -156,7 +169,9 @@ class LivePrice:
         self._currency = self._currency or price.currency
         if not price.currency == self._currency == CURRENCY:
             return
-        piece = RatePiece(t_ns, _FOREVER_NS, price.micros_per_hour * gpus)
+        self._stated = price, gpus
+        rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._kept)
+        piece = RatePiece(t_ns, _FOREVER_NS, rate)
         self._function = RateFunction((piece,), price.currency)
 
     @property

@@ -9,7 +9,8 @@ from outlay.budget.amounts import CURRENCY
 from outlay.budget.surviving import PER_STEP_MAX
 from outlay.budget.usage import Usage
 from outlay.errors import InvalidValue
-from outlay.rates import NS_PER_HOUR
+from outlay.rates import units as priced_units
+from outlay.rates import units_of
 from outlay.units import Money, Rate
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -35,7 +36,7 @@ def step_usage(
     # Half-even to the nanosecond: the error of a whole run stays below a microsecond.
     time_ns = round(_amount(step_wall_ms, "step_wall_ms") * 1_000_000)
     if cost is None:
-        units = time_ns * rate.micros_per_hour if rate is not None else 0
+        units = priced_units(rate, time_ns) if rate is not None else 0
     else:
         units = money_units(cost)
     return Usage(
@@ -91,4 +92,4 @@ def money_units(cost: Money | float) -> int:
     money = Money.parse(cost, name="cost", rounding="up")
     if money.currency != CURRENCY:
         raise InvalidValue("cost", str(money), f"an amount in {CURRENCY}, zero or more")
-    return money.micros * NS_PER_HOUR
+    return units_of(money)

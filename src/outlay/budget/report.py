@@ -19,6 +19,7 @@ from outlay.budget.measurable import unmeasured
 from outlay.budget.terms import Budget
 from outlay.budget.usage import ZERO, Usage
 from outlay.errors import Finding, InvalidValue, NotARun
+from outlay.goodput.follower import RunView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,15 @@ def forecast_document(ahead: Forecast) -> dict[str, Any]:
         "at_step": ahead.at_step,
         "basis": "estimated",
     }
+
+
+def budget_report(view: RunView) -> BudgetReport | None:
+    """Return how a run's budget stands; None where it was started without one."""
+    assert view.dir is not None
+    try:
+        return read_report(view.dir, view.timeline.end_ns)
+    except InvalidValue:
+        return None
 
 
 def read_report(run_dir: Path, until_ns: int) -> BudgetReport:

@@ -20,7 +20,8 @@ from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.decoding import BadDocument, decode
 from outlay.errors import Finding, InvalidValue
-from outlay.rates import NS_PER_HOUR
+from outlay.rates import units_of
+from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -114,7 +115,7 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[float], int]]]] = {
     "time_ms": ("time_ns", lambda ms: round(ms * _NS_PER_MS)),
     "comm_bytes": ("comm_bytes", round),
     "energy_Wh": ("energy_mj", lambda wh: round(wh * MILLIJOULES_PER_WH)),
-    "cost_usd": ("cost_units", lambda usd: round(usd * MICROS) * NS_PER_HOUR),
+    "cost_usd": ("cost_units", lambda usd: units_of(Money(round(usd * MICROS)))),
 }
 
 

@@ -22,6 +22,7 @@ from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage, progress_of, resources_of
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
+from outlay.rates import units as priced_units
 from outlay.units import Money, Rate
 
 
@@ -303,7 +304,7 @@ class BudgetTracker:
             self._standing.agree(base, others, reason)
 
     def _priced(self, time_ns: int) -> int:
-        return 0 if self._rate is None else time_ns * self._rate.micros_per_hour
+        return 0 if self._rate is None else priced_units(self._rate, time_ns)
 
     def _charged(self, usage: Usage) -> Usage:
         return usage if self.budget.charge == "all" else replace(usage, time_ns=0)

@@ -19,13 +19,12 @@ from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_findings, print_json
 from outlay.clock import SYSTEM
-from outlay.cost.reading import read_whole_run
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.goodput.follower import RunView
+from outlay.goodput.follower import RunView, read_view
 from outlay.prices.book import PriceBook
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
-from outlay.store.runs import list_runs
+from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Duration
 
 _NEWEST = 10
@@ -142,7 +141,7 @@ def _speeds(texts: list[str]) -> dict[str, float]:
 def _runs_of(model: str) -> list[Path]:
     store = open_store()
     refresh_registered(store, SYSTEM.wall_ns())
-    rows = list_runs(store, model=model, limit=_NEWEST)
+    rows = list_runs(store, RunFilter(model=model), limit=_NEWEST)
     if not rows:
         raise InvalidValue("--model", model, "a model with registered runs: outlay collect DIR")
     return [Path(row.dir) for row in rows]
@@ -170,8 +169,9 @@ def _advise(dirs: list[Path], around: Circumstances, *, strict: bool) -> _Advice
     optimizer, advice = CostOptimizer(), _Advice()
     for directory in dirs:
         try:
-            advice.found += optimizer.advise_run(directory, around)
-            advice.look_at(read_whole_run(directory, SYSTEM.wall_ns()).view, directory)
+            view = read_view(directory, SYSTEM.wall_ns())
+            advice.found += optimizer.advise_view(view, around)
+            advice.look_at(view, directory)
         except (OutlayError, OSError) as error:
             if strict:
                 raise

@@ -6,13 +6,12 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by a guard or budget.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from collections.abc import Collection, Sequence
 from typing import Annotated, Any, NamedTuple
 
 import typer
-from typer.core import TyperGroup
+import typer.main
+from typer.core import TyperCommand, TyperGroup
 
 from outlay import __version__
 from outlay.cli.options import AsJson
@@ -31,50 +30,139 @@ INTERRUPTED = "interrupted; what was written so far stays"
 
 
 class Entry(NamedTuple):
-    """A command or a group of commands: its name, where it lives, and the question it answers."""
+    """A command or a group of commands, as far as ``--help`` and completion show it.
+
+    Attributes:
+        question: What it answers; the panel of the help that it stands in.
+        help: The first paragraph of the command's own help, which a test holds it to.
+    """
 
     name: str
     module: str
     attribute: str
     question: str
+    help: str
 
 
 ENTRIES = (
-    Entry("guard", "outlay.cli.guard", "app", MAY_I_LAUNCH),
-    Entry("survey", "outlay.cli.survey", "show_survey", MAY_I_LAUNCH),
-    Entry("budget", "outlay.cli.budget", "budget", WHEN_MUST_IT_STOP),
-    Entry("goodput", "outlay.cli.goodput", "app", HOW_MUCH_WAS_PRODUCTIVE),
-    Entry("prices", "outlay.cli.prices", "app", WHAT_DID_IT_COST),
-    Entry("cost", "outlay.cli.cost", "app", WHAT_DID_IT_COST),
-    Entry("rates", "outlay.cli.rates", "app", WHAT_DID_IT_COST),
-    Entry("advise", "outlay.cli.advise", "show_advice", WHAT_DID_IT_COST),
-    Entry("cost-report", "outlay.cli.cost_report", "show_cost_report", WHAT_DID_IT_COST),
-    Entry("sweep", "outlay.cli.sweep", "app", WHICH_IS_BEST),
-    Entry("demo", "outlay.cli.demo", "show_demo", THE_BOOKS),
-    Entry("report", "outlay.cli.report", "show_report", THE_BOOKS),
-    Entry("exec", "outlay.cli.execute", "show_exec", THE_BOOKS),
-    Entry("runs", "outlay.cli.books", "show_runs", THE_BOOKS),
-    Entry("collect", "outlay.cli.books", "show_collect", THE_BOOKS),
-    Entry("import", "outlay.cli.importing", "app", THE_BOOKS),
-    Entry("ledger", "outlay.cli.ledger", "app", THE_BOOKS),
-    Entry("export", "outlay.cli.export", "app", THE_BOOKS),
-)
+    Entry(
+        "guard", "outlay.cli.guard", "app", MAY_I_LAUNCH,
+        "Ask before spending, record after it, and end what was rented.",
+    ),
+    Entry(
+        "survey", "outlay.cli.survey", "show_survey", MAY_I_LAUNCH,
+        "Compare vendors for a short job and pick one: "
+        "cheapest spot with NVLink, else single-node.",
+    ),
+    Entry(
+        "budget", "outlay.cli.budget", "budget", WHEN_MUST_IT_STOP,
+        "When a run must stop, and how much is left.",
+    ),
+    Entry(
+        "goodput", "outlay.cli.goodput", "app", HOW_MUCH_WAS_PRODUCTIVE,
+        "How much of a run was productive, and where the rest went.",
+    ),
+    Entry(
+        "prices", "outlay.cli.prices", "app", WHAT_DID_IT_COST,
+        "What a GPU costs, where, now and before.",
+    ),
+    Entry(
+        "cost", "outlay.cli.cost", "app", WHAT_DID_IT_COST,
+        "What runs and models cost, what they will cost, and what that bought.",
+    ),
+    Entry(
+        "rates", "outlay.cli.rates", "app", WHAT_DID_IT_COST,
+        "What a GPU-hour costs on each partition of your cluster.",
+    ),
+    Entry(
+        "advise", "outlay.cli.advise", "show_advice", WHAT_DID_IT_COST,
+        "Say what to change about a run: what it saves, how sure that is, and on what evidence.",
+    ),
+    Entry(
+        "cost-report", "outlay.cli.cost_report", "show_cost_report", WHAT_DID_IT_COST,
+        "Show costs, prices, budgets and advice; without a flag, the summary.",
+    ),
+    Entry(
+        "sweep", "outlay.cli.sweep", "app", WHICH_IS_BEST,
+        "Many configurations under the same budget, and which is best.",
+    ),
+    Entry(
+        "demo", "outlay.cli.demo", "show_demo", THE_BOOKS,
+        "Show all of outlay on a small real training: "
+        "plan, guard, mishaps, ranking, dollars, advice.",
+    ),
+    Entry(
+        "report", "outlay.cli.report", "show_report", THE_BOOKS,
+        "Write one page about a run or a sweep: what it got for its time and money, and how sure.",
+    ),
+    Entry(
+        "exec", "outlay.cli.execute", "show_exec", THE_BOOKS,
+        "Run any command and record what it took: wall time, attempts, GPU load, cost.",
+    ),
+    Entry(
+        "runs", "outlay.cli.books", "show_runs", THE_BOOKS,
+        "List runs: status, attempts, steps, cost, last seen.",
+    ),
+    Entry(
+        "collect", "outlay.cli.books", "show_collect", THE_BOOKS,
+        "Register every run below some directories, any number of times with the same result.",
+    ),
+    Entry(
+        "import", "outlay.cli.importing", "app", THE_BOOKS,
+        "Bring what others recorded into the books.",
+    ),
+    Entry("ledger", "outlay.cli.ledger", "app", THE_BOOKS, "Look into a run's log."),
+    Entry(
+        "export", "outlay.cli.export", "app", THE_BOOKS,
+        "Write results in the forms that other tools read.",
+    ),
+)  # fmt: skip
 
 
-class _InOrder(TyperGroup):
-    """Lists commands as ``ENTRIES`` does; typer would put every group behind the plain ones."""
+class _Unloaded(TyperCommand):
+    """A command by name and help alone, which is what ``--help`` and completion need of it."""
+
+
+class _LazyCommands(TyperGroup):
+    """The commands of ``ENTRIES``, in that order; resolving one loads its module, and no other."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of the commands, those of one question together."""
+        """Return the names as ``ENTRIES`` has them; typer would put groups behind the others."""
         del ctx
-        return [entry.name for entry in ENTRIES if entry.name in self.commands]
+        return [entry.name for entry in ENTRIES]
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Load the command that is called, or whose arguments are completed, and return it."""
+        if isinstance(self.commands.get(args[0]), _Unloaded):
+            (entry,) = (entry for entry in ENTRIES if entry.name == args[0])
+            self.commands[entry.name] = _load(entry)
+        return super().resolve_command(ctx, args)
 
 
-def build(names: Collection[str]) -> typer.Typer:
-    """Return the command line with these commands loaded; a call pays for no other."""
+def _load(entry: Entry) -> Any:
+    """Import a command and return it as its group holds it."""
+    alone = typer.Typer()
+    _add(alone, entry)
+    return typer.main.get_group(alone).commands[entry.name]
+
+
+def _add(app: typer.Typer, entry: Entry) -> None:
+    loaded = getattr(importlib.import_module(entry.module), entry.attribute)
+    if isinstance(loaded, typer.Typer):
+        app.add_typer(loaded, name=entry.name, rich_help_panel=entry.question)
+    else:
+        app.command(entry.name, rich_help_panel=entry.question)(loaded)
+
+
+def build(*, loaded: bool = False) -> typer.Typer:
+    """Return the command line.
+
+    Args:
+        loaded: With every command's module; else each is loaded when it is called.
+    """
     app = typer.Typer(
         name="outlay",
-        cls=_InOrder,
+        cls=_LazyCommands,
         no_args_is_help=False,
         invoke_without_command=True,
         rich_markup_mode="rich",
@@ -82,23 +170,16 @@ def build(names: Collection[str]) -> typer.Typer:
     )
     app.callback()(overview)
     for entry in ENTRIES:
-        if entry.name in names:
-            loaded = getattr(importlib.import_module(entry.module), entry.attribute)
-            if isinstance(loaded, typer.Typer):
-                app.add_typer(loaded, name=entry.name, rich_help_panel=entry.question)
-            else:
-                app.command(entry.name, rich_help_panel=entry.question)(loaded)
+        if loaded:
+            _add(app, entry)
+        else:
+            panel = entry.question
+            app.command(entry.name, cls=_Unloaded, help=entry.help, rich_help_panel=panel)(_nothing)
     return app
 
 
-def needed(arguments: Sequence[str]) -> set[str]:
-    """Return the commands that a call needs loaded: the one it names, or all to choose from."""
-    everything = {entry.name for entry in ENTRIES}
-    words = [word for word in arguments if not word.startswith("-")]
-    if words and words[0] in everything:
-        return {words[0]}
-    asks = words or "--help" in arguments or "_OUTLAY_COMPLETE" in os.environ
-    return everything if asks else set()
+def _nothing() -> None:
+    """Stand for a command that is not loaded; it is replaced before it is called."""
 
 
 def _print_version(value: bool) -> None:
@@ -129,7 +210,7 @@ def overview(
 def main() -> None:
     """Run the command line; whatever the user can mend becomes one line and its exit code."""
     try:
-        build(needed(sys.argv[1:]))()
+        build()()
     except OutlayError as error:
         _print_error(str(error))
         sys.exit(error.exit_code)
@@ -164,4 +245,4 @@ def __getattr__(name: str) -> Any:
     """Return ``app``, the whole command line, for those who look at all of it."""
     if name != "app":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return build({entry.name for entry in ENTRIES})
+    return build(loaded=True)

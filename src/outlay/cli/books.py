@@ -2,38 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from outlay.cli.options import AsJson
-from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.cli.output import (
+    console,
+    counted,
+    print_findings,
+    print_json,
+    print_rows,
+)
 from outlay.clock import SYSTEM, utc_text
-from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.runs.collect import Collected, collect, find_runs, refresh_registered
-from outlay.runs.figures import RunFigures, RunFollower
+from outlay.errors import Finding, InvalidValue
+from outlay.ledger.price import KINDS, Kind
+from outlay.runs.collect import (
+    collect,
+    find_runs,
+    findings_in,
+    list_runs,
+    read_runs,
+    refresh_registered,
+    started_ns,
+)
 from outlay.store import open_store
-from outlay.store.runs import list_runs
+from outlay.store.runs import RunFilter, RunRow
+from outlay.store.runs import list_runs as stored_runs
 from outlay.units import Money
 from outlay.units.quantity import duration_text
+
+if TYPE_CHECKING:
+    from outlay.runs.figures import RunFigures
+
+NEWEST = 50
 
 
 def overview(*, as_json: bool) -> None:
     """Show what runs now, what it burns per hour, and what is wrong."""
-    now_ns = SYSTEM.wall_ns()
-    collected = refresh_registered(open_store(), now_ns)
+    store, now_ns = open_store(), SYSTEM.wall_ns()
+    collected = refresh_registered(store, now_ns)
     running = [figures for figures in collected.figures if figures.status == "running"]
-    findings = [*collected.findings, *_wrong(collected.figures)]
+    dead = stored_runs(store, RunFilter(status="dead"))
+    # What the log of a dead run says stands in its row: it need not have been read again.
+    others = [figures for figures in collected.figures if figures.status != "dead"]
+    findings = [*collected.findings, *findings_in([*others, *dead]), *_dead(dead)]
     burn = total_burn(running)
     if as_json:
-        print_json({"running": running, "burn_per_hour": burn, "findings": findings})
+        amounts = {kind: [each.money for each in burn if each.kind == kind] for kind in KINDS}
+        said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
+        print_json({"running": running, **said, "findings": findings})
         return
     if running:
-        console.print(_running_table(running, now_ns))
-        console.print(f"\nBurning now: {', '.join(f'{m}/h' for m in burn) or 'no price'}")
+        _print_running(running, now_ns)
+        console.print(f"\nBurning now: {', '.join(map(str, burn)) or 'no price'}")
     else:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
     if findings:
@@ -41,54 +66,82 @@ def overview(*, as_json: bool) -> None:
         print_findings(findings)
 
 
-def total_burn(running: list[RunFigures]) -> list[Money]:
-    """Return what the runs cost per hour together, by currency."""
-    per_currency: dict[str, int] = {}
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """What runs cost per hour together, of one currency and one kind."""
+
+    kind: Kind
+    money: Money
+
+    def __str__(self) -> str:
+        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
+
+
+def total_burn(running: list[RunFigures]) -> list[Burn]:
+    """Return what the runs cost per hour together; cash and showback each by itself."""
+    totals: dict[tuple[Kind, str], int] = {}
     for figures in running:
         if figures.cost is not None and figures.burn_micros_per_hour is not None:
-            currency = figures.cost.currency
-            micros = per_currency.get(currency, 0) + figures.burn_micros_per_hour
-            per_currency[currency] = micros
-    return [Money(micros, currency) for currency, micros in sorted(per_currency.items())]
+            key = figures.kind, figures.cost.currency
+            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
+    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
 def show_runs(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Only runs at or below this directory.")
     ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help=f"Every run, not just the newest {NEWEST}.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, attempts, steps, cost, last seen.
 
     Example: outlay runs experiments/
     """
-    now_ns = SYSTEM.wall_ns()
-    if directory is not None:
-        _must_exist(directory)
-        found = _runs_below(directory, now_ns)
-        rows = sorted(found.figures, key=lambda f: -f.started_ns)
-        findings = [*found.findings, *_in_logs(rows)]
-        _show_figures(rows, findings, now_ns, as_json=as_json)
+    limit = None if everything else NEWEST
+    if directory is None:
+        listed = list_runs(limit=limit)
+        nothing = "No runs are registered. Register some with: outlay collect DIR"
+        _show(listed.rows, listed.findings, listed.left_out, nothing=nothing, as_json=as_json)
         return
-    engine = open_store()
-    collected = refresh_registered(engine, now_ns)
-    stored = list_runs(engine)
-    findings = [*collected.findings, *_in_logs(collected.figures)]
+    _must_exist(directory)
+    dirs = sorted(find_runs([directory]), key=started_ns, reverse=True)
+    found = read_runs(dirs[:limit], SYSTEM.wall_ns())
+    figures = sorted(found.figures, key=lambda run: -run.started_ns)
+    findings = [*found.findings, *findings_in(figures)]
+    nothing = "No runs here. A run is a directory with ledger/*.jsonl in it."
+    _show(figures, findings, len(dirs[len(dirs[:limit]) :]), nothing=nothing, as_json=as_json)
+
+
+def _show(
+    runs: Sequence[RunRow | RunFigures],
+    findings: Sequence[Finding],
+    left_out: int,
+    *,
+    nothing: str,
+    as_json: bool,
+) -> None:
     if as_json:
-        print_json({"runs": stored, "findings": findings})
+        print_json({"runs": runs, "left_out": left_out, "findings": findings})
         return
-    if not stored:
-        console.print("No runs are registered. Register some with: outlay collect DIR")
-        return
-    table = new_table("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
-    for row in stored:
-        cost = str(row.cost) if row.cost is not None else "no price"
-        table.add_row(
-            row.name, row.status, str(row.attempts), f"{row.steps:,}", cost,
-            _ago(now_ns - row.last_seen_ns), row.dir,
-        )  # fmt: skip
-    console.print(table)
+    now_ns = SYSTEM.wall_ns()
+    if runs:
+        columns = ("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
+        print_rows(columns, [_cells(run, now_ns) for run in runs])
+    else:
+        console.print(nothing)
+    if left_out:
+        console.print(f"... and {counted(left_out, 'earlier run')}: outlay runs --all")
     print_findings(findings)
+
+
+def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
+    return (
+        run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
+        _ago(now_ns - run.last_seen_ns), run.dir,
+    )  # fmt: skip
 
 
 def show_collect(
@@ -104,80 +157,41 @@ def show_collect(
     for directory in directories:
         _must_exist(directory)
     collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
-    findings = [*collected.findings, *_in_logs(collected.figures)]
+    findings = [*collected.findings, *findings_in(collected.figures)]
     if as_json:
         print_json({"registered": len(collected.figures), "findings": findings})
         return
-    noun = "run" if len(collected.figures) == 1 else "runs"
-    console.print(f"Registered {len(collected.figures)} {noun}.")
+    console.print(f"Registered {counted(len(collected.figures), 'run')}.")
     print_findings(findings)
 
 
-def _runs_below(directory: Path, now_ns: int) -> Collected:
-    """Read the runs below a directory; one that cannot be read does not hide the others."""
-    found = Collected([], [])
-    for path in find_runs([directory]):
-        try:
-            found.figures.append(RunFollower(path).refresh(now_ns))
-        except (OutlayError, OSError) as error:
-            found.findings.append(Finding(source=str(path), message=str(error)))
-    return found
+def _print_running(running: list[RunFigures], now_ns: int) -> None:
+    columns = ("run", ">steps", ">for", ">cost so far", ">per hour", "last seen")
+    print_rows(columns, [_running_cells(figures, now_ns) for figures in running])
 
 
-def _show_figures(
-    rows: list[RunFigures], findings: list[Finding], now_ns: int, *, as_json: bool
-) -> None:
-    if as_json:
-        print_json({"runs": rows, "findings": findings})
-        return
-    if not rows:
-        console.print("No runs here. A run is a directory with ledger/*.jsonl in it.")
-        print_findings(findings)
-        return
-    table = new_table("run", "status", ">attempts", ">steps", ">cost", "last seen", "directory")
-    for row in rows:
-        table.add_row(
-            row.name, row.status, str(row.attempts), f"{row.steps:,}", _cost(row),
-            _ago(now_ns - row.last_seen_ns), row.dir,
-        )  # fmt: skip
-    console.print(table)
-    print_findings(findings)
+def _running_cells(figures: RunFigures, now_ns: int) -> Sequence[str]:
+    cost, burn = figures.cost, figures.burn_micros_per_hour
+    per_hour = "no price"
+    if burn is not None and cost is not None:
+        per_hour = f"{Money(burn, cost.currency)}{_kind(figures)}"
+    return (
+        figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns), _cost(figures),
+        per_hour, _ago(now_ns - figures.last_seen_ns),
+    )  # fmt: skip
 
 
-def _running_table(running: list[RunFigures], now_ns: int) -> object:
-    table = new_table("run", ">steps", ">for", ">cost so far", ">per hour", "last seen")
-    for figures in running:
-        burn = figures.burn_micros_per_hour
-        per_hour = (
-            "no price"
-            if burn is None or figures.cost is None
-            else str(Money(burn, figures.cost.currency))
-        )
-        table.add_row(
-            figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns),
-            _cost(figures), per_hour, _ago(now_ns - figures.last_seen_ns),
-        )  # fmt: skip
-    return table
-
-
-def _in_logs(all_figures: Iterable[RunFigures]) -> list[Finding]:
-    """Return what is wrong in the logs of several runs; which one it is stands in front."""
+def _dead(rows: Iterable[RunRow]) -> list[Finding]:
+    """Return the runs that died without recording an end."""
     return [
-        replace(finding, source=f"{figures.dir}: {finding.source}")
-        for figures in all_figures
-        for finding in figures.findings
+        Finding(
+            source=row.dir,
+            message=f"{row.name} gave no sign of life since {utc_text(row.last_seen_ns)} "
+            "and did not say goodbye",
+            severity="warning",
+        )
+        for row in rows
     ]
-
-
-def _wrong(all_figures: list[RunFigures]) -> list[Finding]:
-    """Return what deserves a look: findings in open runs, and runs that died without a word."""
-    findings = _in_logs(all_figures)
-    for figures in all_figures:
-        if figures.status == "dead":
-            when = utc_text(figures.last_seen_ns)
-            message = f"{figures.name} gave no sign of life since {when} and did not say goodbye"
-            findings.append(Finding(source=figures.dir, message=message, severity="warning"))
-    return findings
 
 
 def _must_exist(directory: Path) -> None:
@@ -185,8 +199,13 @@ def _must_exist(directory: Path) -> None:
         raise InvalidValue("DIR", str(directory), "an existing directory")
 
 
-def _cost(figures: RunFigures) -> str:
-    return "no price" if figures.cost is None else str(figures.cost)
+def _cost(run: RunRow | RunFigures) -> str:
+    cost = run.cost
+    return "no price" if cost is None else f"{cost}{_kind(run)}"
+
+
+def _kind(run: RunRow | RunFigures) -> str:
+    return "" if run.kind == "cash" else f" {run.kind}"
 
 
 def _ago(ns: int) -> str:

@@ -14,7 +14,7 @@ from outlay.cli.options import AsJson, RunDir
 from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
-from outlay.runs.figures import RunFigures, RunFollower
+from outlay.runs.figures import RunFigures, read_figures
 from outlay.units.quantity import duration_text
 
 budget = typer.Typer(help="When a run must stop, and how much is left.", no_args_is_help=True)
@@ -26,7 +26,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
     Example: outlay budget show runs/001
     """
-    figures = RunFollower(run).refresh(SYSTEM.wall_ns())
+    figures = read_figures(run, SYSTEM.wall_ns())
     report = read_report(run, _present_ns(figures))
     if as_json:
         print_json({"run": figures.name, "status": figures.status, **report.document()})
@@ -54,7 +54,7 @@ def plan(
     """
     if mode not in MODES:
         raise InvalidValue("--mode", mode, choices(MODES))
-    figures = RunFollower(run).refresh(SYSTEM.wall_ns())
+    figures = read_figures(run, SYSTEM.wall_ns())
     limits = {MODES[mode].key: limit}
     if mode == "iso_epochs":
         limits |= _epoch_of(run, figures)

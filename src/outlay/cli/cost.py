@@ -1,4 +1,7 @@
-"""``outlay cost``: what runs and models cost, what they will cost, and what that bought."""
+"""``outlay cost``: what runs and models cost, what they will cost, and what that bought.
+
+What opens a log or draws a picture is imported where it is used: a summary does neither.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from outlay.cli.cost_tables import (
     UnknownModel,
     amount,
     comparison_table,
+    kind_suffix,
     must_be_drawable,
     open_books,
     run_table,
@@ -20,11 +24,9 @@ from outlay.cli.cost_tables import (
 )
 from outlay.cli.groups import DefaultGroup
 from outlay.cli.options import AsJson, Model, Png, RunDir
-from outlay.cli.output import console, counted, new_table, print_findings, print_json
+from outlay.cli.output import console, counted, new_table, print_findings, print_json, print_rows
 from outlay.clock import SYSTEM, utc_text
-from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.book import CostRow
-from outlay.cost.chart import save_bars, save_front
 from outlay.cost.compare import (
     by_model,
     candidates_of,
@@ -32,8 +34,7 @@ from outlay.cost.compare import (
     pareto_front,
     total_of,
 )
-from outlay.cost.reading import read_whole_run
-from outlay.cost.run_cost import cost_of
+from outlay.ledger.price import KINDS, Kind
 
 app = typer.Typer(
     cls=DefaultGroup,
@@ -49,7 +50,10 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
     Example: outlay cost runs/001
     """
-    cost = cost_of(read_whole_run(run, SYSTEM.wall_ns()))
+    from outlay.cost.run_cost import cost_of
+    from outlay.goodput.follower import read_view
+
+    cost = cost_of(read_view(run, SYSTEM.wall_ns()))
     if as_json:
         print_json({"cost": cost, "per": cost.unit_costs()})
         return
@@ -69,6 +73,8 @@ def summary(png: Png = None, as_json: AsJson = False) -> None:
     rows = books.book.reports()
     models = {name: compare(found) for name, found in by_model(rows).items()}
     if png is not None:
+        from outlay.cost.chart import save_bars
+
         must_be_drawable(png, models, "a cost")
         save_bars(
             {name: figures.total_cost for name, figures in models.items()},
@@ -77,14 +83,22 @@ def summary(png: Png = None, as_json: AsJson = False) -> None:
             unit="/".join(sorted({figures.currency for figures in models.values()})),
         )
     if as_json:
-        print_json({"models": models, "totals": _totals(rows), "findings": books.findings})
+        print_json(
+            {
+                "models": models,
+                "totals": _totals(rows, "cash"),
+                "showback_totals": _totals(rows, "showback"),
+                "findings": books.findings,
+            }
+        )
         return
     if not models:
         console.print("No costs are known. Register runs with: outlay collect DIR")
     else:
         console.print(comparison_table(models))
-        for currency, total in _totals(rows).items():
-            console.print(f"\nIn all: {amount(total, currency)}")
+        for kind in KINDS:
+            for currency, total in _totals(rows, kind).items():
+                console.print(f"\nIn all: {amount(total, currency)}{kind_suffix(kind)}")
     print_findings(books.findings)
 
 
@@ -103,15 +117,17 @@ def show_model(model: Model, as_json: AsJson = False) -> None:
         print_json({"model": model, "figures": models, "runs": rows, "findings": books.findings})
         return
     console.print(comparison_table(models))
-    table = new_table("run", "when", ">cost", ">GPU-hours", ">accuracy", "source")
-    for row in rows:
-        table.add_row(
-            row.run_id, utc_text(row.at_ns)[:10], str(row.cost),
-            f"{row.gpu_us / 3.6e9:,.2f}", score(row.accuracy), row.source,
-        )  # fmt: skip
     console.print()
-    console.print(table)
+    columns = ("run", "when", ">cost", ">GPU-hours", ">accuracy", "source")
+    print_rows(columns, [_run_cells(row) for row in rows])
     print_findings(books.findings)
+
+
+def _run_cells(row: CostRow) -> Sequence[str]:
+    return (
+        row.run_id, utc_text(row.at_ns)[:10], str(row.cost), f"{row.gpu_us / 3.6e9:,.2f}",
+        score(row.accuracy), row.source,
+    )  # fmt: skip
 
 
 @app.command("compare")
@@ -132,6 +148,8 @@ def compare_models(
     front = pareto_front(candidates)
     models = {name: compare(found) for name, found in by_model(rows).items()}
     if png is not None:
+        from outlay.cost.chart import save_front
+
         must_be_drawable(png, candidates, "a run with an accuracy")
         save_front(candidates, front, png, title=model or "All runs")
     if as_json:
@@ -160,6 +178,8 @@ def roi(model: Model, as_json: AsJson = False) -> None:
 
     Example: outlay cost roi bert-base
     """
+    from outlay.cost.analyzer import CostAnalyzer
+
     books = open_books()
     found = CostAnalyzer().get_roi_analysis(model)
     if not found["runs"]:
@@ -185,9 +205,10 @@ def roi(model: Model, as_json: AsJson = False) -> None:
     print_findings(books.findings)
 
 
-def _totals(rows: Sequence[CostRow]) -> dict[str, float]:
-    """Return what all runs cost together, by currency."""
-    return {currency: float(total_of(mine).amount) for currency, mine in _by_currency(rows).items()}
+def _totals(rows: Sequence[CostRow], kind: Kind) -> dict[str, float]:
+    """Return what all runs of a kind cost together, by currency."""
+    groups = _by_currency([row for row in rows if row.kind == kind])
+    return {currency: float(total_of(mine).amount) for currency, mine in groups.items()}
 
 
 def _by_currency(rows: Sequence[CostRow]) -> dict[str, list[CostRow]]:

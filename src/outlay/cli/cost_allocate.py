@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,11 +12,13 @@ from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
-from outlay.cost.charges import Charges, RunCharge, charges_within, month_window, owner_by
-from outlay.cost.focus import COLUMNS, focus_rows, to_csv
 from outlay.errors import Finding
+from outlay.ledger.price import Kind
 from outlay.store.runs import list_runs
 from outlay.units import Money
+
+if TYPE_CHECKING:
+    from outlay.cost.charges import Charges, RunCharge
 
 _CSV_COLUMNS = ("owner", "runs", "gpu_hours", "direct", "shared", "idle", "total", "currency")
 
@@ -41,19 +43,27 @@ def allocate_cost(
         Path | None,
         typer.Option(metavar="FILE", help="Also write FOCUS 1.2 rows to it, one per run."),
     ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(help="What is shared out; default: cash, where any run was paid for in cash."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Share out a month's cost by user, team, project or tag; the parts sum to the bill.
 
     Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
     """
+    from outlay.cost.charges import charges_within, month_window, owner_by
+    from outlay.cost.focus import COLUMNS, focus_rows, to_csv
+
     period, owner_of = month_window(month), owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books()
     found = charges_within(list_runs(books.store), books.book.reports(), period, SYSTEM.wall_ns())
     owners = {c.run.run_id: owner_of(c.run) or UNTAGGED for c in found.charges}
-    currency = _currency(found, invoice)
-    kept = [charge for charge in found.charges if charge.cost.currency == currency]
+    chosen, others = _of_kind(found, kind)
+    currency = _currency(chosen, invoice)
+    kept = [charge for charge in chosen.charges if charge.cost.currency == currency]
     idle, over = _idle(kept, invoice, currency)
     result = allocate(
         [Charge(owner=owners[c.run.run_id], micros=c.cost.micros, gpu_us=c.gpu_us) for c in kept],
@@ -62,7 +72,7 @@ def allocate_cost(
         spread=spread,
         currency=currency,
     )
-    findings = [*books.findings, *found.findings, *_foreign(found, currency), *over]
+    findings = [*books.findings, *found.findings, *others, *_foreign(chosen, currency), *over]
     if csv is not None:
         csv.write_text(to_csv(_rows(result), _CSV_COLUMNS), encoding="utf-8")
     if focus is not None:
@@ -73,6 +83,23 @@ def allocate_cost(
         return
     _print(result, month)
     print_findings(findings)
+
+
+def _of_kind(found: Charges, kind: Kind | None) -> tuple[Charges, list[Finding]]:
+    """Return the charges of one kind, and the runs of the other, which nobody adds to them."""
+    kinds = {charge.kind for charge in found.charges}
+    chosen = kind or ("showback" if kinds == {"showback"} else "cash")
+    others = [
+        Finding(
+            source=charge.run.dir,
+            message=f"cost {charge.cost} {charge.kind}, which is not counted among {chosen}; "
+            f"--kind {charge.kind} shares it out",
+            severity="warning",
+        )
+        for charge in found.charges
+        if charge.kind != chosen
+    ]
+    return Charges([c for c in found.charges if c.kind == chosen], found.findings), others
 
 
 def _currency(found: Charges, bill: Money | None) -> str:

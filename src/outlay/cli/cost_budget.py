@@ -9,7 +9,6 @@ import typer
 from outlay.cli.cost_tables import budget_rows, budget_table, open_books
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_findings, print_json
-from outlay.cost.analyzer import CostAnalyzer
 
 app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_help=True)
 
@@ -24,6 +23,8 @@ def set_budget(
 
     Example: outlay cost budget set bert-base "1000 USD"
     """
+    from outlay.cost.analyzer import CostAnalyzer
+
     CostAnalyzer().set_budget(model, limit)
     _show(model, as_json=as_json)
 
@@ -38,6 +39,8 @@ def status(as_json: AsJson = False) -> None:
 
 
 def _show(only: str | None = None, *, as_json: bool) -> None:
+    from outlay.cost.analyzer import CostAnalyzer
+
     books = open_books()
     rows = [row for row in budget_rows(books.book) if only in (None, row.model)]
     analyzer = CostAnalyzer()

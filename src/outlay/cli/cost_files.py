@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.advise.exchange import export_recommendations, import_recommendations
-from outlay.advise.optimizer import CostOptimizer
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_findings, print_json
-from outlay.cost.analyzer import CostAnalyzer
-from outlay.cost.exchange import Exchanged, export_costs, import_costs
 from outlay.errors import InvalidValue
+
+if TYPE_CHECKING:
+    from outlay.cost.exchange import Exchanged
 
 Files = Annotated[Path, typer.Argument(metavar="DIR", help="The directory of the files.")]
 
@@ -24,6 +23,11 @@ def import_files(directory: Files, as_json: AsJson = False) -> None:
 
     Example: outlay cost import ~/.context/training
     """
+    from outlay.advise.exchange import import_recommendations
+    from outlay.advise.optimizer import CostOptimizer
+    from outlay.cost.analyzer import CostAnalyzer
+    from outlay.cost.exchange import import_costs
+
     source = directory.expanduser()
     if not source.is_dir():
         raise InvalidValue("DIR", str(directory), "an existing directory")
@@ -38,6 +42,11 @@ def export_files(directory: Files, as_json: AsJson = False) -> None:
 
     Example: outlay cost export ~/.context/training
     """
+    from outlay.advise.exchange import export_recommendations
+    from outlay.advise.optimizer import CostOptimizer
+    from outlay.cost.analyzer import CostAnalyzer
+    from outlay.cost.exchange import export_costs
+
     done = export_costs(CostAnalyzer(), directory.expanduser())
     written = export_recommendations(CostOptimizer(), directory.expanduser())
     _show_exchanged(done, written, f"in {directory}", as_json=as_json)

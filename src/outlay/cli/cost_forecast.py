@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outlay.budget.report import read_report
 from outlay.cli.cost_tables import amount, interval, must_be_drawable, open_books
 from outlay.cli.options import AsJson, Png
 from outlay.cli.output import console, print_findings, print_json
 from outlay.clock import SYSTEM
-from outlay.cost.analyzer import CostAnalyzer
-from outlay.cost.chart import save_bars
-from outlay.cost.forecast import Rest
-from outlay.cost.live import rest_of
-from outlay.cost.reading import RunReading, read_whole_run
-from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
 from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
+
+if TYPE_CHECKING:
+    from outlay.cost.forecast import Rest
+    from outlay.goodput.follower import RunView
 
 
 def show_forecast(
@@ -51,9 +48,13 @@ def show_forecast(
         raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
     if steps is not None:
         raise InvalidValue("--steps", steps, "--run RUN beside it")
+    from outlay.cost.analyzer import CostAnalyzer
+
     findings = open_books().findings
     found = CostAnalyzer().forecast_cost(model, runs)
     if png is not None:
+        from outlay.cost.chart import save_bars
+
         must_be_drawable(png, found["history"], f"a cost of {model}")
         ends = (found["low"], found["high"])
         spent = {} if found["spent"] is None else {"spent": found["spent"]}
@@ -92,51 +93,60 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
 
 
 def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool) -> None:
-    reading = read_whole_run(run, SYSTEM.wall_ns())
-    target = _target(reading) if steps is None else steps
-    rest, findings = rest_of(reading.view, target), reading.view.findings
+    from outlay.cost.live import rest_of
+    from outlay.goodput.follower import read_view
+
+    view = read_view(run, SYSTEM.wall_ns())
+    target = _target(view) if steps is None else steps
+    rest, findings = rest_of(view, target), view.findings
     if png is not None:
-        _save_rest(rest, reading, png)
+        _save_rest(rest, view, png)
     if as_json:
         print_json({"target_steps": target, "rest": rest, "findings": findings})
         return
     if rest is None:
         console.print("No step was recorded yet: nothing to go by.")
     else:
-        for line in _rest_lines(rest, reading):
+        for line in _rest_lines(rest, view):
             console.print(line)
     print_findings(findings)
 
 
-def _save_rest(rest: Rest | None, reading: RunReading, png: Path) -> None:
-    spent = cost_of(reading).cost
+def _save_rest(rest: Rest | None, view: RunView, png: Path) -> None:
+    from outlay.cost.chart import save_bars
+    from outlay.cost.run_cost import cost_of
+
+    spent = cost_of(view).cost
     if rest is None or spent is None:
         raise InvalidValue("--png", str(png), "a run with a price and a step: this one lacks one")
     low, high = rest.cost.low, rest.cost.high
     save_bars(
         {"spent": spent.micros / MICROS, "to go": rest.cost.point},
         png,
-        title=f"{reading.identity.name}: forecast",
+        title=f"{view.identity.name}: forecast",
         unit=spent.currency,
         intervals={} if low is None or high is None else {"to go": (low, high)},
     )
 
 
-def _target(reading: RunReading) -> int:
-    ahead = read_report(reading.dir, reading.view.timeline.end_ns).forecast
+def _target(view: RunView) -> int:
+    from outlay.budget.report import budget_report
+
+    report = budget_report(view)
+    ahead = None if report is None else report.forecast
     if ahead is None:
         raise InvalidValue("--steps", None, "how far the run goes: it has no budget to go to")
     return ahead.at_step
 
 
-def _rest_lines(rest: Rest, reading: RunReading) -> list[str]:
+def _rest_lines(rest: Rest, view: RunView) -> list[str]:
     low, high = rest.seconds.low, rest.seconds.high
     between = ""
     if low is not None and high is not None:
         between = f" ({_time(low)} to {_time(high)})"
     lines = [f"{rest.steps_left:,.0f} steps to go: {_time(rest.seconds.point)}{between}"]
-    if reading.view.rates is not None:
-        currency = reading.view.rates.currency
+    if view.rates is not None:
+        currency = view.rates.currency
         shown = interval(rest.cost.low, rest.cost.high, currency)
         sure = f", {rest.cost.confidence * 100:g} % interval" if shown else ""
         lines.append(f"cost {amount(rest.cost.point, currency)}{shown}{sure}")

@@ -109,7 +109,9 @@ def _set_budget(model: str, amount: str) -> None:
 
 def _fetched(books: Books) -> tuple[Section, list[Finding]]:
     snapshots = ask(VENDORS)
-    PriceBook(books.store).record(snapshots)
+    book = PriceBook(books.store)
+    book.record(snapshots)
+    book.publish()
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 
     def show() -> None:

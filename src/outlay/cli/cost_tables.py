@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 from sqlalchemy import Engine
@@ -14,13 +15,16 @@ from outlay.clock import SYSTEM
 from outlay.cost.book import CostBook
 from outlay.cost.collect import refresh_reports
 from outlay.cost.compare import ModelComparison
-from outlay.cost.run_cost import RunCost
 from outlay.cost.thresholds import percent_used, standing
 from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.ledger.price import Kind
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
+
+if TYPE_CHECKING:
+    from outlay.cost.run_cost import RunCost
 
 _STANDING = {
     None: "ok",
@@ -91,13 +95,18 @@ def comparison_table(models: dict[str, ModelComparison]) -> Table:
     """Return one row for each model."""
     table = new_table("model", ">runs", ">total", ">per run", ">GPU-hours", ">accuracy", ">best")
     for name, figures in models.items():
-        currency = figures.currency
+        currency = f"{figures.currency}{kind_suffix(figures.kind)}"
         table.add_row(
             name, str(figures.runs), amount(figures.total_cost, currency),
             amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
     return table
+
+
+def kind_suffix(kind: Kind) -> str:
+    """Return what is written behind an amount: nothing behind cash."""
+    return "" if kind == "cash" else f" {kind}"
 
 
 def run_table(cost: RunCost) -> Table:
@@ -107,7 +116,8 @@ def run_table(cost: RunCost) -> Table:
         share = money.micros / cost.cost.micros if cost.cost else 0.0
         table.add_row(name, str(money), f"{share:.1%}")
     table.add_section()
-    table.add_row("total", "no price" if cost.cost is None else str(cost.cost), "", style="bold")
+    total = "no price" if cost.cost is None else f"{cost.cost}{kind_suffix(cost.kind)}"
+    table.add_row("total", total, "", style="bold")
     return table
 
 
@@ -118,6 +128,11 @@ def unit_lines(cost: RunCost) -> list[str]:
     for unit, value in cost.unit_costs().items():
         if value is not None:
             lines.append(f"per {unit.replace('_', ' ')}: {amount(value, currency)}")
+    lines += [f"price {price.text} per GPU: {price.origin}" for price in cost.prices]
+    if cost.begin == "record":
+        lines.append("begins with its first record: what came before is not known to be its own")
+    if cost.end == "last_sign":
+        lines.append("ends with its last sign of life: nobody recorded its end")
     return [*lines, *(f"assumed: {text}" for text in cost.assumptions)]
 
 

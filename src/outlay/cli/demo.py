@@ -17,19 +17,18 @@ from outlay.cli.output import console, new_table, print_json
 from outlay.cli.sweep_live import show_while
 from outlay.cli.sweep_plan import print_plan
 from outlay.clock import SYSTEM
-from outlay.cost.reading import RunReading, read_whole_run
 from outlay.demo import dollars
 from outlay.demo.grid import JOBS, LEAST, PRICE, Stakes, grid_text
 from outlay.demo.mishaps import Mishap, Mishaps
 from outlay.demo.overhead import recording_ns_per_step
 from outlay.errors import InvalidValue, OutlayError
+from outlay.goodput.follower import RunView, read_view
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.ledger import Note, read_run
 from outlay.report.files import write_run_report
-from outlay.report.run_account import read_account
 from outlay.report.run_document import run_document
 from outlay.report.sweep_account import SweepAccount, read_sweep
 from outlay.report.sweep_files import write_sweep_files
+from outlay.runs.reading import read_run
 from outlay.sweep.aggregate.comparison import ranked
 from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness
@@ -182,7 +181,7 @@ class _Show:
     def advise(self) -> None:
         """Say what to change about the run that was killed, and what that would save."""
         self._title(f"5. What the advisor would change about {self._killed}, which was killed")
-        found = advise_run(self._reading(self._killed))
+        found = advise_run(self._view(self._killed))
         if not self._quiet:
             print_advice(found)
         self.said["advice"] = found
@@ -199,7 +198,7 @@ class _Show:
         """Measure what recording costs, against the steps that were recorded."""
         self._title("7. What the bookkeeping itself takes")
         own_ns = recording_ns_per_step(self._dir / "overhead")
-        typical = self._reading(self._plan.runs[0].id).view.timeline.typical
+        typical = self._view(self._plan.runs[0].id).timeline.typical
         share = None if typical is None else own_ns / typical.step_ns
         part = ""
         if typical is not None:
@@ -213,7 +212,7 @@ class _Show:
         self._title("Look, and try it on your own script")
         files = write_sweep_files(sweep, sweep.reports, SYSTEM.wall_ns())
         run_dir = self._root / self._killed
-        run = read_account(run_dir, SYSTEM.wall_ns())
+        run = read_run(run_dir)
         (page,) = write_run_report(run, run_document(run), run_dir, ["html"])
         self._say(f"the sweep        {files.html}\nthe killed run   {page}")
         self._say('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
@@ -232,15 +231,16 @@ class _Show:
             raise typer.Exit(130)
         return result
 
-    def _reading(self, run: str) -> RunReading:
-        return read_whole_run(self._root / run, SYSTEM.wall_ns())
+    def _view(self, run: str) -> RunView:
+        return read_view(self._root / run, SYSTEM.wall_ns())
 
     def _skipped_evaluations(self) -> int:
         return sum(
-            isinstance(record, Note) and record.text.startswith("evaluation skipped")
+            note.text.startswith("evaluation skipped")
             for run in self._plan.runs
             if (self._root / run.id / "ledger").is_dir()
-            for record in read_run(self._root / run.id).records
+            for segment in self._view(run.id).account.shown()
+            for note in segment.notes
         )
 
     def _title(self, text: str) -> None:

@@ -23,8 +23,12 @@ def show_exec(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
     ] = None,
-    price: Annotated[str | None, typer.Option(help='Per GPU-hour, such as "1.50 USD/h".')] = None,
-    gpus: Annotated[int | None, typer.Option(help="GPUs of the whole run.")] = None,
+    price: Annotated[
+        str | None, typer.Option(help='Per GPU-hour, such as "1.50 USD/h", lambda:8xH100 or auto.')
+    ] = None,
+    gpus: Annotated[
+        str | None, typer.Option(help="GPUs of the whole run, or a share of one: 8, 0.5, 1/7.")
+    ] = None,
     name: Annotated[
         str | None, typer.Option(help="What to call the run; default: the program or script.")
     ] = None,

@@ -11,7 +11,7 @@ from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.goodput.deviation import StepTimes, worst_steps
-from outlay.goodput.follower import GoodputFollower, folds_of, ideal_of
+from outlay.goodput.follower import GoodputFollower, ideal_of
 from outlay.units import Duration
 from outlay.units.quantity import duration_text
 
@@ -32,7 +32,7 @@ def show_deviation(
     if stated is not None and stated <= 0:
         raise InvalidValue("--ideal", ideal, "a duration above zero")
     view = GoodputFollower(run).view(SYSTEM.wall_ns())
-    times, ideal_ns = StepTimes.of(folds_of(view)), ideal_of(view, stated)
+    times, ideal_ns = StepTimes.of(view.timeline.own), ideal_of(view, stated)
     rows = [] if ideal_ns is None else worst_steps(times, ideal_ns, worst)
     if as_json:
         print_json({"ideal_ns": ideal_ns, "worst": rows, "findings": view.findings})

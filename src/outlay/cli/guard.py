@@ -7,13 +7,12 @@ from typing import Annotated
 import typer
 
 from outlay.cli import guard_books, guard_plan, guard_spend
-from outlay.cli.guard_options import DEFAULT_LOG, Ceiling, Lab, Log, open_guard
+from outlay.cli.guard_options import DEFAULT_LOG, Ceiling, Lab, Log, open_guard, read_rate
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.guard.preflight import cost_since_start
-from outlay.units import Rate
 
 app = typer.Typer(
     help="Ask before spending, record after it, and end what was rented.", no_args_is_help=True
@@ -70,7 +69,7 @@ def show_record(
     if rate is None:
         captured = guard.record_actual(label, amount, hold=hold, key=key)
     else:
-        per_hour = Rate.parse(rate, name="--rate", currency=guard.currency)
+        per_hour = read_rate(rate, name="--rate", currency=guard.currency)
         cost = cost_since_start(guard, label, per_hour, now_ns=SYSTEM.wall_ns())
         captured = guard.record_actual(label, cost, hold=hold, key=key, basis="estimated")
     if as_json:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -9,12 +10,16 @@ from typing import Annotated, Final
 
 import typer
 
+from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.escaping import terminal_text
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.vendors import preset
+from outlay.ledger.price import Price, is_price_name, typed_price
+from outlay.record import facts
+from outlay.units import Rate
 
 DEFAULT_LOG: Final = Path("spend.jsonl")
 Log = Annotated[
@@ -62,6 +67,36 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
         if path.exists():
             raise
         raise CeilingUnusable(str(path), "no such log", "--log PATH or --ceiling AMOUNT") from error
+
+
+def read_rate(text: str, *, name: str, currency: str) -> Rate:
+    """Return what all of something costs per hour: typed, or the whole offer that is named.
+
+    Raises:
+        InvalidValue: It cannot be used, or is showback: a guard holds cash alone.
+        PriceFileUnusable: It is a name, and the known prices cannot be read.
+    """
+    if not is_price_name(text):
+        return _cash(typed_price(text, name=name, source="argument", currency=currency), name).rate
+    from outlay.prices.current import resolve_whole
+
+    resolved = resolve_whole(
+        text, name=name, environ=os.environ, gpu=facts.gpu_model(),
+        gpus=facts.visible_gpus(os.environ),
+    )  # fmt: skip
+    assert resolved.whole is not None
+    price = _cash(resolved.price, name)
+    say(f"{resolved.whole} is the price of {price.origin}")
+    if warning := price.age_warning(SYSTEM.wall_ns()):
+        say(warning)
+    return resolved.whole
+
+
+def _cash(price: Price, name: str) -> Price:
+    if price.kind != "cash":
+        expected = 'a price in cash, since a guard holds cash alone; "cash" behind it says so'
+        raise InvalidValue(name, price.text, expected)
+    return price
 
 
 def say(text: str) -> None:

@@ -19,6 +19,7 @@ from outlay.cli.guard_options import (
     Lab,
     Log,
     open_guard,
+    read_rate,
     watched,
 )
 from outlay.cli.options import AsJson
@@ -89,7 +90,8 @@ def show_preflight(
     label: Annotated[str, typer.Option(help="What is about to be launched.")],
     estimate: Annotated[str, typer.Option(help='What it should cost, such as "2.10 USD".')],
     rate: Annotated[
-        str | None, typer.Option(help='What all of it costs, such as "0.70 USD/h".')
+        str | None,
+        typer.Option(help='What all of it costs, such as "0.70 USD/h" or lambda:8xH100.'),
     ] = None,
     lab: Lab = None,
     vendor: Annotated[
@@ -108,7 +110,7 @@ def show_preflight(
     flight = Flight(
         label=label,
         estimate=Money.parse(estimate, name="--estimate", currency=guard.currency, rounding="up"),
-        rate=None if rate is None else Rate.parse(rate, name="--rate", currency=guard.currency),
+        rate=None if rate is None else read_rate(rate, name="--rate", currency=guard.currency),
         lab=lab,
     )
     now_ns = SYSTEM.wall_ns()

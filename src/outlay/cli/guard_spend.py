@@ -17,6 +17,7 @@ from outlay.cli.guard_options import (
     VendorName,
     minute_of,
     open_guard,
+    read_rate,
     say,
     watched,
 )
@@ -31,12 +32,13 @@ from outlay.guard.renting import Order, rent
 from outlay.guard.supervise import Supervisor
 from outlay.guard.vendors import preset
 from outlay.guard.watch import start_watcher
-from outlay.units import Duration, Money, Rate
+from outlay.units import Duration, Money
 from outlay.units.numbers import exact_decimal
 
 Label = Annotated[str, typer.Option(help="What the spend is called, such as lab02-train.")]
 RateOption = Annotated[
-    str, typer.Option("--rate", help='What all of it costs, such as "0.70 USD/h".')
+    str,
+    typer.Option("--rate", help='What all of it costs, such as "0.70 USD/h" or lambda:8xH100.'),
 ]
 ListCommand = Annotated[
     str | None,
@@ -74,7 +76,7 @@ def show_run(
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
     guard = open_guard(log, ceiling)
     terms = Terms(
-        rate=Rate.parse(rate, name="--rate", currency=guard.currency),
+        rate=read_rate(rate, name="--rate", currency=guard.currency),
         most=None if max_hours is None else _hours(max_hours),
         slice=Duration.parse(slice, name="--slice"),
         notice=Duration.parse(notice, name="--notice"),
@@ -120,7 +122,7 @@ def show_rent(
     order = Order(
         label=label,
         limit=Money.parse(limit, name="--limit", currency=guard.currency),
-        rate=Rate.parse(rate, name="--rate", currency=guard.currency),
+        rate=read_rate(rate, name="--rate", currency=guard.currency),
         vendor=_vendor(vendor, list_command, terminate_command, id_from),
         create=words(create, name="--create"),
         lab=lab,

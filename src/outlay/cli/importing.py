@@ -14,7 +14,7 @@ from outlay.cli.output import console, counted, new_table, print_findings, print
 from outlay.clock import SYSTEM, utc_datetime
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
 from outlay.errors import Finding, InvalidValue
-from outlay.runs.partition_rates import read_rates
+from outlay.prices.partition_rates import read_rates
 from outlay.runs.sacct import Accounts, read_accounts
 from outlay.runs.sacct_import import Imported, import_jobs
 from outlay.store import open_store

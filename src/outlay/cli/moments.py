@@ -2,27 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
-from outlay.clock import wall_ns_of
+from outlay.clock import MOMENT, parse_moment
 from outlay.errors import InvalidValue
 from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import RunView
 from outlay.units import Duration
-
-_EXPECTED = 'an instant with its zone, such as "2026-11-15T20:00Z", or how long ago: "2h"'
-
-
-def parse_moment(text: str, *, name: str, now_ns: int) -> int:
-    """Return an instant in UTC nanoseconds."""
-    try:
-        return now_ns - Duration.parse(text, name=name).ns
-    except InvalidValue:
-        pass
-    try:
-        return wall_ns_of(datetime.fromisoformat(text))
-    except ValueError:  # InvalidValue of a naive datetime included: the same advice helps.
-        raise InvalidValue(name, text, _EXPECTED) from None
 
 
 def parse_interval(text: str, *, name: str, now_ns: int) -> Window:
@@ -33,7 +17,7 @@ def parse_interval(text: str, *, name: str, now_ns: int) -> Window:
     """
     begin, dots, end = (part.strip() for part in text.partition(".."))
     if not (begin and dots and end):
-        raise InvalidValue(name, text, f'FROM..TO, such as "2h..1h"; each end is {_EXPECTED}')
+        raise InvalidValue(name, text, f'FROM..TO, such as "2h..1h"; each end is {MOMENT}')
     start_ns = parse_moment(begin, name=name, now_ns=now_ns)
     end_ns = parse_moment(end, name=name, now_ns=now_ns)
     if end_ns < start_ns:

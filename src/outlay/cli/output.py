@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.segment import Segment
 from rich.table import Table
@@ -38,6 +39,8 @@ class SafeConsole(Console):
 
 console = SafeConsole(highlight=False, markup=False, emoji=False)
 errors = SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
+
+_LAID_OUT = 100  # Rows.
 
 
 def print_json(value: object) -> None:
@@ -99,6 +102,37 @@ def new_table(*columns: str) -> Table:
         justify: JustifyMethod = "right" if column.startswith(">") else "left"
         table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
     return table
+
+
+def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table; one that is longer than any screen as plain lines, however wide they are.
+
+    Laying out a cell takes rich ten times as long as everything else that is done for a row.
+    """
+    if len(rows) <= _LAID_OUT:
+        table = new_table(*columns)
+        for row in rows:
+            table.add_row(*row)
+        console.print(table)
+        return
+    padded = [
+        _pad([name.lstrip(">"), *cells], right=name.startswith(">"))
+        for name, cells in zip(columns, zip(*rows, strict=True), strict=True)
+    ]
+    head, *lines = ("  ".join(cells).rstrip() for cells in zip(*padded, strict=True))
+    console.print(head, style="bold", soft_wrap=True)
+    sys.stdout.write("\n".join([*lines, ""]))
+    sys.stdout.flush()
+
+
+def _pad(cells: Sequence[str], *, right: bool) -> list[str]:
+    """Return the cells of a column at the width of the widest; ``right`` aligns them there."""
+    widths = [len(cell) if cell.isascii() else cell_len(cell) for cell in cells]
+    width = max(widths)
+    spaces = [" " * (width - each) for each in widths]
+    if right:
+        return [space + cell for cell, space in zip(cells, spaces, strict=True)]
+    return [cell + space for cell, space in zip(cells, spaces, strict=True)]
 
 
 def fits(table: Table) -> bool:

@@ -39,6 +39,7 @@ def fetch_prices(
     book = PriceBook(store, rules=AlertRules.parse(drop, surge))
     snapshots = ask(source or VENDORS)
     book.record(snapshots)
+    book.publish()
     instants = {snapshot.fetched_ns for snapshot in snapshots}
     raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
     if as_json:

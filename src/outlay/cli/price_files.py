@@ -26,7 +26,9 @@ def import_prices(
     if path.suffix.lower() == ".csv":
         _import_catalog(path, as_json=as_json)
         return
-    imported = import_history(open_store(), history_file(path.expanduser()))
+    store = open_store()
+    imported = import_history(store, history_file(path.expanduser()))
+    PriceBook(store).publish()
     if as_json:
         print_json(imported)
         return
@@ -42,7 +44,9 @@ def _import_catalog(path: Path, *, as_json: bool) -> None:
     snapshot = fetch(source)
     if snapshot.failed:
         raise SourceFailed(source.name, snapshot.findings[0].message)
-    PriceBook(open_store()).record([snapshot])
+    book = PriceBook(open_store())
+    book.record([snapshot])
+    book.publish()
     if as_json:
         print_json(summary(snapshot))
         return

@@ -61,6 +61,9 @@ def set_price(
     provider: Annotated[str, typer.Option(help="Whose price it is.")] = "own",
     count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
     tier: Annotated[Tier, typer.Option(help="On which terms.")] = Tier.ON_DEMAND,
+    instance: Annotated[
+        str | None, typer.Option("--id", help="The instance or offer that it is the price of.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """State a price by hand: a contract, a quote, the rate of your own cluster.
@@ -71,11 +74,15 @@ def set_price(
     from outlay.prices.sources.manual import ManualSource
 
     rate = Rate.parse(price, name="PRICE")
-    source = ManualSource(provider=provider, gpu=gpu, price=rate, gpu_count=count, tier=tier)
+    source = ManualSource(
+        provider=provider, gpu=gpu, price=rate, gpu_count=count, tier=tier, offer_id=instance
+    )
     snapshot = fetch(source)
     if not snapshot.offers:
         raise InvalidValue("PRICE", price, snapshot.findings[0].message)
-    PriceBook(open_store()).record([snapshot])
+    book = PriceBook(open_store())
+    book.record([snapshot])
+    book.publish()
     if as_json:
         print_json([priced(offer) for offer in snapshot.offers])
     else:

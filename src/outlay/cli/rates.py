@@ -8,8 +8,8 @@ import typer
 
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_json
-from outlay.runs.partition_rates import read_rates, set_rate
-from outlay.units import Rate
+from outlay.ledger import Price
+from outlay.prices.partition_rates import rate_text, read_rate, read_rates, set_rate
 
 app = typer.Typer(
     help="What a GPU-hour costs on each partition of your cluster.", no_args_is_help=True
@@ -22,7 +22,11 @@ Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="As Slurm na
 def set_partition(
     partition: Partition,
     rate: Annotated[
-        str, typer.Argument(metavar="RATE", help='Per GPU-hour, such as "1.20 USD/h".')
+        str,
+        typer.Argument(
+            metavar="RATE",
+            help='Per GPU-hour, such as "1.20 USD/h"; showback, unless "cash" follows.',
+        ),
     ],
     as_json: AsJson = False,
 ) -> None:
@@ -30,7 +34,7 @@ def set_partition(
 
     Example: outlay rates set gpu-a100 "1.20 USD/h"
     """
-    _show(set_rate(partition, Rate.parse(rate, name="RATE")), as_json=as_json)
+    _show(set_rate(partition, read_rate(rate, partition, name="RATE")), as_json=as_json)
 
 
 @app.command("remove")
@@ -51,14 +55,14 @@ def show_rates(as_json: AsJson = False) -> None:
     _show(read_rates(), as_json=as_json)
 
 
-def _show(rates: dict[str, Rate], *, as_json: bool) -> None:
+def _show(rates: dict[str, Price], *, as_json: bool) -> None:
     if as_json:
-        print_json({name: str(rate) for name, rate in rates.items()})
+        print_json({name: rate_text(rate) for name, rate in rates.items()})
         return
     if not rates:
         console.print('No partition has a rate. Set one with: outlay rates set gpu "1.20 USD/h"')
         return
-    table = new_table("partition", ">per GPU-hour")
+    table = new_table("partition", ">per GPU-hour", "kind")
     for name, rate in rates.items():
-        table.add_row(name, str(rate))
+        table.add_row(name, str(rate.rate), rate.kind)
     console.print(table)

@@ -15,9 +15,9 @@ from outlay.clock import SYSTEM
 from outlay.errors import Finding
 from outlay.report.blocks import Document
 from outlay.report.files import Form, write_run_report, write_sweep_report
-from outlay.report.run_account import RunAccount, read_account
 from outlay.report.run_document import run_document
 from outlay.report.sweep_account import read_sweep
+from outlay.runs.reading import RunReading, read_run
 from outlay.sweep.detached import catch_up
 from outlay.sweep.manifest import is_sweep
 
@@ -70,10 +70,10 @@ class _Report:
 
 
 def _run_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
-    account = read_account(path, SYSTEM.wall_ns())
-    document = run_document(account)
-    files = write_run_report(account, document, output or path, forms) if forms else []
-    return _Report(verdict=document.verdict, files=files, document=_run_json(account, document))
+    run = read_run(path)
+    document = run_document(run)
+    files = write_run_report(run, document, output or path, forms) if forms else []
+    return _Report(verdict=document.verdict, files=files, document=_run_json(run, document))
 
 
 def _sweep_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
@@ -91,7 +91,7 @@ def _sweep_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Re
     )  # fmt: skip
 
 
-def _run_json(account: RunAccount, document: Document) -> dict[str, Any]:
+def _run_json(run: RunReading, document: Document) -> dict[str, Any]:
     return {
         "title": document.title,
         "verdict": document.verdict,
@@ -100,8 +100,8 @@ def _run_json(account: RunAccount, document: Document) -> dict[str, Any]:
              "grade": f.grade}
             for section, f in document.figures()
         ],
-        "goodput": account.summary,
-        "cost": account.cost,
-        "budget": None if account.budget is None else account.budget.document(),
-        "advice": account.advice,
+        "goodput": run.goodput,
+        "cost": run.cost,
+        "budget": None if run.budget is None else run.budget.document(),
+        "advice": run.advice,
     }  # fmt: skip

@@ -48,7 +48,9 @@ def show_survey(
         raise InvalidValue("--vendors", vendors, f"names separated by commas: {','.join(VENDORS)}")
     snapshots = _not_asked(names) if offline else ask(names)
     if not offline:
-        PriceBook(open_store()).record(snapshots)
+        book = PriceBook(open_store())
+        book.record(snapshots)
+        book.publish()
     result = survey(snapshots, gpus=gpus, taken_ns=SYSTEM.wall_ns(), only=gpu or ())
     path = None if output is None else output / SURVEY_FILE
     if path is not None:

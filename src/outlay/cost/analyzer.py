@@ -16,6 +16,7 @@ from outlay.cost.compare import (
     by_model,
     candidates_of,
     compare,
+    of_last_unit,
     pareto_front,
     return_on_investment,
 )
@@ -119,10 +120,10 @@ class CostAnalyzer:
             planned_runs: How many more runs.
             avg_cost_per_run: What one costs, where that is known better than from history.
         """
-        rows, budget = self._book.reports(model_name), self._book.budget(model_name)
+        rows, budget = of_last_unit(self._book.reports(model_name)), self._book.budget(model_name)
         unspent_in = "USD" if budget is None else budget.limit.currency
         currency = rows[-1].currency if rows else unspent_in
-        history = [float(row.cost.amount) for row in rows if row.currency == currency]
+        history = [float(row.cost.amount) for row in rows]
         if avg_cost_per_run is not None:
             stated = Money.parse(avg_cost_per_run, name="avg_cost_per_run", currency=currency)
             history = [float(stated.amount)]
@@ -147,11 +148,8 @@ class CostAnalyzer:
 
     def get_roi_analysis(self, model_name: str) -> dict[str, Any]:
         """Return what a model's runs cost and what accuracy that bought, first, last and best."""
-        rows = self._book.reports(model_name)
-        currency = rows[-1].currency if rows else "USD"
-        return asdict(
-            return_on_investment(model_name, [row for row in rows if row.currency == currency])
-        )
+        rows = of_last_unit(self._book.reports(model_name))
+        return asdict(return_on_investment(model_name, rows))
 
     def get_pareto_front(self, model_name: str | None = None) -> list[dict[str, Any]]:
         """Return the runs that no other run beats in accuracy, cost, hours and energy."""

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Engine, func, select
+from sqlalchemy import Engine, func, or_, select
 
+from outlay.ledger.price import Kind
 from outlay.store.engine import upsert, writing
-from outlay.store.schema import budget_alerts, cost_reports, model_budgets
+from outlay.store.runs import RunRow, rows_from
+from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
 
 
@@ -23,6 +25,7 @@ class CostRow:
         at_ns: When the training ended, or was looked at.
         metrics: The documented metrics as they were stated.
         updated_ns: Of two rows of one run the later stays.
+        kind: Of the cost; rows of two kinds are never added.
     """
 
     run_id: str
@@ -41,6 +44,7 @@ class CostRow:
     at_ns: int
     metrics: dict[str, Any] | None = None
     updated_ns: int
+    kind: Kind = "cash"
 
     @property
     def cost(self) -> Money:
@@ -50,7 +54,8 @@ class CostRow:
 
 # The nested metrics are parsed only where they are asked for: thousands of rows are summarised.
 _COLUMNS = [field.name for field in fields(CostRow)]
-_FIGURES = [cost_reports.c[name] for name in _COLUMNS if name != "metrics"]
+_KIND = func.coalesce(cost_reports.c.kind, "cash").label("kind")
+_FIGURES = [cost_reports.c[name] for name in _COLUMNS if name not in ("metrics", "kind")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +76,20 @@ class CostBook:
     def record(self, rows: Iterable[CostRow]) -> None:
         """Insert or refresh reports; the same any number of times leave the same store."""
         values = [{name: getattr(row, name) for name in _COLUMNS} for row in rows]
+        if not values:
+            return
         with writing(self._store) as connection:
             upsert(connection, cost_reports, values, newer="updated_ns")
 
     def reports(self, model: str | None = None) -> list[CostRow]:
         """Return all reports, or those of a model, oldest first; without the nested metrics."""
-        query = select(*_FIGURES).order_by(cost_reports.c.at_ns, cost_reports.c.run_id)
+        query = select(*_FIGURES, _KIND).order_by(cost_reports.c.at_ns, cost_reports.c.run_id)
         if model is not None:
             query = query.where(cost_reports.c.model == model)
         with self._store.begin() as connection:
-            return [CostRow(**row) for row in connection.execute(query).mappings()]
+            found = connection.execute(query)
+            names = list(found.keys())
+            return [CostRow(**dict(zip(names, row, strict=True))) for row in found.all()]
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return the nested metrics of every report that has some, by run."""
@@ -89,21 +98,27 @@ class CostBook:
             rows = connection.execute(select(column.run_id, column.metrics)).all()
         return {run_id: metrics for run_id, metrics in rows if metrics is not None}
 
-    def updated(self) -> dict[str, int]:
-        """Return when each report was last derived or stated, by run."""
-        column = cost_reports.c
+    def runs_without_report(self) -> list[RunRow]:
+        """Return the runs that were registered anew since their last report, or have none."""
+        report = cost_reports.c
+        joined = runs.outerjoin(cost_reports, report.run_id == runs.c.run_id)
+        changed = or_(report.updated_ns.is_(None), report.updated_ns < runs.c.updated_ns)
+        query = select(runs).select_from(joined).where(changed)
         with self._store.begin() as connection:
-            rows = connection.execute(select(column.run_id, column.updated_ns)).all()
-        return {row.run_id: row.updated_ns for row in rows}
+            return rows_from(connection.execute(query))
 
     def spent(self, model: str, currency: str) -> Money:
-        """Return what all runs of a model cost together, in one currency."""
+        """Return what all runs of a model cost together, in one currency.
+
+        In cash; only where no run was paid for, in showback.
+        """
         column = cost_reports.c
-        query = select(func.sum(column.cost_micros)).where(
+        query = select(_KIND, func.sum(column.cost_micros).label("total")).where(
             column.model == model, column.currency == currency
         )
         with self._store.begin() as connection:
-            return Money(int(connection.scalar(query) or 0), currency)
+            sums = {row.kind: row.total for row in connection.execute(query.group_by(_KIND))}
+        return Money(int(sums.get("cash", sums.get("showback")) or 0), currency)
 
     def set_budget(self, model: str, limit: Money, now_ns: int) -> None:
         """Set a model's budget; the same limit again changes nothing."""

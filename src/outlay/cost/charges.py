@@ -7,16 +7,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import MAXYEAR, UTC, datetime
 from pathlib import Path
 
 from outlay.clock import wall_ns_of
 from outlay.cost.book import CostRow
-from outlay.cost.reading import read_whole_run
-from outlay.cost.run_cost import cost_of
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.breakdown import Window
+from outlay.ledger.price import Kind
 from outlay.store.runs import RunRow
 from outlay.units import Money
 
@@ -31,6 +30,7 @@ class RunCharge:
     window: Window
     cost: Money
     gpu_us: int
+    kind: Kind = "cash"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def charges_within(
         else:
             charge, doubt = _part(run, report, window, now_ns)
             findings += doubt
-        charges.append(charge)
+        charges.append(replace(charge, kind=report.kind))
     return Charges(charges, findings)
 
 
@@ -112,8 +112,11 @@ def _overlap(run: RunRow, period: Window) -> Window | None:
 def _part(
     run: RunRow, report: CostRow, window: Window, now_ns: int
 ) -> tuple[RunCharge, list[Finding]]:
+    from outlay.cost.run_cost import cost_of
+    from outlay.goodput.follower import read_view
+
     try:
-        cost = cost_of(read_whole_run(Path(run.dir), now_ns), window)
+        cost = cost_of(read_view(Path(run.dir), now_ns), window)
     except (OutlayError, OSError):
         cost = None
     if cost is not None and cost.cost is not None:

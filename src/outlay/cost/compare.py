@@ -1,19 +1,21 @@
 """Models and runs compared: averages, return on investment, and what nothing else beats.
 
 Pure functions of cost rows. Averages are over the runs that have the figure: a run without an
-accuracy is not a run with accuracy 0. Money of two currencies is never added.
+accuracy is not a run with accuracy 0. Money of two currencies or kinds is never added.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
 from outlay.cost.book import CostRow
-from outlay.cost.run_cost import per
 from outlay.cost.training import efficiency
+from outlay.ledger.price import Kind
 from outlay.units import Money
+from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 
@@ -31,22 +33,32 @@ class ModelComparison:
     best_efficiency_score: float
     gpu_hours: float
     currency: str
+    kind: Kind
 
 
 def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
-    """Return rows by model; a model that was paid in several currencies has a group for each."""
-    groups: dict[tuple[str, str], list[CostRow]] = {}
+    """Return rows by model; one that was paid in several currencies or kinds has several groups."""
+    groups: dict[tuple[str, str, Kind], list[CostRow]] = {}
     for row in rows:
-        groups.setdefault((row.model, row.currency), []).append(row)
-    models = [model for model, _ in groups]
+        groups.setdefault((row.model, row.currency, row.kind), []).append(row)
+    models = Counter(model for model, _, _ in groups)
     return {
-        f"{model} ({currency})" if models.count(model) > 1 else model: found
-        for (model, currency), found in sorted(groups.items())
+        f"{model} ({_unit(currency, kind)})" if models[model] > 1 else model: found
+        for (model, currency, kind), found in sorted(groups.items())
     }
 
 
+def _unit(currency: str, kind: Kind) -> str:
+    return currency if kind == "cash" else f"{currency} {kind}"
+
+
+def of_last_unit(rows: Sequence[CostRow]) -> list[CostRow]:
+    """Return the rows that may be added to the last one: of its currency and kind."""
+    return [r for r in rows if (r.currency, r.kind) == (rows[-1].currency, rows[-1].kind)]
+
+
 def total_of(rows: Sequence[CostRow]) -> Money:
-    """Return the exact sum of rows of one currency."""
+    """Return the exact sum of rows of one currency and kind."""
     currency = rows[0].currency if rows else "USD"
     return Money(sum(row.cost_micros for row in rows), currency)
 
@@ -68,6 +80,7 @@ def compare(rows: Sequence[CostRow]) -> ModelComparison:
         best_efficiency_score=max(efficiency(row.cost, row.accuracy) for row in rows),
         gpu_hours=sum(row.gpu_us for row in rows) / 3.6e9,
         currency=total.currency,
+        kind=rows[0].kind,
     )
 
 
@@ -178,6 +191,7 @@ class Candidate:
     hours: float
     energy_wh: float | None = None
     currency: str = "USD"
+    kind: Kind = "cash"
 
 
 def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
@@ -190,6 +204,7 @@ def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
             hours=row.wall_us / 3.6e9,
             energy_wh=None if row.energy_mj is None else row.energy_mj / MILLIJOULES_PER_WH,
             currency=row.currency,
+            kind=row.kind,
         )
         for row in rows
         if row.accuracy is not None
@@ -201,7 +216,7 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
 
     One beats another where it is at least as good in everything and better in something. Energy
     counts only where every candidate measured it: what is unknown cannot be compared. Nor can what
-    was paid in two currencies.
+    was paid in two currencies, or is of two kinds.
     """
     with_energy = all(candidate.energy_wh is not None for candidate in candidates)
     front: list[_Scored] = []
@@ -218,7 +233,7 @@ class _Scored:
 
     losses: tuple[float, ...]
     name: str
-    currency: str
+    unit: tuple[str, Kind]
     candidate: Candidate = field(compare=False)
 
     @classmethod
@@ -227,9 +242,9 @@ class _Scored:
         losses: tuple[float, ...] = (candidate.cost, candidate.hours, -candidate.metric)
         if with_energy:
             losses = (*losses, candidate.energy_wh or 0.0)
-        return cls(losses, candidate.name, candidate.currency, candidate)
+        return cls(losses, candidate.name, (candidate.currency, candidate.kind), candidate)
 
     def beats(self, other: _Scored) -> bool:
         """Whether it is at least as good in everything, and better in something."""
         as_good = all(a <= b for a, b in zip(self.losses, other.losses, strict=True))
-        return as_good and self.losses != other.losses and self.currency == other.currency
+        return as_good and self.losses != other.losses and self.unit == other.unit

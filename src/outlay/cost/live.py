@@ -23,10 +23,10 @@ def run_paces(view: RunView, stretches: int = _STRETCHES) -> list[Pace]:
 
 def steps_reached(view: RunView, instants_ns: Sequence[int]) -> list[float]:
     """Return how far the run had come at each instant: its last step then, plus one."""
-    folds = [view.fold.segments[attempt.segment] for attempt in view.timeline.attempts]
-    ends = np.concatenate([fold.end.values for fold in folds])
-    numbers = np.concatenate([fold.number.values for fold in folds])
-    counts = np.concatenate([fold.count.values for fold in folds])
+    every = [view.account.segments[a.segment].steps for a in view.timeline.attempts]
+    ends = np.concatenate([steps.end for steps in every])
+    numbers = np.concatenate([steps.number for steps in every])
+    counts = np.concatenate([steps.count for steps in every])
     order = np.argsort(ends, kind="stable")
     ended = np.searchsorted(ends[order], np.array(instants_ns), side="right")
     # Before its first record the run stood where that record begins.

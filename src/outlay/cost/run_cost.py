@@ -8,16 +8,25 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import pairwise
+from typing import Literal
 
-from outlay.cost.reading import EPOCHS, RunReading, Told
+from outlay.account.run import RunAccount
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
+from outlay.goodput.follower import RunView
 from outlay.goodput.progress import progress
-from outlay.ledger import Attempt
+from outlay.ledger import Attempt, Price
+from outlay.ledger.price import Kind
+from outlay.rates import gpu_pieces, kind_of_cost, prices_of
 from outlay.units import Money
-from outlay.units.money import MICROS
+from outlay.units.money import per
+
+# The names under which trainings report the same thing, the most telling first.
+ACCURACY = ("test_accuracy", "accuracy", "eval_accuracy", "val_accuracy", "validation_accuracy")
+LOSS = ("validation_loss", "val_loss", "eval_loss", "test_loss", "loss")
+EPOCHS = ("epochs", "epoch")
+LEARNING_RATE = ("learning_rate", "lr")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +35,8 @@ class RunCost:
 
     Attributes:
         cost: What it cost; None without a price. Equals the sum of ``by_phase``.
+        kind: Of the cost: ``cash``, or ``showback``; the two are never added.
+        prices: Every price that was in force, in the order of time.
         gpu_ns: GPUs times the time that attempts ran; the time between attempts is not in it.
         steps: Steps executed, repeated ones each time.
         committed_steps: Steps that are safe in a checkpoint.
@@ -33,6 +44,9 @@ class RunCost:
         epochs: As the run reported them, or steps over the length of an epoch; None if unknown.
         accuracy: The best that was reported, not the last.
         assumptions: What the cost rests on that nobody measured.
+        begin: Who says when the run began: a ``supervisor``, its ``process``, or its first
+            ``record``, where what came before is not known.
+        end: How its end is known: ``recorded``, or by its ``last_sign`` of life; ``none`` yet.
     """
 
     run_id: str
@@ -40,6 +54,8 @@ class RunCost:
     window: Window
     alive: bool
     cost: Money | None
+    kind: Kind
+    prices: tuple[Price, ...]
     by_phase: dict[str, Money]
     wall_ns: int
     gpu_ns: int
@@ -51,6 +67,8 @@ class RunCost:
     accuracy: float | None
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
+    begin: Literal["supervisor", "process", "record"] = "record"
+    end: Literal["recorded", "last_sign", "none"] = "recorded"
 
     @property
     def productive(self) -> Money | None:
@@ -78,56 +96,71 @@ class RunCost:
         }
 
 
-def per(cost: Money | None, count: float | Fraction | None) -> float | None:
-    """Return the cost of one of ``count`` things, divided exactly and rounded once."""
-    if cost is None or count is None or count <= 0:
-        return None
-    if count == int(count):
-        return cost.micros / (MICROS * int(count))  # Of integers, rounded correctly by itself.
-    return float(Fraction(cost.micros, MICROS) / Fraction(count))
-
-
-def cost_of(reading: RunReading, window: Window | None = None) -> RunCost:
+def cost_of(view: RunView, window: Window | None = None) -> RunCost:
     """Return what a run cost, or what it cost in a window; counts are of the whole run."""
-    view = reading.view
     chosen = view.whole if window is None else window
     breakdown = view.break_down(chosen)
     attempts = view.timeline.attempts
-    usage = view.usage()
-    steps = sum(view.fold.segments[attempt.segment].usage.steps for attempt in attempts)
+    account = view.account
+    steps = sum(account.segments[attempt.segment].work.steps for attempt in attempts)
     committed = progress(view.timeline, view.rates).committed_step
     return RunCost(
-        run_id=reading.identity.run_id,
-        model=reading.identity.model,
+        run_id=view.identity.run_id,
+        model=view.identity.model,
         window=chosen,
         alive=view.timeline.alive,
         cost=breakdown.cost,
+        kind=kind_of_cost(attempts),
+        prices=prices_of(attempts),
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
         wall_ns=breakdown.wall_ns,
-        gpu_ns=sum(_gpu_ns(attempt, chosen) for attempt in attempts),
+        gpu_ns=round(sum(_gpu_ns(attempt, chosen) for attempt in attempts)),
         steps=steps,
         committed_steps=0 if committed is None else committed + 1,
-        samples=usage.samples,
-        tokens=usage.tokens,
-        epochs=_epochs(reading.told, steps),
-        accuracy=reading.told.best_accuracy(),
+        samples=account.work.samples,
+        tokens=account.work.tokens,
+        epochs=_epochs(account, steps),
+        accuracy=best_accuracy(account),
         assumptions=breakdown.assumptions,
         findings=view.findings,
+        begin=attempts[0].begin,
+        end=_end_of(attempts[-1], alive=view.timeline.alive),
     )
 
 
-def _gpu_ns(attempt: Attempt, window: Window) -> int:
+def _end_of(last: Attempt, *, alive: bool) -> Literal["recorded", "last_sign", "none"]:
+    if alive:
+        return "none"
+    return "last_sign" if last.end is None else "recorded"
+
+
+def _gpu_ns(attempt: Attempt, window: Window) -> Fraction:
     """Return GPUs times nanoseconds of an attempt within a window."""
-    changes = [(attempt.start_ns, attempt.header.gpus)]
-    changes += [(change.t_ns, change.gpus) for change in attempt.prices]
-    total = 0
-    for (start_ns, gpus), (end_ns, _) in pairwise([*changes, (attempt.last_sign_ns, 0)]):
-        overlap_ns = min(end_ns, window.end_ns) - max(start_ns, window.start_ns)
-        total += gpus * overlap_ns if overlap_ns > 0 else 0
+    total = Fraction(0)
+    for piece in gpu_pieces(attempt):
+        overlap_ns = min(piece.end_ns, window.end_ns) - max(piece.start_ns, window.start_ns)
+        total += piece.gpus * overlap_ns if overlap_ns > 0 else 0
     return total
 
 
-def _epochs(told: Told, steps: int) -> float | None:
-    if reported := told.series(EPOCHS):
+def _epochs(account: RunAccount, steps: int) -> float | None:
+    if reported := account.series(*EPOCHS):
         return max(point.value for point in reported)
-    return steps / told.steps_per_epoch if told.steps_per_epoch else None
+    per_epoch = steps_per_epoch(account)
+    return steps / per_epoch if per_epoch else None
+
+
+def steps_per_epoch(account: RunAccount) -> int | None:
+    """Return the length of an epoch as the run's budget last stated it; None when it did not."""
+    stated = (event.data.get("steps_per_epoch") for event in reversed(account.budget_events()))
+    return next((steps for steps in stated if isinstance(steps, int)), None)
+
+
+def best_accuracy(account: RunAccount) -> float | None:
+    """Return the highest accuracy that was reported; None when none was."""
+    return max((point.value for point in account.series(*ACCURACY)), default=None)
+
+
+def best_loss(account: RunAccount) -> float | None:
+    """Return the lowest loss that was reported; None when none was."""
+    return min((point.value for point in account.series(*LOSS)), default=None)

@@ -6,20 +6,26 @@ rounded from it once.
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now
-from outlay.cost.reading import LEARNING_RATE, RunReading, read_whole_run
-from outlay.cost.run_cost import RunCost, cost_of, per
 from outlay.errors import InvalidValue
-from outlay.rates import NS_PER_HOUR, round_units
+from outlay.ledger import exact_gpus
+from outlay.rates import NS_PER_HOUR, rate_of
+from outlay.rates import cost as priced
 from outlay.units import Money, Rate
+from outlay.units.money import per
 from outlay.units.numbers import exact_decimal
 from outlay.units.quantity import MILLIJOULES_PER_WH
+
+if TYPE_CHECKING:
+    from outlay.cost.run_cost import RunCost
+    from outlay.goodput.follower import RunView
 
 
 @dataclass
@@ -80,8 +86,11 @@ class TrainingMetrics:
             InvalidValue: The run has no price, so that nothing can be said about its cost.
             NotARun: There is no run log.
         """
-        reading = read_whole_run(run_dir, clock.wall_ns())
-        return _metrics_of(reading, cost_of(reading), price)
+        from outlay.cost.run_cost import cost_of
+        from outlay.goodput.follower import read_view
+
+        view = read_view(run_dir, clock.wall_ns())
+        return _metrics_of(view, cost_of(view), price)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, the timestamp in ISO 8601."""
@@ -106,8 +115,7 @@ class TrainingMetrics:
         rate = Rate.parse(
             self.gpu_price_per_hour, name="gpu_price_per_hour", currency=self.currency
         )
-        units = rate.micros_per_hour * self._whole("gpu_count", 1) * self.duration_ns()
-        return Money(round_units(units), rate.currency)
+        return priced(rate_of(rate, self._whole("gpu_count", 1)), self.duration_ns())
 
     def duration_ns(self) -> int:
         """Return the duration in nanoseconds."""
@@ -208,8 +216,10 @@ def efficiency(total: Money, accuracy: float | None) -> float:
     return min(1.0, accuracy / float(total.amount) / 10)
 
 
-def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMetrics:
-    last = reading.view.timeline.attempts[-1]
+def _metrics_of(view: RunView, cost: RunCost, price: object) -> TrainingMetrics:
+    from outlay.cost.run_cost import LEARNING_RATE, best_loss
+
+    last = view.timeline.attempts[-1]
     header = last.header
     recorded = last.prices[-1].price if last.prices else header.price
     if recorded is not None:
@@ -217,9 +227,9 @@ def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMe
     elif price is not None:
         rate = Rate.parse(price, name="price")
     else:
-        raise InvalidValue("price", None, f"a price: {reading.dir} recorded none; pass price=")
-    rates = reading.told.series(LEARNING_RATE)
-    energy_mj = reading.told.energy_mj
+        raise InvalidValue("price", None, f"a price: {view.dir} recorded none; pass price=")
+    rates = view.account.series(*LEARNING_RATE)
+    energy_mj = view.energy_mj()
     return TrainingMetrics(
         run_id=cost.run_id,
         model_name=cost.model,
@@ -230,11 +240,11 @@ def _metrics_of(reading: RunReading, cost: RunCost, price: object) -> TrainingMe
         total_duration_hours=cost.wall_ns / NS_PER_HOUR,
         gpu_name=header.gpu,
         gpu_price_per_hour=float(rate.per_hour.amount),
-        validation_loss=reading.told.best_loss(),
+        validation_loss=best_loss(view.account),
         test_accuracy=cost.accuracy,
         tokens_processed=cost.tokens or None,
         timestamp=utc_datetime(cost.window.end_ns),
-        gpu_count=header.gpus,
+        gpu_count=math.ceil(exact_gpus(header.gpus)),
         total_cost=None if cost.cost is None else float(cost.cost.amount),
         throughput=cost.samples / (cost.wall_ns / 1e9) if cost.wall_ns else None,
         energy_wh=energy_mj / MILLIJOULES_PER_WH if energy_mj else None,

@@ -13,7 +13,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun
 from outlay.ledger import segment_paths
 from outlay.ledger.segments import id_from_name
-from outlay.runs.figures import RunFollower
+from outlay.runs.figures import read_figures
 from outlay.units import Money
 
 
@@ -43,7 +43,7 @@ class Mishaps:
 
     def _is_due(self, mishap: Mishap) -> bool:
         try:
-            figures = RunFollower(self.root / mishap.run).refresh(self.clock.wall_ns())
+            figures = read_figures(self.root / mishap.run, self.clock.wall_ns())
         except NotARun:
             return False
         enough = figures.cost is not None and figures.cost >= mishap.spent

@@ -1,9 +1,10 @@
 """One attempt's wall time, split into phases exactly.
 
 First match holds an instant: the latest-begun open span; the wait for data; a step's own time;
-``other``. Of own time, the head of an attempt's first step beyond the typical one is
-``program_startup``, the tail of a stalled step is ``stall``, and what a later execution of the same
-step undid is ``wasted_progress``. All of it is pure arithmetic on integers.
+``other``. What lies before the first record is ``program_startup``. Of own time, the head of an
+attempt's first step beyond the typical one is ``program_startup`` as well, the tail of a stalled
+step is ``stall``, and what a later execution of the same step undid is ``wasted_progress``. All of
+it is pure arithmetic on integers.
 """
 
 from __future__ import annotations
@@ -13,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from outlay.account.columns import Ints, cumulative
+from outlay.account.segment import Committed
 from outlay.goodput import phases as ph
-from outlay.goodput.columns import Ints, cumulative
-from outlay.goodput.fold import Committed, SegmentFold
+from outlay.goodput.cover import segment_cover
+from outlay.goodput.own_times import OwnTimes
 from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
-from outlay.goodput.stalls import SlowSteps
 from outlay.goodput.typical import Typical
 
 
@@ -45,7 +47,7 @@ class AttemptTimeline:
     Args:
         start_ns: When the attempt began.
         end_ns: Its end: the last sign of life, the present, or where a later attempt began.
-        fold: The records that make the timeline.
+        times: The process whose records make the timeline, and the own times of its steps.
         typical: What is typical of the whole run, if anything is.
         redone_from: The least step number that a later attempt executed, if any did.
     """
@@ -54,25 +56,28 @@ class AttemptTimeline:
         self,
         start_ns: int,
         end_ns: int,
-        fold: SegmentFold,
+        times: OwnTimes,
         typical: Typical | None,
         redone_from: int | None,
     ) -> None:
         self.start_ns = start_ns
         self.end_ns = end_ns
-        self._segment_start_ns = fold.life.segment.start_ns
-        self._steps = fold.steps
-        self.checkpoints: Sequence[Committed] = tuple(fold.checkpoints)
-        self._cover = fold.cover(start_ns, end_ns)
-        self._own, self._waited = fold.own_before()
+        segment = times.segment
+        self._segment_start_ns = segment.life.segment.start_ns
+        header = segment.life.header
+        self._knows_its_begin = header is not None and header.nodes > 0
+        self._steps = segment.steps
+        self.checkpoints: Sequence[Committed] = tuple(segment.checkpoints)
+        self._cover = segment_cover(segment, start_ns, end_ns)
+        self._own, self._waited = times.before()
         self._typical = typical
-        self._only_grows = fold.only_grows
+        self._only_grows = segment.only_grows
         self.undone: Undone = undone_steps(
-            self._steps.number, self._steps.count, redone_from, only_grows=fold.only_grows
+            self._steps.number, self._steps.count, redone_from, only_grows=segment.only_grows
         )
         self._undone_time = UndoneTime(self.undone, self._own)
         self._startup_ns = self._startup()
-        self.stalled = self._stalled(fold.slow)
+        self.stalled = self._stalled(times)
         self._stalls = self._beyond_typical(self.stalled)
         self._stall_before = cumulative(self._stalls)
         is_undone = self.undone.contains(self.stalled)
@@ -135,7 +140,7 @@ class AttemptTimeline:
             begun, begun_wait_ns = self._begun_step_before(index, t_ns)
             split, waited_ns = _joined(split, begun), waited_ns + begun_wait_ns
         found = {
-            ph.PROGRAM_STARTUP: split.startup_ns,
+            ph.PROGRAM_STARTUP: split.startup_ns + self._unrecorded_before(t_ns),
             ph.STEP: split.kept_ns,
             ph.WASTED_PROGRESS: split.undone_ns,
             ph.STALL: split.stall_ns,
@@ -145,6 +150,15 @@ class AttemptTimeline:
         found[ph.OTHER] = t_ns - self.start_ns - sum(found.values())
         return found
 
+    def _unrecorded_before(self, t_ns: int) -> int:
+        """Return how much of the time until ``t_ns`` was before the first record.
+
+        In logs that do not say when processes were started, it is not known to be startup.
+        """
+        if not self._knows_its_begin:
+            return 0
+        return max(min(t_ns, self._segment_start_ns) - self.start_ns, 0)
+
     def _startup(self) -> int:
         if self._typical is None or not self.step_count:
             return 0
@@ -152,11 +166,11 @@ class AttemptTimeline:
         own_ns = self.own_ns(0)
         return own_ns - usual_ns if own_ns > usual_ns else 0
 
-    def _stalled(self, slow: SlowSteps) -> Ints:
+    def _stalled(self, times: OwnTimes) -> Ints:
         """Return the places of the steps that stalled."""
         if self._typical is None or self.step_count < 2:
             return np.empty(0, dtype=np.int64)
-        late = slow.beyond(self._typical.stall_beyond_ns, self._own, self._steps.count)
+        late = times.beyond(self._typical.stall_beyond_ns)
         return late[late > 0]  # What the first step takes too long is startup.
 
     def _beyond_typical(self, stalled: Ints) -> Ints:

@@ -133,7 +133,7 @@ def _micros_by_phase(
     for piece in rates.pieces:
         for part in within(windows, piece.start_ns, piece.end_ns):
             for name, ns in timeline.between(part.start_ns, part.end_ns).items():
-                units[name] += ns * piece.micros_per_hour
+                units[name] += piece.units(ns)
     return apportion(units)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from outlay.goodput.types import BadputParts
 
 _decode = Decoder[Entry](Entry).decode
 _LARGEST: Final = 1 << 30
-_encoder = msgspec.json.Encoder()
+_encoder = msgspec.json.Encoder(enc_hook=plain)
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class GoodputCache:
         self._timeline = Path(cache_dir) / f"{stem}_timeline.jsonl"
         self._metadata = Path(cache_dir) / f"{stem}_metadata.json"
         self._goodput_info: GoodputInfo | None = None
-        self._step_info: StepInfo | None = None
+        self._step_info: StepInfo | Callable[[], StepInfo] | None = None
 
     def update_cached_entries(
         self, entries: Sequence[Entry], last_entry_info: EntryInfo | None = None
@@ -94,7 +94,7 @@ class GoodputCache:
             with os.fdopen(_open_own(self._timeline), "ab+") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # The uploaders of a job share its cache.
                 _drop_torn_line(stream)
-                stream.write(_encoder.encode_lines([plain(entry) for entry in entries]))
+                stream.write(_encoded(entries))
         if last_entry_info is not None:
             self.update_last_entry_info(last_entry_info)
 
@@ -107,8 +107,8 @@ class GoodputCache:
         """Keep what the last query found."""
         self._goodput_info = goodput_info
 
-    def update_step_info(self, step_info: StepInfo) -> None:
-        """Keep what the last query found about steps."""
+    def update_step_info(self, step_info: StepInfo | Callable[[], StepInfo]) -> None:
+        """Keep what the last query found about steps, or what computes it."""
         self._step_info = step_info
 
     def get_cached_entries(self) -> list[Entry]:
@@ -143,6 +143,8 @@ class GoodputCache:
 
     def get_step_info(self) -> StepInfo | None:
         """Return what the last query found about steps."""
+        if callable(self._step_info):
+            self._step_info = self._step_info()
         return self._step_info
 
     def is_cache_empty(self) -> bool:
@@ -169,6 +171,14 @@ def _open_own(path: Path) -> int:
     """Open a file to append to: for its owner alone, and not where a link leads."""
     flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
     return os.open(path, flags, 0o600)
+
+
+def _encoded(entries: Sequence[Entry]) -> bytes:
+    """Return entries as lines; the usual ones are plain already."""
+    lines = _encoder.encode_lines(entries)
+    if b"null" in lines:  # What msgspec makes of NaN and infinities.
+        return _encoder.encode_lines([plain(entry) for entry in entries])
+    return lines
 
 
 def _drop_torn_line(stream: BinaryIO) -> None:

@@ -17,7 +17,7 @@ from outlay.goodput.breakdown import Breakdown, Window
 from outlay.goodput.cache import GoodputInfo, StepInfo
 from outlay.goodput.deviation import StepTimes, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
-from outlay.goodput.follower import RunView, folds_of, ideal_of
+from outlay.goodput.follower import RunView, ideal_of
 from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.summary import slices_used
@@ -180,7 +180,7 @@ class GoodputCalculator(Job):
         ideal_ns = ideal_of(view, configured_ideal_step_time)
         if ideal_ns is None:
             return None
-        return StepInfo(ideal_ns / 1e9, step_deviation(StepTimes.of(folds_of(view)), ideal_ns))
+        return StepInfo(ideal_ns / 1e9, step_deviation(StepTimes.of(view.timeline.own), ideal_ns))
 
     def _remember(
         self, view: RunView, breakdown: Breakdown, configured_ideal_step_time: float | None
@@ -202,8 +202,13 @@ class GoodputCalculator(Job):
                 total_excluded_time=excluded_ns / 1e9,
             )
         )
-        if steps := self._steps(view, configured_ideal_step_time):
-            self._cache.update_step_info(steps)
+        ideal_ns = ideal_of(view, configured_ideal_step_time)
+        if ideal_ns is not None:
+            times = StepTimes.as_of_now(view.timeline.own)
+            # A deviation for each of a million steps is computed when somebody asks for them.
+            self._cache.update_step_info(
+                lambda: StepInfo(ideal_ns / 1e9, step_deviation(times(), ideal_ns))
+            )
 
 
 def _ns(moment: datetime | None) -> int | None:

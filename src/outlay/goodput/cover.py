@@ -13,8 +13,10 @@ from itertools import pairwise
 
 import numpy as np
 
-from outlay.goodput.columns import Ints, cumulative
-from outlay.goodput.spans import SpanColumns, SpanInterval, Spans
+from outlay.account.columns import Ints, cumulative
+from outlay.account.segment import SegmentAccount
+from outlay.account.spans import SpanColumns, SpanInterval, Spans
+from outlay.goodput.phases import phase_of_span
 
 
 class Cover:
@@ -23,7 +25,7 @@ class Cover:
     def __init__(self, stretches: SpanColumns) -> None:
         self._starts, self._ends = stretches.begin, stretches.end
         self._cumulative = cumulative(self._ends - self._starts)
-        self._by_phase = {phase: _Stretches(spans) for phase, spans in stretches.by_phase()}
+        self._by_phase = {phase: _Stretches(spans) for phase, spans in stretches.by(phase_of_span)}
 
     def before(self, instants: Ints) -> Ints:
         """Return how many nanoseconds are held by spans before each instant."""
@@ -55,6 +57,16 @@ class _Stretches:
         return int(self._cumulative[begun]) - (last_end_ns - t_ns if last_end_ns > t_ns else 0)
 
 
+def segment_cover(segment: SegmentAccount, start_ns: int, end_ns: int) -> Cover:
+    """Return which span holds each instant of a window; open spans last until its end."""
+    still_open = [
+        SpanInterval(span.begin_ns, order, end_ns, span.name)
+        for order, span in segment.open.items()
+        if not span.overlapped
+    ]
+    return cover_of(segment.spans, still_open, start_ns, end_ns)
+
+
 def cover_of(spans: Spans, still_open: Sequence[SpanInterval], start_ns: int, end_ns: int) -> Cover:
     """Return which span holds each instant of a window."""
     clipped = spans.columns(still_open).within(start_ns, end_ns)
@@ -67,7 +79,7 @@ def flatten(spans: Iterable[SpanInterval], start_ns: int, end_ns: int) -> list[S
     """Return disjoint intervals within ``[start_ns, end_ns)`` that say which span holds when."""
     # Ranks are given before clipping: a span cut at the start keeps its place among the others.
     clipped = [
-        SpanInterval(max(span.begin_ns, start_ns), rank, min(span.end_ns, end_ns), span.phase)
+        SpanInterval(max(span.begin_ns, start_ns), rank, min(span.end_ns, end_ns), span.name)
         for rank, span in enumerate(sorted(spans))
         if max(span.begin_ns, start_ns) < min(span.end_ns, end_ns)
     ]
@@ -86,4 +98,4 @@ def _sweep(spans: Sequence[SpanInterval]) -> Iterator[SpanInterval]:
             heapq.heappop(open_spans)
         if open_spans:
             top = open_spans[0][1]
-            yield SpanInterval(edge, top.order, following, top.phase)
+            yield SpanInterval(edge, top.order, following, top.name)

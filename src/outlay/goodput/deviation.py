@@ -6,14 +6,14 @@ three median absolute deviations. Pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.goodput.columns import Ints
-from outlay.goodput.fold import SegmentFold
+from outlay.account.columns import Ints
+from outlay.goodput.own_times import OwnTimes
 from outlay.goodput.typical import SortedTimes
 
 Floats = NDArray[np.float64]
@@ -29,31 +29,39 @@ class StepTimes:
     own_ns: Floats
 
     @classmethod
-    def of(cls, folds: Iterable[SegmentFold]) -> StepTimes:
+    def of(cls, attempts: Iterable[OwnTimes]) -> StepTimes:
         """Return the executions of a run's attempts."""
-        return cls._joined(cls._of(fold, 0) for fold in folds)
+        return cls._joined(cls._of(own, 0) for own in attempts)
 
     @classmethod
-    def after(cls, folds: Iterable[SegmentFold], step: int) -> StepTimes:
+    def as_of_now(cls, attempts: Iterable[OwnTimes]) -> Callable[[], StepTimes]:
+        """Return what returns these executions, without those that are recorded meanwhile."""
+        columns = [(attempt.segment.steps, attempt.before()[0]) for attempt in attempts]
+        return lambda: cls._joined(
+            cls(steps.number, np.diff(own) / steps.count) for steps, own in columns
+        )
+
+    @classmethod
+    def after(cls, attempts: Iterable[OwnTimes], step: int) -> StepTimes:
         """Return the executions of steps beyond a number in a run's attempts."""
-        return cls._joined(cls._of(fold, _first_after(fold, step)) for fold in folds).beyond(step)
+        return cls._joined(cls._of(own, _first_after(own, step)) for own in attempts).beyond(step)
 
     @classmethod
-    def latest(cls, folds: Sequence[SegmentFold], count: int) -> StepTimes:
+    def latest(cls, attempts: Sequence[OwnTimes], count: int) -> StepTimes:
         """Return the last executions of a run's attempts."""
         parts: list[StepTimes] = []
-        for fold in reversed(folds):
+        for own in reversed(attempts):
             if count <= 0:
                 break
-            parts.append(cls._of(fold, max(len(fold.end) - count, 0)))
+            parts.append(cls._of(own, max(own.segment.step_count - count, 0)))
             count -= len(parts[-1])
         return cls._joined(reversed(parts))
 
     @classmethod
-    def _of(cls, fold: SegmentFold, first: int) -> StepTimes:
-        own, _ = fold.own_before()
-        times = np.diff(own[first:]) / fold.count.values[first:]
-        return cls(fold.number.values[first:], times)
+    def _of(cls, attempt: OwnTimes, first: int) -> StepTimes:
+        own, _ = attempt.before()
+        steps = attempt.segment.steps
+        return cls(steps.number[first:], np.diff(own[first:]) / steps.count[first:])
 
     @classmethod
     def _joined(cls, parts: Iterable[StepTimes]) -> StepTimes:
@@ -73,9 +81,10 @@ class StepTimes:
         return StepTimes(self.number[later], self.own_ns[later])
 
 
-def _first_after(fold: SegmentFold, step: int) -> int:
+def _first_after(own: OwnTimes, step: int) -> int:
     """Return the place from which on alone there are steps beyond a number."""
-    return int(fold.number.values.searchsorted(step, side="right")) if fold.only_grows else 0
+    segment = own.segment
+    return int(segment.steps.number.searchsorted(step, side="right")) if segment.only_grows else 0
 
 
 def ideal_step_ns(times: SortedTimes) -> float | None:

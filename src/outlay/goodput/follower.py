@@ -1,42 +1,52 @@
-"""Following a run's log on disk: a query costs what is new, however long the run."""
+"""A run as it stands at one moment, and following it while its log grows."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from outlay.account.run import AccountFollower, RunAccount
 from outlay.errors import Finding, InvalidValue, NotARun
 from outlay.goodput.breakdown import Breakdown, Window, break_down, without
 from outlay.goodput.deviation import ideal_step_ns
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.run_fold import RunFold
-from outlay.goodput.step_blocks import decode_steps
-from outlay.goodput.steps import Usage
-from outlay.goodput.throughput import RankRow, stragglers, total_usage
+from outlay.goodput.throughput import RankRow, stragglers
 from outlay.goodput.timeline import Timeline, TimelineBuilder
-from outlay.ledger import LedgerReader, Record, SegmentId, derive_attempts
-from outlay.ledger.attempts import DEAD_AFTER_NS
-from outlay.ledger.codec import decode_block
+from outlay.ledger import RunIdentity, read_identity
+from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 from outlay.rates import RateFunction, run_rates
 from outlay.record.liveness import seems_alive
-
-Listener = Callable[[SegmentId, Sequence[Record]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as it stands at one moment: its timeline, its rates, and what is wrong in its log."""
+    """A run at one moment: its account, timeline and rates, and what is wrong in its log.
 
+    Attributes:
+        identity: Which run it is; of entries that come from no run log, what they say of it.
+        dir: The run's directory; None of entries that come from no run log.
+    """
+
+    account: RunAccount
     timeline: Timeline
     rates: RateFunction | None
-    fold: RunFold
     findings: tuple[Finding, ...]
+    identity: RunIdentity
+    dir: Path | None = None
 
     @property
     def whole(self) -> Window:
         """The whole run, from its first start to its end or the present."""
         return Window(self.timeline.start_ns, self.timeline.end_ns)
+
+    @property
+    def status(self) -> str:
+        """``running``, ``dead`` (no end, no sign of life), or how the last attempt ended."""
+        end = self.timeline.attempts[-1].end
+        if end is not None:
+            return end.status
+        return "running" if self.timeline.alive else "dead"
 
     def window(self, start_ns: int | None = None, end_ns: int | None = None) -> Window:
         """Return a window of the run; what is left out is the run's own bound.
@@ -52,14 +62,24 @@ class RunView:
             raise InvalidValue("window", (start_ns, end_ns), "an end that is not before the start")
         return window
 
-    def usage(self) -> Usage:
-        """Return what all ranks used together."""
-        return total_usage(self.fold)
+    @property
+    def burn_micros_per_hour(self) -> int | None:
+        """What the run costs now; 0 unless it runs, None without a price."""
+        if self.rates is None or not self.timeline.alive:
+            return None if self.rates is None else 0
+        now_ns = self.timeline.end_ns
+        # An instant beyond the present, so that there is a rate now, too.
+        rates = run_rates(alive_until(self.timeline.attempts, now_ns + 1), now_ns).function
+        return 0 if rates is None else rates.rate_at(now_ns)
+
+    def energy_mj(self) -> int:
+        """Return the energy of the run, each millijoule counted once."""
+        return self.account.energy_mj(self.timeline.attempts)
 
     def ranks(self) -> list[RankRow]:
         """Return how the ranks of the last attempt fare beside each other, slowest first."""
         last = self.timeline.attempts[-1]
-        return stragglers(self.fold.segments[segment] for segment in last.ranks)
+        return stragglers(self.account.segments[segment] for segment in last.ranks)
 
     def break_down(
         self, window: Window | None = None, *, exclusions: tuple[Window, ...] = ()
@@ -70,19 +90,12 @@ class RunView:
 
 
 class GoodputFollower:
-    """Answers questions about one run while its log grows.
+    """Answers questions about one run while its log grows: a look costs what is new."""
 
-    Args:
-        run_dir: The run's directory.
-        beside: Handed every record as well, segment by segment, for what the timeline does not
-            keep. Steps are then read one by one and not by column, which takes longer.
-    """
-
-    def __init__(self, run_dir: Path, beside: Listener | None = None) -> None:
+    def __init__(self, run_dir: Path) -> None:
         self._dir = run_dir
-        self._beside = beside
-        self._reader = LedgerReader(run_dir, decode=decode_block if beside else decode_steps)
-        self._builder = TimelineBuilder()
+        self._follower = AccountFollower(run_dir)
+        self._builder = TimelineBuilder(self._follower.account)
 
     def view(
         self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
@@ -97,20 +110,31 @@ class GoodputFollower:
         Raises:
             NotARun: There is no run log.
         """
-        for chunk in self._reader.poll():
-            self._builder.fold.fold(chunk.segment, chunk.records)
-            if self._beside is not None:
-                self._beside(chunk.segment, chunk.records)
-        attempts = derive_attempts(self._builder.fold.lives())
+        attempts = self._follower.poll().attempts()
         if alive is None and attempts:
             alive = seems_alive(self._dir, attempts[-1])
         timeline = self._builder.build(now_ns, alive=alive, dead_after_ns=dead_after_ns)
         if timeline is None:
             raise NotARun(str(self._dir))
-        return view_of(timeline, self._builder.fold, tuple(self._reader.findings()))
+        findings = tuple(self._follower.findings())
+        return view_of(timeline, self._builder.account, findings, self._dir)
 
 
-def view_of(timeline: Timeline, fold: RunFold, findings: tuple[Finding, ...] = ()) -> RunView:
+def read_view(run_dir: Path | str, now_ns: int) -> RunView:
+    """Return a run as its log says it stands.
+
+    Raises:
+        NotARun: There is no run log.
+    """
+    return GoodputFollower(Path(run_dir)).view(now_ns)
+
+
+def view_of(
+    timeline: Timeline,
+    account: RunAccount,
+    findings: tuple[Finding, ...] = (),
+    run_dir: Path | None = None,
+) -> RunView:
     """Return a timeline with its rates, its ranks, and everything that is wrong with them."""
     rates = run_rates(timeline.attempts, max(timeline.now_ns, timeline.end_ns))
     overlaps = tuple(
@@ -122,13 +146,27 @@ def view_of(timeline: Timeline, fold: RunFold, findings: tuple[Finding, ...] = (
         for attempt in timeline.attempts
         if attempt.overlaps
     )
-    every = (*findings, *fold.findings(), *overlaps, *rates.findings)
-    return RunView(timeline, rates.function, fold, every)
+    every = (*findings, *overlaps, *rates.findings)
+    return RunView(
+        account, timeline, rates.function, every, _identity(run_dir, timeline), dir=run_dir
+    )
 
 
-def folds_of(view: RunView) -> list[SegmentFold]:
-    """Return the records of a run's attempts, without what a later attempt overlaps."""
-    return [view.fold.of(attempt) for attempt in view.timeline.attempts]
+def _identity(run_dir: Path | None, timeline: Timeline) -> RunIdentity:
+    """Return who a run is; what its file cannot say comes from its attempts.
+
+    Where a supervisor was first, the file has no model. A command that never names one is a model
+    of its own: its cost must be found under something.
+    """
+    header = timeline.attempts[0].header
+    identity = (read_identity(run_dir) if run_dir is not None else None) or RunIdentity(
+        run_id=header.run_id or f"{timeline.start_ns:x}",
+        model=header.model,
+        name=header.name,
+        created_ns=timeline.start_ns,
+    )
+    models = (identity.model, *(attempt.header.model for attempt in timeline.attempts))
+    return replace(identity, model=next(filter(None, models), identity.name))
 
 
 def ideal_of(view: RunView, configured_ideal_step_time: float | None) -> float | None:

@@ -10,12 +10,12 @@ from zlib import crc32
 
 import msgspec
 
+from outlay.account.payload_events import instant_of, understand
+from outlay.account.payload_steps import ns_of_seconds
 from outlay.decoding import BadDocument, Decoder, decode_as_python, read_file
 from outlay.errors import Finding, InvalidValue
 from outlay.files import draft_of
 from outlay.goodput.logs import Entry, plain
-from outlay.goodput.payload_events import instant_of, understand
-from outlay.goodput.payload_steps import ns_of_seconds
 from outlay.ledger import (
     AttemptStarted,
     Payload,

@@ -1,7 +1,7 @@
 """Where goodput payloads are written and read: a small protocol, and the run log as its default.
 
 Needs no account and no network, and loads no numpy: a training process imports this. What payloads
-mean is the subject of ``outlay.goodput.payloads``.
+mean is the subject of ``outlay.account.payloads``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from outlay.ledger import (
     claim_identity,
     ledger_dir,
 )
+from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
 from outlay.store import outlay_home
-from outlay.units import Rate
 
 Entry = dict[str, Any]
 EntryInfo = tuple[datetime | None, str | None]
@@ -183,8 +183,13 @@ def _price_from(environ: Mapping[str, str]) -> Price | None:
     text = environ.get("OUTLAY_PRICE")
     if not text:
         return None
-    rate = Rate.parse(text, name="OUTLAY_PRICE")
-    return Price(rate.micros_per_hour, rate.currency, source="environment")
+    if is_price_name(text):
+        from outlay.prices.current import resolve_price  # Loaded only where a price is a name.
+
+        gpu, gpus = facts.gpu_model(), facts.visible_gpus(environ)
+        name = "OUTLAY_PRICE"
+        return resolve_price(text, name=name, environ=environ, gpu=gpu, gpus=gpus).price
+    return typed_price(text, name="OUTLAY_PRICE", source="environment")
 
 
 def _gpus_from(environ: Mapping[str, str]) -> int:

@@ -4,34 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from outlay.account.spans import (
+    ACCELERATOR_INIT,
+    CHECKPOINT_RESTORE,
+    CHECKPOINT_SAVE,
+    DATA_LOADING,
+    ELASTIC_REINITIALIZATION,
+    ELASTIC_SCALE_UP,
+    ELASTIC_SLICE_DOWN,
+    EVALUATION,
+    TRAINING_PREP,
+)
+from outlay.account.spans import NAMES as SPAN_PHASES
+
+__all__ = [
+    "ACCELERATOR_INIT",
+    "CHECKPOINT_RESTORE",
+    "CHECKPOINT_SAVE",
+    "DATA_LOADING",
+    "ELASTIC_REINITIALIZATION",
+    "ELASTIC_SCALE_UP",
+    "ELASTIC_SLICE_DOWN",
+    "EVALUATION",
+    "ORDER",
+    "OTHER",
+    "PROGRAM_STARTUP",
+    "RECOVERY",
+    "SPAN_PHASES",
+    "STALL",
+    "STEP",
+    "TRAINING_PREP",
+    "WASTED_PROGRESS",
+    "Phases",
+    "added",
+    "difference",
+    "in_order",
+    "phase_of_span",
+]
+
 STEP = "step"
-ACCELERATOR_INIT = "accelerator_init"
-TRAINING_PREP = "training_prep"
 PROGRAM_STARTUP = "program_startup"
-DATA_LOADING = "data_loading"
-CHECKPOINT_SAVE = "checkpoint_save"
-CHECKPOINT_RESTORE = "checkpoint_restore"
-EVALUATION = "evaluation"
-ELASTIC_SLICE_DOWN = "elastic_slice_down"
-ELASTIC_SCALE_UP = "elastic_scale_up"
-ELASTIC_REINITIALIZATION = "elastic_reinitialization"
 WASTED_PROGRESS = "wasted_progress"
 RECOVERY = "recovery"
 STALL = "stall"
 OTHER = "other"
-
-# What a span may be called to be counted under that name; any other is ``custom:<name>``.
-SPAN_PHASES = (
-    ACCELERATOR_INIT,
-    TRAINING_PREP,
-    DATA_LOADING,
-    CHECKPOINT_SAVE,
-    CHECKPOINT_RESTORE,
-    EVALUATION,
-    ELASTIC_SLICE_DOWN,
-    ELASTIC_SCALE_UP,
-    ELASTIC_REINITIALIZATION,
-)
 
 # The order in which people read them: what was productive, then what was not, by cause.
 ORDER = (

@@ -12,7 +12,7 @@ from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window
 from outlay.goodput.deviation import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.elastic import SliceEfficiency
-from outlay.goodput.follower import folds_of, ideal_of
+from outlay.goodput.follower import ideal_of
 from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
 from outlay.goodput.reliability import disruptions
 from outlay.goodput.summary import slices_used
@@ -131,10 +131,10 @@ class GoodputReader(Job):
         ideal_ns = ideal_of(view, configured_ideal_step_time)
         if ideal_ns is None:
             raise NoStepTimes(self.job_name)
-        folds, spikes = folds_of(view), Spikes()
+        own, spikes = view.timeline.own, Spikes()
         return DeviationReading(
             t_ns=view.timeline.now_ns,
             ideal_step_s=ideal_ns / 1e9,
-            deviations_s=step_deviation(StepTimes.after(folds, after_step), ideal_ns),
-            spike_s=spikes.of(deviations_s(StepTimes.latest(folds, spikes.steps), ideal_ns)),
+            deviations_s=step_deviation(StepTimes.after(own, after_step), ideal_ns),
+            spike_s=spikes.of(deviations_s(StepTimes.latest(own, spikes.steps), ideal_ns)),
         )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.goodput.columns import Ints, cumulative
+from outlay.account.columns import Ints, cumulative
 
 _NEVER = np.iinfo(np.int64).max
 
@@ -59,11 +59,6 @@ class UndoneTime:
     def before(self, index: int) -> int:
         """Return the nanoseconds before the record at ``index``."""
         return int(self._own[index] - self._own[min(self._first, index)])
-
-
-def where_numbers_go_back(number: Ints, count: Ints) -> Ints:
-    """Return the places of the records that do not go beyond the record before."""
-    return 1 + np.flatnonzero(number[1:] < number[:-1] + count[:-1])
 
 
 def undone_steps(number: Ints, count: Ints, redone_from: int | None, *, only_grows: bool) -> Undone:

@@ -10,12 +10,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
+from outlay.account.payloads import PayloadTranslator
 from outlay.clock import utc_datetime
 from outlay.errors import NotARun, OutlayError
 from outlay.goodput.cache import GoodputCache
 from outlay.goodput.follower import GoodputFollower, RunView, view_of
 from outlay.goodput.logs import Entry, EntryInfo, GoodputLogger
-from outlay.goodput.payloads import PayloadTranslator
 from outlay.goodput.timeline import TimelineBuilder
 
 _log = logging.getLogger("outlay")
@@ -73,7 +73,7 @@ class LoggerSource:
         self._cache = cache
         self._retention = retention
         self._builder = TimelineBuilder()
-        self._translator = PayloadTranslator(self._builder.fold.segments, job_name)
+        self._translator = PayloadTranslator(self._builder.account.segments, job_name)
         self._last: EntryInfo | None = None
         if cache is not None and not cache.is_cache_empty():
             self._translator.take(cache.get_cached_entries())
@@ -87,7 +87,7 @@ class LoggerSource:
         timeline = self._builder.build(now_ns)
         if timeline is None:
             raise NoGoodputLogs(self._job_name, "the log")
-        return view_of(timeline, self._builder.fold, tuple(self._translator.findings()))
+        return view_of(timeline, self._builder.account, tuple(self._translator.findings()))
 
     def _keep(self, entries: list[Entry]) -> None:
         """Cache entries; of a log that keeps no account, all are read again anyway."""

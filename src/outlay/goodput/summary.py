@@ -9,7 +9,7 @@ from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window, rolling
 from outlay.goodput.elastic import SliceEfficiency, slice_efficiency
-from outlay.goodput.follower import RunView, folds_of
+from outlay.goodput.follower import RunView
 from outlay.goodput.progress import Progress, progress
 from outlay.goodput.reliability import (
     Disruption,
@@ -115,7 +115,7 @@ def summarise(
     attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
     ranks = view.ranks()
     whole = window is None and not exclusions
-    tokens = view.usage().tokens if whole else tokens_in(view.fold, breakdown.windows)
+    tokens = view.account.work.tokens if whole else tokens_in(view.account, breakdown.windows)
     mfu = None
     if model is not None:
         mfu = utilisation(tokens, model, gpu_time(timeline, breakdown.windows))
@@ -179,7 +179,7 @@ def roll(
 
 def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:
     """Return how an elastic run used its slices in some windows; None when it never counted."""
-    changes = (change for fold in folds_of(view) for change in fold.slices)
+    changes = (change for own in view.timeline.own for change in own.segment.slices)
     return slice_efficiency(view.timeline, changes, windows)
 
 
@@ -202,7 +202,8 @@ def beside_ns(view: RunView, window: Window) -> dict[str, int]:
     """Return how long overlapped spans took in the window, each by itself."""
     totals: dict[str, int] = {}
     for attempt in view.timeline.attempts:
-        every = view.fold.segments[attempt.segment].beside.columns()
-        for phase, spans in every.within(window.start_ns, window.end_ns).by_phase():
+        every = view.account.segments[attempt.segment].beside.columns()
+        inside = every.within(window.start_ns, window.end_ns)
+        for phase, spans in inside.by(ph.phase_of_span):
             totals[phase] = totals.get(phase, 0) + int((spans.end - spans.begin).sum())
     return totals

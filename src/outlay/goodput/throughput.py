@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 
+from outlay.account.columns import Ints
+from outlay.account.run import RunAccount
+from outlay.account.segment import SegmentAccount
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Breakdown, Window, within
-from outlay.goodput.columns import Ints
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.run_fold import RunFold
-from outlay.goodput.steps import Usage
 from outlay.goodput.timeline import Timeline
+from outlay.rates import gpu_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,17 +83,12 @@ class RankRow:
     slowdown: float
 
 
-def total_usage(fold: RunFold) -> Usage:
-    """Return what all ranks used together; repeated work counts each time."""
-    return sum((segment.usage for segment in fold.shown()), start=Usage())
-
-
-def tokens_in(fold: RunFold, windows: Iterable[Window]) -> int:
+def tokens_in(account: RunAccount, windows: Iterable[Window]) -> int:
     """Return the tokens of all ranks in some windows; a step counts where it ended."""
     return sum(
         segment.tokens_between(window.start_ns, window.end_ns)
         for window in windows
-        for segment in fold.shown()
+        for segment in account.shown()
     )
 
 
@@ -107,14 +103,14 @@ def throughput(tokens: int, breakdown: Breakdown) -> Throughput:
 
 def gpu_time(timeline: Timeline, windows: Sequence[Window]) -> GpuTime:
     """Return the GPU time in some windows; between two attempts the GPUs are those of the first."""
-    wall_ns = executing_ns = 0
+    wall_ns = executing_ns = Fraction(0)
     last_ns = timeline.stretches[-1].end_ns
-    for (start_ns, gpus), (end_ns, _) in pairwise([*_gpus(timeline), (last_ns, 0)]):
+    for (start_ns, gpus), (end_ns, _) in pairwise([*_gpus(timeline), (last_ns, Fraction(0))]):
         for part in within(windows, start_ns, end_ns):
             phases = timeline.between(part.start_ns, part.end_ns)
             wall_ns += gpus * sum(phases.values())
             executing_ns += gpus * _executing_ns(phases)
-    return GpuTime(wall_ns=wall_ns, executing_ns=executing_ns)
+    return GpuTime(wall_ns=round(wall_ns), executing_ns=round(executing_ns))
 
 
 def utilisation(tokens: int, model: ModelFlops, gpus: GpuTime) -> Utilisation:
@@ -127,13 +123,11 @@ def utilisation(tokens: int, model: ModelFlops, gpus: GpuTime) -> Utilisation:
     return Utilisation(of_wall=of_peak(gpus.wall_ns), of_productive=of_peak(gpus.executing_ns))
 
 
-def _gpus(timeline: Timeline) -> Iterator[tuple[int, int]]:
+def _gpus(timeline: Timeline) -> Iterator[tuple[int, Fraction]]:
     """Yield from when on the run had how many GPUs."""
     for attempt in timeline.attempts:
-        yield attempt.start_ns, attempt.header.gpus
-        for change in attempt.prices:
-            if change.t_ns < attempt.last_sign_ns:
-                yield change.t_ns, change.gpus
+        for piece in gpu_pieces(attempt):
+            yield piece.start_ns, piece.gpus
 
 
 def _executing_ns(phases: ph.Phases) -> int:
@@ -141,24 +135,21 @@ def _executing_ns(phases: ph.Phases) -> int:
     return phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
 
 
-def stragglers(folds: Iterable[SegmentFold]) -> list[RankRow]:
+def stragglers(ranks: Iterable[SegmentAccount]) -> list[RankRow]:
     """Return the ranks of one attempt, the slowest first; ranks without steps are left out."""
-    stepping = [fold for fold in folds if len(fold.end)]
-    medians = {
-        id(fold): _median((fold.end.values - fold.start.values) // fold.count.values)
-        for fold in stepping
-    }
-    fastest = min(medians.values(), default=0)
+    stepping = [(rank, rank.steps) for rank in ranks if rank.step_count]
+    medians = [_median((steps.end - steps.start) // steps.count) for _, steps in stepping]
+    fastest = min(medians, default=0)
     rows = [
         RankRow(
-            rank=fold.life.segment.rank,
-            host=fold.life.segment.host,
-            steps=fold.usage.steps,
-            median_step_ns=medians[id(fold)],
-            median_wait_ns=_median(fold.wait.values // fold.count.values),
-            slowdown=medians[id(fold)] / fastest if fastest else 1.0,
+            rank=rank.life.segment.rank,
+            host=rank.life.segment.host,
+            steps=rank.work.steps,
+            median_step_ns=median_ns,
+            median_wait_ns=_median(steps.wait // steps.count),
+            slowdown=median_ns / fastest if fastest else 1.0,
         )
-        for fold in stepping
+        for (rank, steps), median_ns in zip(stepping, medians, strict=True)
     ]
     return sorted(rows, key=lambda row: (-row.median_step_ns, row.rank))
 

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from outlay.account.columns import Ints
+from outlay.account.run import RunAccount
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt_timeline import AttemptTimeline
-from outlay.goodput.columns import Ints
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.run_fold import RunFold
+from outlay.goodput.own_times import OwnTimes
 from outlay.goodput.typical import SortedTimes, Typical
-from outlay.ledger import Attempt, SegmentId, derive_attempts
+from outlay.ledger import Attempt, SegmentId
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 
 
@@ -59,6 +59,8 @@ class Timeline:
         alive: bool,
         typical: Typical | None,
         times: SortedTimes,
+        own: Sequence[OwnTimes],
+        last_seen_ns: int,
     ) -> None:
         self.attempts = attempts
         self.stretches = stretches
@@ -68,6 +70,8 @@ class Timeline:
         self.alive = alive
         self.typical = typical
         self.times = times
+        self.own = own
+        self.last_seen_ns = last_seen_ns
         self._starts = [stretch.start_ns for stretch in stretches]
         self._before: list[dict[str, int]] = [{}]
         for stretch in stretches:
@@ -116,9 +120,10 @@ class _Seen:
 
 @dataclass(slots=True)
 class TimelineBuilder:
-    """Builds timelines of one run as its log grows; what was computed before is kept."""
+    """Builds timelines of one run as its account grows; what was computed before is kept."""
 
-    fold: RunFold = field(default_factory=RunFold)
+    account: RunAccount = field(default_factory=RunAccount)
+    _own: dict[SegmentId, OwnTimes] = field(default_factory=dict)
     _times: SortedTimes = field(default_factory=SortedTimes)
     _seen: dict[SegmentId, _Seen] = field(default_factory=dict)
 
@@ -132,19 +137,19 @@ class TimelineBuilder:
             alive: Whether the last attempt still runs, where that is known.
             dead_after_ns: Where it is not: how long silence means life.
         """
-        attempts = derive_attempts(self.fold.lives())
+        attempts = self.account.attempts()
         if not attempts:
             return None
         last = attempts[-1]
         if alive is None:
             alive = now_ns - last.last_sign_ns <= dead_after_ns
-        alive = alive and last.end is None and now_ns >= last.last_sign_ns
+        alive = alive and last.end is None
         if alive:
             attempts = alive_until(attempts, now_ns)
-        folds = [self.fold.of(attempt) for attempt in attempts]
-        times = self._times_of(attempts, folds)
+        own = [self._own_of(attempt) for attempt in attempts]
+        times = self._times_of(attempts, own)
         typical = times.typical()
-        timelines = _attempt_timelines(attempts, folds, typical)
+        timelines = _attempt_timelines(attempts, own, typical)
         end_ns = attempts[-1].last_sign_ns
         return Timeline(
             attempts,
@@ -153,64 +158,65 @@ class TimelineBuilder:
             now_ns=now_ns,
             alive=alive,
             typical=typical,
-            times=times.beside(_first_times(folds)),
+            times=times.beside(_first_times(own)),
+            own=own,
+            last_seen_ns=last.last_sign_ns,
         )
 
-    def _times_of(self, attempts: Sequence[Attempt], folds: Sequence[SegmentFold]) -> SortedTimes:
+    def _own_of(self, attempt: Attempt) -> OwnTimes:
+        if attempt.overlaps:
+            return OwnTimes(self.account.of(attempt))
+        if attempt.segment not in self._own:
+            self._own[attempt.segment] = OwnTimes(self.account.segments[attempt.segment])
+        return self._own[attempt.segment]
+
+    def _times_of(self, attempts: Sequence[Attempt], own: Sequence[OwnTimes]) -> SortedTimes:
         """Return the own times of all steps but the attempts' first ones."""
         if any(attempt.overlaps for attempt in attempts):
             # Rare: what counts may have shrunk, so nothing that was taken in before is kept.
             self._forget()
-            return SortedTimes().and_more(np.concatenate([_own_times(fold, 0) for fold in folds]))
-        for fold in folds:
-            fold.own_before()
-        leading = {fold.life.segment for fold in folds}
-        if not self._seen.keys() <= leading or any(self._is_stale(fold) for fold in folds):
+            return SortedTimes().and_more(np.concatenate([times.per_step(1) for times in own]))
+        for times in own:
+            times.before()
+        leading = {times.segment.life.segment for times in own}
+        if not self._seen.keys() <= leading or any(self._is_stale(times) for times in own):
             self._forget()
-        new = np.concatenate([self._new_times(fold) for fold in folds])
+        new = np.concatenate([self._new_times(times) for times in own])
         self._times = self._times.and_more(new)
         return self._times
 
-    def _new_times(self, fold: SegmentFold) -> Ints:
-        seen = self._seen.setdefault(fold.life.segment, _Seen(0, fold.revision))
-        first, seen.steps = seen.steps, len(fold.end)
-        return _own_times(fold, first)
+    def _new_times(self, times: OwnTimes) -> Ints:
+        seen = self._seen.setdefault(times.segment.life.segment, _Seen(0, times.revision))
+        first, seen.steps = seen.steps, times.segment.step_count
+        return times.per_step(max(first, 1))  # An attempt's first step is left out.
 
-    def _is_stale(self, fold: SegmentFold) -> bool:
-        seen = self._seen.get(fold.life.segment)
-        return seen is not None and seen.revision != fold.revision
+    def _is_stale(self, times: OwnTimes) -> bool:
+        seen = self._seen.get(times.segment.life.segment)
+        return seen is not None and seen.revision != times.revision
 
     def _forget(self) -> None:
         self._times = SortedTimes()
         self._seen.clear()
 
 
-def _own_times(fold: SegmentFold, first: int) -> Ints:
-    """Return own time per step of the records from ``first`` on; an attempt's first is left out."""
-    own, _ = fold.own_before()
-    skip = max(first, 1)
-    times: Ints = np.diff(own[skip:])
-    return times // fold.count.values[skip:]
-
-
-def _first_times(folds: Sequence[SegmentFold]) -> Ints:
+def _first_times(own: Sequence[OwnTimes]) -> Ints:
     """Return own time per step of the attempts' first records."""
-    stepping = [fold for fold in folds if len(fold.end)]
-    own = np.array([fold.own_before()[0][1] for fold in stepping], dtype=np.int64)
-    return own // np.array([fold.count.values[0] for fold in stepping], dtype=np.int64)
+    first = [times for times in own if times.segment.step_count]
+    times = np.array([times.before()[0][1] for times in first], dtype=np.int64)
+    return times // np.array([times.segment.steps.count[0] for times in first], dtype=np.int64)
 
 
 def _attempt_timelines(
-    attempts: Sequence[Attempt], folds: Sequence[SegmentFold], typical: Typical | None
+    attempts: Sequence[Attempt], own: Sequence[OwnTimes], typical: Typical | None
 ) -> list[AttemptTimeline]:
     """Return each attempt's timeline; from the last to the first, since later ones undo earlier."""
     timelines: list[AttemptTimeline] = []
     redone_from: int | None = None
-    for attempt, fold in zip(reversed(attempts), reversed(folds), strict=True):
+    for attempt, times in zip(reversed(attempts), reversed(own), strict=True):
         timelines.append(
-            AttemptTimeline(attempt.start_ns, attempt.last_sign_ns, fold, typical, redone_from)
+            AttemptTimeline(attempt.start_ns, attempt.last_sign_ns, times, typical, redone_from)
         )
-        if (least := fold.least_number) is not None:
+        if (least := times.segment.least_number) is not None:
             redone_from = least if redone_from is None else min(redone_from, least)
     return timelines[::-1]
 

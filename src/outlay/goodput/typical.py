@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from outlay.goodput.columns import Ints
+from outlay.account.columns import Ints
 
 MIN_STEPS = 3
 STALL_MADS = 10

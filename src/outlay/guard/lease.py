@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.errors import InvalidValue
-from outlay.rates import NS_PER_HOUR, round_units_up
+from outlay.rates import cost_at_most, paid_time
 from outlay.units import Duration, Money, Rate
 
 SLICE = Duration(300 * 10**9)
@@ -43,12 +43,11 @@ class Terms:
 
     def cost(self, ns: int) -> Money:
         """Return what ``ns`` of running costs, rounded up."""
-        return Money(round_units_up(self.rate.micros_per_hour * ns), self.rate.currency)
+        return cost_at_most(self.rate, ns)
 
     def paid_ns(self, amount: Money) -> int | None:
         """Return how long an amount lasts; None when running costs nothing."""
-        rate = self.rate.micros_per_hour
-        return amount.micros * NS_PER_HOUR // rate if rate else None
+        return paid_time(amount, self.rate)
 
     def opening(self) -> Money:
         """Return what has to be held before anything starts: a slice, and the stopping."""

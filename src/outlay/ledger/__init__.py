@@ -2,6 +2,7 @@
 
 from outlay.ledger.attempts import (
     Attempt,
+    NodeStay,
     SegmentLife,
     alive_until,
     derive_attempts,
@@ -9,6 +10,7 @@ from outlay.ledger.attempts import (
     training_ranks,
 )
 from outlay.ledger.codec import encode_line
+from outlay.ledger.price import Price
 from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
 from outlay.ledger.records import (
     AttemptEnded,
@@ -17,12 +19,12 @@ from outlay.ledger.records import (
     CheckpointCommitted,
     EndStatus,
     Gap,
+    GpuCount,
     Heartbeat,
     KnownRecord,
     Metric,
     Note,
     Payload,
-    Price,
     PriceChanged,
     Record,
     SlicesChanged,
@@ -30,6 +32,8 @@ from outlay.ledger.records import (
     SpanEnded,
     Step,
     Unknown,
+    exact_gpus,
+    gpu_count_of,
     kind_of,
 )
 from outlay.ledger.resume import last_committed_step
@@ -47,10 +51,12 @@ __all__ = [
     "Chunk",
     "EndStatus",
     "Gap",
+    "GpuCount",
     "Heartbeat",
     "KnownRecord",
     "LedgerReader",
     "Metric",
+    "NodeStay",
     "Note",
     "Payload",
     "Price",
@@ -71,6 +77,8 @@ __all__ = [
     "derive_attempts",
     "encode_line",
     "energy_of",
+    "exact_gpus",
+    "gpu_count_of",
     "kind_of",
     "last_committed_step",
     "ledger_dir",

@@ -1,16 +1,27 @@
 """Attempts, derived: which segments make up one start of the run, and how each began and ended.
 
 A run's timeline is that of its lowest recorded rank, almost always rank 0; the other ranks, and a
-supervisor that watched from outside, add signs of life.
+supervisor that watched from outside, add signs of life. An attempt begins, on each node for itself,
+with the first process there, as far as that was recorded, and ends with the last.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from itertools import zip_longest
+from typing import Literal
 
-from outlay.ledger.records import AttemptEnded, AttemptStarted, PriceChanged, Record, Step
+from outlay.ledger.records import (
+    AttemptEnded,
+    AttemptStarted,
+    PriceChanged,
+    Record,
+    SlicesChanged,
+    Step,
+    exact_gpus,
+)
 from outlay.ledger.segments import SUPERVISOR, SegmentId
 
 DEAD_AFTER_NS = 600 * 10**9
@@ -25,6 +36,7 @@ class SegmentLife:
     header: AttemptStarted | None = None
     end: AttemptEnded | None = None
     prices: list[PriceChanged] = field(default_factory=list)
+    slices: list[SlicesChanged] = field(default_factory=list)
     last_sign_ns: int = 0
 
     def __post_init__(self) -> None:
@@ -42,6 +54,8 @@ class SegmentLife:
                     self.end = record
                 case PriceChanged():
                     self.prices.append(record)
+                case SlicesChanged():
+                    self.slices.append(record)
                 case _:
                     pass
             self.last_sign_ns = max(self.last_sign_ns, record.t_ns)
@@ -50,16 +64,40 @@ class SegmentLife:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NodeStay:
+    """How long one node took part in an attempt.
+
+    Attributes:
+        name: Its host; its number where hosts are not recorded.
+        start_ns: When its first process began, as far as that was recorded.
+        end_ns: Its last sign of life.
+        ended: The end was recorded, by its processes or by the supervisor that reaped them.
+        ranks: How many processes recorded there.
+        gpus: What was found there of the run's GPUs; 0 where nothing was.
+    """
+
+    name: str
+    start_ns: int
+    end_ns: int
+    ended: bool
+    ranks: int
+    gpus: Fraction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """One start of the run, from its first record to its last sign of life.
+    """One start of the run, from its begin to its last sign of life.
 
     Attributes:
         segment: The segment whose records make the timeline.
         ranks: The segments of all ranks, the timeline's own first, and of those who watched.
-        start_ns: When it began: of the attempts that a supervisor watched, the first with it.
+        start_ns: When it began: with the supervisor that started it, else with its first process,
+            else (in logs that do not say when that was) with its first record.
         last_sign_ns: Its last record, of any rank; cut where the next attempt begins. Of the
             attempts that a supervisor watched, it is the last one's sign of life.
         overlaps: It was still recording when the next attempt began.
+        begin: Who says when it began.
+        nodes: Where it ran, the node of the timeline first; empty in logs that do not say.
     """
 
     segment: SegmentId
@@ -70,6 +108,9 @@ class Attempt:
     start_ns: int
     last_sign_ns: int
     overlaps: bool = False
+    begin: Literal["supervisor", "process", "record"] = "record"
+    nodes: tuple[NodeStay, ...] = ()
+    slices: tuple[SlicesChanged, ...] = ()
 
     @property
     def completed(self) -> bool:
@@ -81,6 +122,8 @@ def derive_attempts(lives: Iterable[SegmentLife]) -> list[Attempt]:
     """Return the run's attempts, oldest first; the order of ``lives`` does not matter."""
     ordered = sorted(lives, key=lambda life: life.segment)
     starts = sorted(_starts(ordered), key=lambda start: start.begun_ns)
+    for earlier, start in zip((None, *starts), starts, strict=False):
+        start.settle(earlier)
     return [_attempt(start, following) for start, following in zip_longest(starts, starts[1:])]
 
 
@@ -89,8 +132,10 @@ def alive_until(attempts: Sequence[Attempt], now_ns: int) -> list[Attempt]:
 
     The reader's clock may be behind the writer's; what was recorded has happened all the same.
     """
-    last_sign_ns = max(now_ns, attempts[-1].last_sign_ns)
-    return [*attempts[:-1], replace(attempts[-1], last_sign_ns=last_sign_ns)]
+    last = attempts[-1]
+    until_ns = max(now_ns, last.last_sign_ns)
+    nodes = tuple(node if node.ended else replace(node, end_ns=until_ns) for node in last.nodes)
+    return [*attempts[:-1], replace(last, last_sign_ns=until_ns, nodes=nodes)]
 
 
 def training_ranks(segments: Sequence[SegmentId]) -> tuple[SegmentId, ...]:
@@ -124,18 +169,50 @@ class _Start:
     Attributes:
         leader: The process whose records make the timeline.
         ranks: The other processes that trained, and every supervisor that watched.
-        begun_ns: When it began: with its leader, or with the supervisor that it is the first of.
+        begun_ns: When it began: with its leader, or with the supervisor that it is the first of;
+            once settled, with the first process of any node.
         signs: The processes whose signs of life are the attempt's own; of the attempts that a
             supervisor watched, it speaks for the last.
+        supervised: Its begin is that of a supervisor.
     """
 
     leader: SegmentLife
     ranks: list[SegmentLife] = field(default_factory=list)
     begun_ns: int = 0
     signs: list[SegmentLife] = field(default_factory=list)
+    supervised: bool = False
+    nodes: list[NodeStay] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.begun_ns = self.leader.segment.start_ns
+        self.supervised = self.leader.segment.rank == SUPERVISOR
+
+    @property
+    def last_sign_ns(self) -> int:
+        """The last record of any process that speaks for it."""
+        return max(life.last_sign_ns for life in (self.leader, *self.signs))
+
+    def settle(self, earlier: _Start | None) -> None:
+        """Find where it ran and since when, beginning after the attempt before it."""
+        if self.leader.header is None or not self.leader.header.nodes:
+            return
+        by_node: dict[str, list[SegmentLife]] = {_node_of(self.leader): [self.leader]}
+        for life in self.signs:
+            if life.segment.rank != SUPERVISOR:
+                by_node.setdefault(_node_of(life), []).append(life)
+        watching = [life for life in self.signs if life.segment.rank == SUPERVISOR]
+        stays: list[NodeStay] = []
+        for name, lives in by_node.items():
+            is_first = not stays
+            begun_ns = min(_process_start_ns(life, earlier) for life in lives)
+            if is_first and self.supervised:
+                begun_ns = self.begun_ns
+            elif earlier is not None:
+                after_ns = min(earlier.last_sign_ns, self.leader.segment.start_ns)
+                begun_ns = max(begun_ns, after_ns)
+            stays.append(_stay(name, begun_ns, lives, watching if is_first else []))
+        self.nodes = stays
+        self.begun_ns = min(stay.start_ns for stay in stays)
 
 
 def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
@@ -165,6 +242,7 @@ def _put_supervisors(ordered: Sequence[SegmentLife], starts: Sequence[_Start]) -
         for start in watched:
             start.ranks.append(supervisor)
         watched[0].begun_ns = min(watched[0].begun_ns, begun_ns)
+        watched[0].supervised = True
         watched[-1].signs.append(supervisor)
     return alone
 
@@ -195,12 +273,52 @@ def _launched_with(life: SegmentLife, starts: Sequence[_Start]) -> _Start:
     )
 
 
+def _node_of(life: SegmentLife) -> str:
+    """Return what tells the node of a process from others."""
+    header = life.header
+    if header is None:
+        return life.segment.host
+    return header.host or f"node {header.node}"
+
+
+def _process_start_ns(life: SegmentLife, earlier: _Start | None) -> int:
+    """Return when a process began, as far as it says.
+
+    torchrun's agent is the first process of its node in the first attempt that it starts alone: one
+    that is older than the attempt before began that one.
+    """
+    first_record_ns, header = life.segment.start_ns, life.header
+    if header is None:
+        return first_record_ns
+    begun_ns = header.process_start_ns or first_record_ns
+    if header.agent_start_ns and (
+        earlier is None or header.agent_start_ns >= earlier.leader.segment.start_ns
+    ):
+        begun_ns = header.agent_start_ns
+    return min(begun_ns, first_record_ns)
+
+
+def _stay(
+    name: str, start_ns: int, lives: Sequence[SegmentLife], watching: Sequence[SegmentLife]
+) -> NodeStay:
+    reaped = any(life.end is not None for life in watching)
+    found = (exact_gpus(life.header.node_gpus) for life in lives if life.header is not None)
+    return NodeStay(
+        name=name,
+        start_ns=start_ns,
+        end_ns=max(start_ns, *(life.last_sign_ns for life in (*lives, *watching))),
+        ended=reaped or all(life.end is not None for life in lives),
+        ranks=len(lives),
+        gpus=max(found, default=Fraction(0)),
+    )
+
+
 def _attempt(start: _Start, following: _Start | None) -> Attempt:
-    leader = start.leader
-    last_sign_ns = max(life.last_sign_ns for life in (leader, *start.signs))
+    leader, last_sign_ns = start.leader, start.last_sign_ns
     overlaps = following is not None and leader.last_sign_ns > following.begun_ns
     if following is not None:
         last_sign_ns = min(last_sign_ns, following.begun_ns)
+    began_before = start.begun_ns < leader.segment.start_ns
     return Attempt(
         segment=leader.segment,
         ranks=tuple(life.segment for life in (leader, *start.ranks)),
@@ -210,6 +328,9 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
         start_ns=start.begun_ns,
         last_sign_ns=last_sign_ns,
         overlaps=overlaps,
+        begin="supervisor" if start.supervised else "process" if began_before else "record",
+        nodes=tuple(replace(node, end_ns=min(node.end_ns, last_sign_ns)) for node in start.nodes),
+        slices=tuple(sorted(leader.slices, key=lambda change: (change.t_ns, change.seq))),
     )
 
 

@@ -7,9 +7,12 @@ How a record becomes a line is the subject of ``outlay.ledger.codec``.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 import msgspec
+
+from outlay.ledger.price import Price
 
 EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted"]
 
@@ -20,17 +23,22 @@ Bounded = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 Amount = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
 """A count or an amount, which is never less than nothing."""
 _Rank = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
+GpuCount = Amount | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}/[1-9][0-9]{0,8}$")]
+"""How many GPUs: a whole number as it is, a share of one in lowest terms, such as ``"1/7"``."""
 
 UNWRITTEN = -1
 """The sequence number of a record that is not in a segment yet."""
 
 
-class Price(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What one GPU costs for an hour, and who says so."""
+def exact_gpus(count: GpuCount) -> Fraction:
+    """Return a recorded number of GPUs as the exact number that it is."""
+    return Fraction(count)
 
-    micros_per_hour: Amount
-    currency: str = "USD"
-    source: str = "stated"
+
+def gpu_count_of(gpus: Fraction | int) -> GpuCount:
+    """Return a number of GPUs as it is recorded."""
+    exact = Fraction(gpus)
+    return exact.numerator if exact.denominator == 1 else str(exact)
 
 
 class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="kind"):
@@ -41,7 +49,11 @@ class _Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
 
 
 class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
-    """A process began to record; always the first record of its segment."""
+    """A process began to record; always the first record of its segment.
+
+    ``nodes`` is 0 in logs that were written before runs were charged node by node; nothing of what
+    follows it is in them.
+    """
 
     run_id: str = ""
     model: str = ""
@@ -61,9 +73,18 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     versions: dict[str, str] = {}
     tags: dict[str, str] = {}
     gpu: str = ""
-    gpus: Amount = 1
+    gpus: GpuCount = 1
     price: Price | None = None
     stopped_price: Price | None = None
+    nodes: Amount = 0
+    node: Amount = 0
+    node_gpus: GpuCount = 0
+    gpus_source: str = ""
+    process_start_ns: Bounded = 0
+    agent_start_ns: Bounded = 0
+    init_start: str = ""
+    slurm_restart: str = ""
+    stopped_machine_price: Price | None = None
 
 
 class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):
@@ -135,7 +156,7 @@ class PriceChanged(_Base, frozen=True, kw_only=True, tag="price_changed"):
     """From ``t_ns`` on the run pays ``price`` for each of ``gpus`` GPUs."""
 
     price: Price
-    gpus: Amount
+    gpus: GpuCount
 
 
 class SlicesChanged(_Base, frozen=True, kw_only=True, tag="slices_changed"):

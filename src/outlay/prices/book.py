@@ -13,6 +13,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Select, func, or_, select
 
 from outlay.prices.alerts import AlertRules
+from outlay.prices.current import write_quotes
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier, cheapest_first
 from outlay.prices.recording import record_snapshot
@@ -56,6 +57,14 @@ class PriceBook:
         with writing(self._store) as connection:
             for snapshot in snapshots:
                 record_snapshot(connection, snapshot, self._rules if alerting else None)
+
+    def publish(self) -> None:
+        """Write what is on offer now to the price file, where runs find prices by name.
+
+        Of two processes that publish at once the later has seen what both recorded.
+        """
+        with writing(self._store):
+            write_quotes(self.offers())
 
     def offers(
         self, *, at_ns: int | None = None, gpu: str | None = None, tier: Tier | None = None

@@ -4,22 +4,49 @@ A run's price is a step function of time, in micro-units per hour for the whole 
 integral, kept exact as integers and rounded once.
 """
 
-from outlay.rates.amounts import apportion, round_units, round_units_up, share_out
-from outlay.rates.build import RunRates, given_back, run_rates
+from outlay.rates.amounts import (
+    apportion,
+    cost,
+    cost_at_most,
+    hourly,
+    paid_time,
+    rate_of,
+    round_units,
+    round_units_up,
+    share_out,
+    units,
+    units_of,
+)
+from outlay.rates.build import RunRates, run_rates
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
+from outlay.rates.gaps import given_back
+from outlay.rates.gpus import GpuPiece, gpu_pieces, total_gpus
+from outlay.rates.prices import kind_of_cost, prices_of
 from outlay.units.quantity import NS_PER_HOUR
 
 __all__ = [
     "NS_PER_HOUR",
     "Assumption",
     "Basis",
+    "GpuPiece",
     "RateFunction",
     "RatePiece",
     "RunRates",
     "apportion",
+    "cost",
+    "cost_at_most",
     "given_back",
+    "gpu_pieces",
+    "hourly",
+    "kind_of_cost",
+    "paid_time",
+    "prices_of",
+    "rate_of",
     "round_units",
     "round_units_up",
     "run_rates",
     "share_out",
+    "total_gpus",
+    "units",
+    "units_of",
 ]

@@ -3,11 +3,48 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import TypeVar
 
+from outlay.units import Money, Rate
 from outlay.units.quantity import NS_PER_HOUR
 
 Key = TypeVar("Key")
+
+
+def hourly(micros_per_gpu_hour: int, gpus: Fraction | int) -> int:
+    """Return what some GPUs cost per hour, in micro-units: a share of one rounded half to even."""
+    return round(micros_per_gpu_hour * gpus)
+
+
+def rate_of(price: Rate, gpus: Fraction | int) -> Rate:
+    """Return what some GPUs cost per hour at a price for each."""
+    return Rate(hourly(price.micros_per_hour, gpus), price.currency)
+
+
+def units(rate: Rate, ns: int) -> int:
+    """Return the exact cost of some time at a rate, in micro-units per hour times ns."""
+    return rate.micros_per_hour * ns
+
+
+def cost(rate: Rate, ns: int) -> Money:
+    """Return what some time costs at a rate, rounded half to even."""
+    return Money(round_units(units(rate, ns)), rate.currency)
+
+
+def cost_at_most(rate: Rate, ns: int) -> Money:
+    """Return what some time costs at a rate, any rest counted whole: for money set aside."""
+    return Money(round_units_up(units(rate, ns)), rate.currency)
+
+
+def paid_time(amount: Money, rate: Rate) -> int | None:
+    """Return how many whole nanoseconds an amount pays for; None where they cost nothing."""
+    return units_of(amount) // rate.micros_per_hour if rate.micros_per_hour else None
+
+
+def units_of(amount: Money) -> int:
+    """Return an amount in exact units."""
+    return amount.micros * NS_PER_HOUR
 
 
 def round_units(units: int) -> int:

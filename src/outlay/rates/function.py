@@ -1,7 +1,7 @@
 """What a run costs per hour, as a step function of time.
 
-Inside an attempt it is price times GPUs, as rank 0 recorded them. Between attempts it depends on
-what happened to the machine, which ``outlay.rates.build`` decides.
+Inside an attempt it is price times the GPUs of the nodes that are alive. Between attempts it
+depends on what happened to the machine, which ``outlay.rates.build`` decides.
 """
 
 from __future__ import annotations
@@ -35,6 +35,10 @@ class RatePiece:
     micros_per_hour: int
     basis: Basis = Basis.MEASURED
 
+    def units(self, ns: int) -> int:
+        """Return the exact cost of some of its time, in micro-units per hour times ns."""
+        return self.micros_per_hour * ns
+
 
 @dataclass(frozen=True, slots=True)
 class Assumption:
@@ -55,11 +59,21 @@ class RateFunction:
 
     def units_between(self, start_ns: int, end_ns: int) -> int:
         """Return the exact cost of ``[start_ns, end_ns)`` in micro-units per hour times ns."""
-        return sum(
-            piece.micros_per_hour * overlap_ns
-            for piece in self.pieces
-            if (overlap_ns := min(end_ns, piece.end_ns) - max(start_ns, piece.start_ns)) > 0
-        )
+        return sum(self.units_by_basis(start_ns, end_ns).values())
+
+    def units_by_basis(self, start_ns: int, end_ns: int) -> dict[Basis, int]:
+        """Return the exact cost of ``[start_ns, end_ns)`` by the ground on which it is charged."""
+        found = dict.fromkeys(Basis, 0)
+        for piece in self.pieces:
+            overlap_ns = min(end_ns, piece.end_ns) - max(start_ns, piece.start_ns)
+            if overlap_ns > 0:
+                found[piece.basis] += piece.units(overlap_ns)
+        return found
+
+    def known_units_between(self, start_ns: int, end_ns: int) -> int:
+        """Return the exact cost of ``[start_ns, end_ns)`` without what is only assumed."""
+        found = self.units_by_basis(start_ns, end_ns)
+        return sum(found.values()) - found[Basis.ASSUMED]
 
     def cost_between(self, start_ns: int, end_ns: int) -> Money:
         """Return the cost of ``[start_ns, end_ns)``, rounded once."""

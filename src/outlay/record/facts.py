@@ -16,7 +16,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PERSONAL = ("user", "host", "boot_id", "instance_id", "slurm_account")
+from outlay.record import machine
+
+PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account")
 _INSTANCE_VARIABLES = ("RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "INSTANCE_ID")
 _NO = ("0", "false", "off", "no")
 _VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers")
@@ -39,6 +41,11 @@ class Facts:
     instance_id: str
     git_commit: str
     versions: dict[str, str]
+    nodes: int
+    node: int
+    node_gpus: int
+    init_start: str
+    slurm_restart: str
 
 
 def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
@@ -59,6 +66,11 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         instance_id=_first_set(environ, _INSTANCE_VARIABLES) if personal else "",
         git_commit=git_commit(_working_directory()),
         versions={"python": platform.python_version(), "outlay": outlay_version} | _versions(),
+        nodes=machine.node_count(environ),
+        node=machine.node_number(environ),
+        node_gpus=machine.node_gpus(environ).count,
+        init_start=machine.init_start() if personal else "",
+        slurm_restart=machine.slurm_restart(environ),
     )
 
 
@@ -116,6 +128,13 @@ def gpu_model() -> str:
                 if line.startswith("Model:"):
                     return line.removeprefix("Model:").strip()
     return ""
+
+
+def visible_gpus(environ: Mapping[str, str]) -> int:
+    """Return how many NVIDIA GPUs this process may use; 0 where nothing says."""
+    if listed := environ.get("CUDA_VISIBLE_DEVICES", "").strip():
+        return len([device for device in listed.split(",") if device.strip()])
+    return len(list(Path("/proc/driver/nvidia/gpus").glob("*/information")))
 
 
 def git_commit(directory: Path) -> str:

@@ -18,6 +18,7 @@ from outlay.ledger import (
     BudgetEvent,
     CheckpointCommitted,
     EndStatus,
+    GpuCount,
     Heartbeat,
     KnownRecord,
     Metric,
@@ -170,7 +171,7 @@ class Recorder:
         self.append(CheckpointCommitted(t_ns=self.now_ns(), step=number))
         self.writer.sync()
 
-    def price_changed(self, price: Price, gpus: int) -> None:
+    def price_changed(self, price: Price, gpus: GpuCount) -> None:
         """Record what the run pays from now on."""
         self.append(PriceChanged(t_ns=self.now_ns(), price=price, gpus=gpus))
 

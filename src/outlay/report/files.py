@@ -10,16 +10,16 @@ from outlay.files import write_whole
 from outlay.report.blocks import Document
 from outlay.report.pictures import write_pictures
 from outlay.report.rendering import to_html, to_markdown
-from outlay.report.run_account import RunAccount
 from outlay.report.run_picture import save_picture
 from outlay.report.sweep_account import SweepAccount
+from outlay.runs.reading import RunReading
 
 Form = Literal["html", "md", "png"]
 PICTURES: Final = "pictures"
 
 
 def write_run_report(
-    account: RunAccount, document: Document, directory: Path, forms: Sequence[Form]
+    run: RunReading, document: Document, directory: Path, forms: Sequence[Form]
 ) -> list[Path]:
     """Write a run's report as ``report.html``, ``report.md`` and ``report.png``; return the files.
 
@@ -30,7 +30,7 @@ def write_run_report(
     pictures = []
     if "png" in forms:
         pictures = [directory / "report.png"]
-        save_picture(account, pictures[0])
+        save_picture(run, pictures[0])
     texts: Mapping[Form, Callable[[], str]] = {
         "html": lambda: to_html(document),
         "md": lambda: to_markdown(document),

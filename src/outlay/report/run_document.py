@@ -13,46 +13,46 @@ from outlay.clock import utc_text
 from outlay.goodput.summary import GoodputSummary
 from outlay.report import html, run_charts, svg
 from outlay.report.blocks import Block, Chart, Document, Figure, Note, Table, sections
-from outlay.report.run_account import RunAccount
 from outlay.report.run_verdict import verdict
+from outlay.runs.reading import RunReading
 from outlay.units.quantity import duration_text
 
 _MOST_ROWS: Final = 20
 
 
-def run_document(account: RunAccount) -> Document:
+def run_document(run: RunReading) -> Document:
     """Return a run's report."""
-    identity = account.reading.identity
+    identity = run.view.identity
     return Document(
         title=identity.name or identity.model or identity.run_id,
-        verdict=verdict(account),
+        verdict=verdict(run),
         sections=sections(
             [
-                ("The run", _run(account)),
-                ("Budget", _budget(account)),
-                ("Where time and money went", _phases(account)),
-                ("What a unit cost", _units(account)),
-                ("Step times", _steps(account)),
-                ("Checkpoints", _checkpoints(account)),
-                ("Reliability", _reliability(account.summary)),
-                ("What to change", _advice(account)),
-                ("What the figures rest on", _ground(account)),
+                ("The run", _run(run)),
+                ("Budget", _budget(run)),
+                ("Where time and money went", _phases(run)),
+                ("What a unit cost", _units(run)),
+                ("Step times", _steps(run)),
+                ("Checkpoints", _checkpoints(run)),
+                ("Reliability", _reliability(run.goodput)),
+                ("What to change", _advice(run)),
+                ("What the figures rest on", _ground(run)),
             ]
         ),
     )
 
 
-def _run(account: RunAccount) -> Iterator[Block]:
-    summary, cost = account.summary, account.cost
+def _run(run: RunReading) -> Iterator[Block]:
+    summary, cost = run.goodput, run.cost
     yield Figure("started", summary.window.start_ns, utc_text(summary.window.start_ns))
     until = "present" if summary.alive else "ended"
     yield Figure(until, summary.window.end_ns, utc_text(summary.window.end_ns))
     yield Figure("wall time", summary.wall_ns, duration_text(summary.wall_ns))
-    yield Figure("attempts", len(account.reading.view.timeline.attempts), _attempts(account))
+    yield Figure("attempts", len(run.view.timeline.attempts), _attempts(run))
     if summary.goodput is not None:
         yield Figure("goodput", summary.goodput, f"{summary.goodput:.1%}")
     if summary.cost is not None:
-        yield Figure("cost", summary.cost, str(summary.cost), _cost_grade(account))
+        yield Figure("cost", summary.cost, str(summary.cost), _cost_grade(run))
     yield Figure("GPU time", cost.gpu_ns, duration_text(cost.gpu_ns))
     if cost.steps:
         yield Figure("steps executed", cost.steps, f"{cost.steps:,}")
@@ -68,18 +68,18 @@ def _run(account: RunAccount) -> Iterator[Block]:
         yield Figure("throughput", rate.per_wall_second, text)
 
 
-def _attempts(account: RunAccount) -> str:
-    attempts = account.reading.view.timeline.attempts
+def _attempts(run: RunReading) -> str:
+    attempts = run.view.timeline.attempts
     end = attempts[-1].end
     if end is None:
-        how = "still runs" if account.summary.alive else "ended without a word"
+        how = "still runs" if run.goodput.alive else "ended without a word"
     else:
         how = end.status
     return f"{len(attempts)}; the last {how}"
 
 
-def _budget(account: RunAccount) -> Iterator[Block]:
-    report = account.budget
+def _budget(run: RunReading) -> Iterator[Block]:
+    report = run.budget
     if report is None:
         yield Note("The run was started without a budget.")
         return
@@ -87,7 +87,7 @@ def _budget(account: RunAccount) -> Iterator[Block]:
     yield Table(("limit", "used", "of", "left", "share"), rows)
     if report.stop_reason is not None:
         yield Figure("stopped by", report.stop_reason, report.stop_reason)
-    elif report.forecast is not None and account.summary.alive:
+    elif report.forecast is not None and run.goodput.alive:
         ahead = report.forecast
         text = f"{duration_text(ahead.time_left_ns)}, after {ahead.steps_left:,} more steps"
         yield Figure("will stop in", ahead.time_left_ns, text, "estimated")
@@ -102,54 +102,54 @@ def _limit(bound: Bound, used: int) -> tuple[object, ...]:
     return (bound.dimension.key, text(used), text(bound.limit), text(bound.limit - used), share)
 
 
-def _phases(account: RunAccount) -> Iterator[Block]:
-    summary, cost = account.summary, account.cost
+def _phases(run: RunReading) -> Iterator[Block]:
+    summary, cost = run.goodput, run.cost
     if not summary.phases:
         return
     order = [row.phase for row in summary.phases]
     texts = {row.phase: f"{row.share:.1%}" for row in summary.phases}
-    strip = run_charts.phase_strip(account.reading.view.timeline, order)
+    strip = run_charts.phase_strip(run.view.timeline, order)
     yield Chart(strip, legend=run_charts.phase_legend(order, texts), wide=True)
     rows = [
         (row.phase, duration_text(row.ns), f"{row.share:.2%}", row.cost) for row in summary.phases
     ]
     total = ("total", duration_text(summary.wall_ns), "100%", cost.cost)
-    yield Table(("phase", "time", "share", "cost"), (*rows, total), _cost_grade(account))
+    yield Table(("phase", "time", "share", "cost"), (*rows, total), _cost_grade(run))
     bars = [
         svg.Bar(label=phase, value=part.micros, text=str(part))
         for phase in order
         if (part := cost.by_phase.get(phase))
     ]
     if bars:
-        yield Chart(svg.bars(bars, title="Where the money went"), _cost_grade(account))
+        yield Chart(svg.bars(bars, title="Where the money went"), _cost_grade(run))
     for phase, ns in summary.beside.items():
         yield Figure(f"beside: {phase}", ns, f"{duration_text(ns)}, overlapped with training")
     if summary.idle_ns:
         yield Figure("idle after completion", summary.idle_ns, duration_text(summary.idle_ns))
 
 
-def _units(account: RunAccount) -> Iterator[Block]:
-    whole = account.cost.cost
+def _units(run: RunReading) -> Iterator[Block]:
+    whole = run.cost.cost
     if whole is None:
         yield Note("The run has no price: start it with price=, or set one in the grid.")
         return
-    for unit, amount in account.cost.unit_costs().items():
+    for unit, amount in run.cost.unit_costs().items():
         if amount is not None:
             label = f"per {unit.replace('_', ' ')}"
-            yield Figure(label, amount, f"{amount:.3g} {whole.currency}", _cost_grade(account))
+            yield Figure(label, amount, f"{amount:.3g} {whole.currency}", _cost_grade(run))
 
 
-def _cost_grade(account: RunAccount) -> Grade:
+def _cost_grade(run: RunReading) -> Grade:
     """Money is as sure as the weakest thing it rests on."""
-    return "assumed" if account.summary.assumptions else "measured"
+    return "assumed" if run.goodput.assumptions else "measured"
 
 
-def _steps(account: RunAccount) -> Iterator[Block]:
-    summary = account.summary
-    drawn = run_charts.step_times(account.reading.view.timeline)
+def _steps(run: RunReading) -> Iterator[Block]:
+    summary = run.goodput
+    drawn = run_charts.step_times(run.view.timeline)
     if drawn is None:
         none = "No steps were recorded: busy or idle is known, productive is not."
-        yield Note("One step was recorded: too few to compare." if account.cost.steps else none)
+        yield Note("One step was recorded: too few to compare." if run.cost.steps else none)
         return
     chart, labels = drawn
     yield Chart(chart, legend=html.legend(labels))
@@ -162,8 +162,8 @@ def _steps(account: RunAccount) -> Iterator[Block]:
         yield Figure(f"rank {row.rank}", row.median_step_ns, text)
 
 
-def _checkpoints(account: RunAccount) -> Iterator[Block]:
-    timeline, progress = account.reading.view.timeline, account.summary.progress
+def _checkpoints(run: RunReading) -> Iterator[Block]:
+    timeline, progress = run.view.timeline, run.goodput.progress
     commits = sorted(
         commit.t_ns
         for stretch in timeline.stretches
@@ -211,12 +211,12 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
         yield Note(f"The last {_MOST_ROWS} of {len(summary.disruptions):,} are shown.")
 
 
-def _advice(account: RunAccount) -> Iterator[Block]:
-    if account.cost.cost is None:
+def _advice(run: RunReading) -> Iterator[Block]:
+    if run.cost.cost is None:
         yield Note("Without a price nothing can be said about what a change would save.")
-    elif not account.advice:
+    elif not run.advice:
         yield Note("Nothing worth changing was found.")
-    for each in account.advice:
+    for each in run.advice:
         saves = f"saves {each.estimated_savings:,.4g} {each.currency}"
         if each.savings_low is not None and each.savings_high is not None:
             saves += f" ({each.savings_low:,.4g} to {each.savings_high:,.4g})"
@@ -227,14 +227,14 @@ def _advice(account: RunAccount) -> Iterator[Block]:
                 yield Note(f"{label}: {'; '.join(lines)}.")
 
 
-def _ground(account: RunAccount) -> Iterator[Block]:
+def _ground(run: RunReading) -> Iterator[Block]:
     yield Note(
         "Measured: by the run's own log. Estimated: computed from measurements. "
         "Assumed: nobody measured it."
     )
-    for text in account.summary.assumptions:
+    for text in run.goodput.assumptions:
         yield Note(f"Assumed: {text}.")
-    for finding in account.summary.findings:
+    for finding in run.goodput.findings:
         yield Note(f"{finding.severity.capitalize()}: {finding}")
-    if not account.summary.findings:
+    if not run.goodput.findings:
         yield Note("Nothing is wrong with the log.")

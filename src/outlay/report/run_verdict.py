@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from outlay.goodput import phases as ph
 from outlay.goodput.summary import GoodputSummary, PhaseRow
-from outlay.report.run_account import RunAccount
+from outlay.runs.reading import RunReading
 from outlay.units.quantity import duration_text
 
 
-def verdict(account: RunAccount) -> str:
+def verdict(run: RunReading) -> str:
     """Return what a reader in a hurry should know."""
-    summary = account.summary
+    summary = run.goodput
     if summary.goodput is None:
         return "Nothing happened yet: the run has no wall time."
     state = "So far" if summary.alive else "In all"
@@ -20,7 +20,7 @@ def verdict(account: RunAccount) -> str:
         got = "; no steps were recorded, so nobody knows how much of it was productive."
     else:
         got = f", {summary.goodput:.1%} of it productive. {_loss(summary)}"
-    return f"{spent}{got}{_stop(account)}{_end(account)}"
+    return f"{spent}{got}{_stop(run)}{_end(run)}"
 
 
 def _loss(summary: GoodputSummary) -> str:
@@ -41,10 +41,10 @@ def _worth(row: PhaseRow) -> tuple[int, int]:
     return (0 if row.cost is None else row.cost.micros, row.ns)
 
 
-def _end(account: RunAccount) -> str:
+def _end(run: RunReading) -> str:
     """Say how a run ended that is over and not done."""
-    end = account.reading.view.timeline.attempts[-1].end
-    if account.summary.alive or (end is not None and end.status == "completed"):
+    end = run.view.timeline.attempts[-1].end
+    if run.goodput.alive or (end is not None and end.status == "completed"):
         return ""
     if end is None:
         return " It ended without a word."
@@ -52,9 +52,9 @@ def _end(account: RunAccount) -> str:
     return f" It {how}: {end.reason}." if end.reason else f" It {how}."
 
 
-def _stop(account: RunAccount) -> str:
-    if account.budget is None:
+def _stop(run: RunReading) -> str:
+    if run.budget is None:
         return ""
-    if account.budget.stop_reason is not None:
-        return f" Its budget stopped it: {account.budget.stop_reason}."
+    if run.budget.stop_reason is not None:
+        return f" Its budget stopped it: {run.budget.stop_reason}."
     return " It is within its budget."

@@ -16,14 +16,12 @@ from types import FrameType
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
 from outlay.handlers import handling
-from outlay.ledger import SUPERVISOR, EndStatus
 from outlay.record.meters.energy import worst_quality
 from outlay.record.meters.quality import Quality
-from outlay.runs.figures import RunFigures, RunFollower
+from outlay.runs.figures import RunFigures, read_figures
 from outlay.runs.gpus import GpuLoad, find_gpus
-from outlay.runs.live import Run
-from outlay.runs.opening import rate_of
 from outlay.runs.options import Options
+from outlay.runs.supervised import SupervisedAttempt, shell_code
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 _SAMPLE_S = 1.0
@@ -62,20 +60,18 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     """
     forwarder = _Forwarder()
     with handling(FORWARDED, forwarder.handle):
-        run = Run(options, clock, rank=SUPERVISOR)
+        attempt = SupervisedAttempt(options, clock)
         try:
-            child = subprocess.Popen(command, env=_child_environment(options))
+            child = subprocess.Popen(command, env=attempt.environment(os.environ))
         except OSError as error:
-            run.close("failed", f"not started: {error.strerror}")
+            attempt.end("failed", f"not started: {error.strerror}")
             raise CommandNotStarted(command[0], error.strerror or str(error)) from None
         forwarder.forward_to(child)
         gpus = find_gpus()
-        returncode = _watch(child, GpuLoad(run.recorder, gpus))
-    status, reason = _outcome(returncode, forwarder.received)
-    exit_code = returncode if returncode >= 0 else 128 - returncode
-    run.close(status, reason, exit_code=exit_code)
+        returncode = _watch(child, GpuLoad(attempt.recorder, gpus))
+        attempt.reaped(returncode, received=forwarder.received)
     return ExecResult(
-        exit_code=exit_code,
+        exit_code=shell_code(returncode),
         figures=_figures(options, clock.wall_ns()),
         sampled_gpus=bool(gpus),
         energy_quality=worst_quality(gpus),
@@ -84,18 +80,9 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
 
 def _figures(options: Options, now_ns: int) -> RunFigures | None:
     try:
-        return RunFollower(options.dir).refresh(now_ns)
+        return read_figures(options.dir, now_ns)
     except NotARun:
         return None
-
-
-def _child_environment(options: Options) -> dict[str, str]:
-    """Let a command that calls ``outlay.run`` itself record into the same run."""
-    environment = dict(os.environ) | {"OUTLAY_RUN_DIR": str(options.dir)}
-    environment["OUTLAY_GPUS"] = str(options.gpus)
-    if options.price is not None:
-        environment["OUTLAY_PRICE"] = str(rate_of(options.price, gpus=1))
-    return environment
 
 
 def _watch(child: subprocess.Popen[bytes], load: GpuLoad) -> int:
@@ -142,12 +129,3 @@ def _has_terminal() -> bool:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
         return False
-
-
-def _outcome(returncode: int, received: signal.Signals | None) -> tuple[EndStatus, str]:
-    if returncode == 0:
-        return "completed", ""
-    name = signal.Signals(-returncode).name if returncode < 0 else f"exit code {returncode}"
-    if received is signal.SIGINT:
-        return "interrupted", name
-    return ("terminated" if received is signal.SIGTERM else "failed"), name

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from outlay.decoding import MEBIBYTE, BadDocument, read_document
+from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
 from outlay.errors import Finding
 from outlay.files import write_whole
 from outlay.store import outlay_home
@@ -20,18 +20,29 @@ from outlay.store import outlay_home
 
 @dataclass(frozen=True, slots=True)
 class Notice:
-    """A run that wants to be registered, and the file that says so."""
+    """A run that wants to be registered, and the file that says so.
+
+    Attributes:
+        started_ns: When the attempt began that left it; 0 where the notice does not say.
+    """
 
     run_dir: Path
     path: Path
+    started_ns: int = 0
 
 
-def leave_notice(run_id: str, run_dir: Path) -> None:
+class _NoticeFile(msgspec.Struct):
+    dir: str
+    started_ns: Int64 = 0
+
+
+def leave_notice(run_id: str, run_dir: Path, started_ns: int = 0) -> None:
     """Ask for a run to be registered; says nothing when that is not possible."""
     inbox = outlay_home() / "inbox"
+    notice = _NoticeFile(dir=str(run_dir), started_ns=started_ns)
     with contextlib.suppress(OSError, UnicodeEncodeError):  # A path need not be Unicode.
         inbox.mkdir(parents=True, exist_ok=True)
-        write_whole(inbox / f"{run_id}.json", msgspec.json.encode({"dir": str(run_dir)}))
+        write_whole(inbox / f"{run_id}.json", msgspec.json.encode(notice))
 
 
 def notices() -> tuple[list[Notice], list[Finding]]:
@@ -40,7 +51,7 @@ def notices() -> tuple[list[Notice], list[Finding]]:
     findings: list[Finding] = []
     for path in sorted((outlay_home() / "inbox").glob("*.json")):
         try:
-            found.append(Notice(_run_dir(path), path))
+            found.append(_read(path))
         except FileNotFoundError:  # Another command was faster.
             continue
         except (OSError, BadDocument) as error:
@@ -51,8 +62,8 @@ def notices() -> tuple[list[Notice], list[Finding]]:
     return found, findings
 
 
-def _run_dir(path: Path) -> Path:
-    named = read_document(path, dict[str, str], largest=MEBIBYTE).get("dir", "")
-    if not named or "\0" in named:
+def _read(path: Path) -> Notice:
+    notice = read_document(path, _NoticeFile, largest=MEBIBYTE)
+    if not notice.dir or "\0" in notice.dir:
         raise BadDocument("it names no directory")
-    return Path(named)
+    return Notice(Path(notice.dir), path, notice.started_ns)

@@ -11,23 +11,26 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
-from outlay.ledger import SUPERVISOR, EndStatus
+from outlay.ledger import SUPERVISOR, EndStatus, gpu_count_of
+from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.meters.steps import MeteredWriter, StepMeters
 from outlay.record.recorder import Count
-from outlay.runs.figures import RunFollower
+from outlay.runs.figures import figures_of
 from outlay.runs.heartbeat import Heartbeat
-from outlay.runs.opening import open_attempt, rate_of
-from outlay.runs.options import Options, gpu_count, parse_price
+from outlay.runs.opening import open_attempt, refuse_showback
+from outlay.runs.options import Options, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.signals import TerminationWatch
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
+    from outlay.goodput.follower import GoodputFollower
     from outlay.runs.preemption import PreemptionGate
 
 Batch = TypeVar("Batch")
@@ -48,7 +51,9 @@ class Run:
         self._budget_gate = opening.budget
         self._guard_gate = opening.guard
         self._meters = None if opening.budget is None else opening.budget.meters
-        self._gpus = options.gpus
+        self._price, self._gpus = options.price, options.gpus
+        self._kept_slices = Fraction(1)
+        self._price_kind = None if options.price is None else options.price.kind
         self._ended = False
         self._signalled = False
         self._preempted = ""
@@ -56,7 +61,7 @@ class Run:
         self._heartbeat = None
         if options.heartbeat is not None and not facts.is_disabled(os.environ):
             self._heartbeat = Heartbeat(self._recorder, options.heartbeat)
-        self._follower = RunFollower(self.dir)
+        self._follower: GoodputFollower | None = None
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
         if options.notice is not None and self._rank != SUPERVISOR:
@@ -109,21 +114,34 @@ class Run:
         """Record that everything up to ``step`` (default: the last one) is safe on storage."""
         self._recorder.checkpoint_committed(step)
 
-    def set_price(self, price: object, *, gpus: int | None = None) -> None:
+    def set_price(self, price: object, *, gpus: object = None) -> None:
         """Record that from now on each GPU costs ``price`` (and how many there are).
+
+        The price is typed (``"1.50 USD/h"``) or named (``"runpod:A100-80:spot"``, ``"auto"``).
 
         Raises:
             InvalidValue: One of them cannot be used; nothing is recorded then.
         """
-        new_price = parse_price(price, name="price", source="set_price")
+        new_price = parse_price(
+            price, name="price", source="set_price", environ=os.environ, gpu=self.options.gpu
+        )
+        if self._price_kind not in (None, new_price.kind):
+            expected = f"a {self._price_kind} price as before: cash and showback are never added"
+            raise InvalidValue("price", new_price.text, expected)
+        if self.options.guard is not None:
+            refuse_showback(new_price)
         if gpus is not None:
             self._gpus = gpu_count(gpus, name="gpus")
-        self._recorder.price_changed(new_price, self._gpus)
-        if self._guard_gate is not None:
-            self._guard_gate.change_rate(rate_of(new_price, self._gpus))
+        self._price_kind = new_price.kind
+        warn_of_old_price(new_price, os.environ, self._recorder.now_ns())
+        self._price = new_price
+        self._recorder.price_changed(new_price, gpu_count_of(self._gpus))
+        self._tell_guard_the_rate()
 
     def set_slices(self, active: int, total: int, available: int | None = None) -> None:
         """Record how many of an elastic run's ``total`` slices train from now on.
+
+        Slices that are not available were given back, and are no longer charged.
 
         Args:
             active: How many train.
@@ -138,6 +156,8 @@ class Run:
             counts = (active, total, available)
             raise InvalidValue("slices", counts, "0 <= active <= available <= total, total >= 1")
         self._recorder.slices_changed(active=active, total=total, available=available)
+        self._kept_slices = Fraction(available, total)
+        self._tell_guard_the_rate()
 
     def heartbeat(self) -> None:
         """Record a sign of life."""
@@ -220,8 +240,12 @@ class Run:
             "outlay/lost_records": self._recorder.writer.lost,
             "outlay/stop_reason": self.stop_reason,
         }
+        if self._follower is None:
+            from outlay.goodput.follower import GoodputFollower  # Loads NumPy.
+
+            self._follower = GoodputFollower(self.dir)
         try:
-            return self._follower.refresh(self._recorder.now_ns()).flat() | state
+            return figures_of(self._follower.view(self._recorder.now_ns())).flat() | state
         except NotARun:  # Recording is switched off, or nothing could be written yet.
             return state
 
@@ -270,6 +294,12 @@ class Run:
             self._preemption = PreemptionGate(self._rank, self.preempted)
             self._recorder.gates.append(self._preemption)
         return self._preemption
+
+    def _tell_guard_the_rate(self) -> None:
+        """Let the guard pay for what the run has now."""
+        if self._guard_gate is not None and self._price is not None:
+            rate = rate_of(self._price.rate, self._gpus * self._kept_slices)
+            self._guard_gate.change_rate(rate)
 
     def _on_sigterm(self, dies: bool) -> None:  # noqa: FBT001 - a callback's only argument
         self._signalled = True

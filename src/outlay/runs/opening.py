@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import outlay
-from outlay.clock import Clock
+from outlay.clock import Clock, since_boot_ns
+from outlay.errors import InvalidValue
 from outlay.ledger import (
     SUPERVISOR,
     AttemptStarted,
@@ -21,15 +22,17 @@ from outlay.ledger import (
     SegmentId,
     SegmentWriter,
     claim_identity,
+    gpu_count_of,
     last_committed_step,
     ledger_dir,
 )
+from outlay.rates import rate_of
 from outlay.record import Recorder, facts
 from outlay.record.lock import RankLock
+from outlay.record.machine import ProcessStart, process_start
 from outlay.record.writers import NullWriter
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Options
-from outlay.units import Rate
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
@@ -76,9 +79,11 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
         about = replace(about, rank=rank)
     start_ns = clock.wall_ns()
     wall_offset_ns, run_id = start_ns - clock.monotonic_ns(), uuid.uuid4().hex
+    boot_ns = since_boot_ns(clock)
     if facts.is_disabled(os.environ):
         recorder = Recorder(NullWriter(), clock, wall_offset_ns=wall_offset_ns)
         return Opening(run_id=run_id, rank=about.rank, recorder=recorder)
+    started = _process_start(about.rank, start_ns, boot_ns)
     with ExitStack() as undone_on_error:
         budget = budget_gate(options, about, clock)
         guard, joint = guard_gates(options, about, clock)
@@ -89,7 +94,7 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
             undone_on_error.callback(lock.release)
         committed = last_committed_step(options.dir)
         resume_step = 0 if committed is None else committed + 1
-        header = header_of(options, about, run_id, start_ns)
+        header = header_of(options, about, run_id, start_ns, started)
         segment = SegmentId(start_ns, about.rank, about.host, about.pid)
         writer = SegmentWriter(ledger_dir(options.dir) / segment.file_name, header, clock)
         writer.sync()
@@ -101,10 +106,22 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
         if joint is not None:
             recorder.gates.append(joint)
         undone_on_error.pop_all()
+    _recorded_in.add(about.pid)
     return Opening(
         run_id=run_id, rank=about.rank, recorder=recorder, resume_step=resume_step, lock=lock,
         budget=budget, guard=guard,
     )  # fmt: skip
+
+
+_recorded_in: set[int] = set()
+"""The process, once it has begun a run: what was before belongs to the first one alone."""
+
+
+def _process_start(rank: int, now_ns: int, boot_ns: int | None) -> ProcessStart:
+    """Return since when this process was there for the run; a supervisor is not there to train."""
+    if rank == SUPERVISOR or boot_ns is None or os.getpid() in _recorded_in:
+        return ProcessStart()
+    return process_start(os.environ, now_ns, boot_ns)
 
 
 def claim(
@@ -128,11 +145,13 @@ def claim(
     except OSError:
         pass  # The segment writer meets the same trouble, says so, and keeps trying.
     if about.rank <= 0:
-        leave_notice(run_id, options.dir)
+        leave_notice(run_id, options.dir, start_ns)
     return run_id, lock
 
 
-def header_of(options: Options, about: facts.Facts, run_id: str, start_ns: int) -> AttemptStarted:
+def header_of(
+    options: Options, about: facts.Facts, run_id: str, start_ns: int, started: ProcessStart
+) -> AttemptStarted:
     """Return the first record of the attempt."""
     return AttemptStarted(
         t_ns=start_ns,
@@ -141,9 +160,12 @@ def header_of(options: Options, about: facts.Facts, run_id: str, start_ns: int) 
         name=options.name,
         tags=options.tags,
         gpu=options.gpu,
-        gpus=options.gpus,
+        gpus=gpu_count_of(options.gpus),
+        gpus_source=options.gpus_source,
         price=options.price,
-        stopped_price=options.stopped_price,
+        stopped_machine_price=options.stopped_price,
+        process_start_ns=started.own_ns,
+        agent_start_ns=started.agent_ns,
         **{name: getattr(about, name) for name in facts.Facts.__slots__},
     )
 
@@ -170,16 +192,24 @@ def guard_gates(
     from outlay.guard.gate import GuardGate, read_guarding
     from outlay.runs.guarding import JointGuard
 
+    if asked is not None and price is not None:
+        refuse_showback(price)
     if about.rank != 0:
         return None, JointGuard(None, clock=clock)
     guarding = read_guarding(asked, os.environ, priced=price is not None, clock=clock)
     assert guarding is not None
     assert price is not None
-    rate = rate_of(price, options.gpus)
+    rate = rate_of(price.rate, options.gpus)
     gate = GuardGate(guarding, rate, options.name, os.environ, clock=clock)
     return gate, JointGuard(gate, clock=clock)
 
 
-def rate_of(price: Price, gpus: int) -> Rate:
-    """Return what the whole run costs per hour."""
-    return Rate(price.micros_per_hour * gpus, price.currency)
+def refuse_showback(price: Price) -> None:
+    """Refuse to let a guard count what is not paid in cash.
+
+    Raises:
+        InvalidValue: The price is showback.
+    """
+    if price.kind != "cash":
+        expected = 'a price in cash, since a guard holds cash alone; "cash" behind it says so'
+        raise InvalidValue("price", price.text, expected)

@@ -5,11 +5,13 @@ Everything is checked here, before anything is written.
 
 from __future__ import annotations
 
+import logging
 import re
 import signal
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 
 from outlay.budget.config import budget_from_environ, read_budget
@@ -17,9 +19,17 @@ from outlay.budget.terms import Budget
 from outlay.clock import utc_datetime
 from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
+from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
-from outlay.units import Duration, Rate
+from outlay.record.machine import node_count, node_gpus
+from outlay.units import Duration
+from outlay.units.numbers import exact_decimal
 
+_log = logging.getLogger(__name__)
+
+_MOST_GPUS = 10**6
+_RATIO = re.compile(r"\s*([0-9]{1,7})\s*/\s*(?!0+\b)([0-9]{1,7})\s*")
+_EXPECTED_GPUS = 'a number of GPUs for the whole run above 0, such as 8, 0.5 or "1/7"'
 _LONGEST_SLUG = 100
 """Of a run's name in its directory's: file systems take 255 bytes, and a launch id follows."""
 
@@ -35,7 +45,7 @@ class Arguments:
     dir: Path | str | None = None
     name: str | None = None
     gpu: str | None = None
-    gpus: int | None = None
+    gpus: object = None
     price: object = None
     stopped_price: object = None
     tags: Mapping[str, str] | None = None
@@ -46,13 +56,20 @@ class Arguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What a run is started with, checked and complete."""
+    """What a run is started with, checked and complete.
+
+    Attributes:
+        gpus: Of the whole run.
+        gpus_source: Who says so, as in ``attempt_started``.
+        stopped_price: Of the whole machine while it is stopped between attempts.
+    """
 
     model: str
     name: str
     dir: Path
     gpu: str
-    gpus: int
+    gpus: Fraction
+    gpus_source: str
     price: Price | None
     stopped_price: Price | None
     tags: dict[str, str]
@@ -70,13 +87,15 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     """
     model = "" if arguments.model is None else _text(arguments.model, name="model")
     name = model if arguments.name is None else _text(arguments.name, name="name")
+    gpus, gpus_source = _gpus(arguments.gpus, environ)
     options = Options(
         model=model,
         name=name,
         gpu=facts.gpu_model() if arguments.gpu is None else _text(arguments.gpu, name="gpu"),
-        gpus=_gpus(arguments.gpus, environ),
-        price=_price(arguments.price, environ),
-        stopped_price=_stopped_price(arguments.stopped_price),
+        gpus=gpus,
+        gpus_source=gpus_source,
+        price=_price(arguments, environ, now_ns),
+        stopped_price=_stopped_price(arguments.stopped_price, environ),
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
         notice=_notice(environ),
@@ -88,19 +107,48 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     return options
 
 
-def parse_price(value: object, *, name: str, source: str) -> Price:
-    """Return ``"1.50 USD/h"`` as a price per GPU-hour with its provenance."""
-    rate = Rate.parse(value, name=name)
-    return Price(micros_per_hour=rate.micros_per_hour, currency=rate.currency, source=source)
+def parse_price(
+    value: object, *, name: str, source: str, environ: Mapping[str, str], gpu: str = ""
+) -> Price:
+    """Return ``"1.50 USD/h"``, or what a name stands for here, as a price per GPU-hour.
+
+    Args:
+        value: A typed price, or the name of one: ``lambda:8xH100``, ``auto``.
+        name: What to call it in an error.
+        source: Who typed it.
+        environ: Says which machine this is.
+        gpu: Its GPU, where the user says so; else the driver's word is taken.
+
+    Raises:
+        InvalidValue: It cannot be used; a name that is not known lists those that are.
+        PriceFileUnusable: The known prices cannot be read.
+    """
+    if not is_price_name(value):
+        return typed_price(value, name=name, source=source)
+    from outlay.prices.current import resolve_price  # Loaded only where a price is a name.
+
+    gpu, gpus = gpu or facts.gpu_model(), facts.visible_gpus(environ)
+    return resolve_price(str(value), name=name, environ=environ, gpu=gpu, gpus=gpus).price
 
 
-def gpu_count(value: object, *, name: str) -> int:
-    """Return a number of GPUs for the whole run: a whole number, one or more."""
-    if isinstance(value, str) and value.isascii() and value.isdecimal():
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidValue(name, value, "a whole number of GPUs for the whole run, 1 or more")
-    return value
+def warn_of_old_price(price: Price, environ: Mapping[str, str], now_ns: int) -> None:
+    """Log that a looked-up price is more than a day old; once, however many ranks there are."""
+    warning = price.age_warning(now_ns)
+    if warning is not None and facts.rank(environ) == 0:
+        _log.warning("%s", warning)
+
+
+def gpu_count(value: object, *, name: str) -> Fraction:
+    """Return a number of GPUs for the whole run: ``8``, or a share of one: ``0.5``, ``"1/7"``."""
+    if isinstance(value, Fraction):
+        count = value
+    elif isinstance(value, str) and (parts := _RATIO.fullmatch(value)):
+        count = Fraction(int(parts[1]), int(parts[2]))
+    else:
+        count = Fraction(exact_decimal(value, name=name, expected=_EXPECTED_GPUS))
+    if not 0 < count <= _MOST_GPUS or count.denominator > _MOST_GPUS:
+        raise InvalidValue(name, value, _EXPECTED_GPUS)
+    return count
 
 
 def _text(value: object, *, name: str) -> str:
@@ -114,24 +162,36 @@ def _is_text(value: object) -> bool:
     return isinstance(value, str) and value.encode(errors="replace").decode() == value
 
 
-def _gpus(value: int | None, environ: Mapping[str, str]) -> int:
+def _gpus(value: object, environ: Mapping[str, str]) -> tuple[Fraction, str]:
+    """Return the GPUs of the whole run, and who says so: a person, the nodes, or nobody."""
     if value is not None:
-        return gpu_count(value, name="gpus")
+        return gpu_count(value, name="gpus"), "stated"
     if stated := environ.get("OUTLAY_GPUS"):
-        return gpu_count(stated, name="OUTLAY_GPUS")
-    return facts.world_size(environ)
+        return gpu_count(stated, name="OUTLAY_GPUS"), "stated"
+    if (here := node_gpus(environ)).count:
+        return Fraction(here.count * node_count(environ)), here.source
+    return Fraction(facts.world_size(environ)), "world_size"
 
 
-def _price(value: object, environ: Mapping[str, str]) -> Price | None:
+def _price(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Price | None:
+    given = arguments.price is not None
+    stated = arguments.price if given else environ.get("OUTLAY_PRICE") or None
+    if stated is None:
+        return None
+    name, source = ("price", "argument") if given else ("OUTLAY_PRICE", "environment")
+    gpu = arguments.gpu or ""
+    price = parse_price(stated, name=name, source=source, environ=environ, gpu=gpu)
+    warn_of_old_price(price, environ, now_ns)
+    return price
+
+
+def _stopped_price(value: object, environ: Mapping[str, str]) -> Price | None:
+    """Return what the whole machine costs per hour while it is stopped."""
     if value is not None:
-        return parse_price(value, name="price", source="argument")
-    if stated := environ.get("OUTLAY_PRICE"):
-        return parse_price(stated, name="OUTLAY_PRICE", source="environment")
+        return typed_price(value, name="stopped_price", source="argument")
+    if stated := environ.get("OUTLAY_STOPPED_PRICE"):
+        return typed_price(stated, name="OUTLAY_STOPPED_PRICE", source="environment")
     return None
-
-
-def _stopped_price(value: object) -> Price | None:
-    return None if value is None else parse_price(value, name="stopped_price", source="stated")
 
 
 def _tags(tags: object) -> dict[str, str]:

@@ -35,7 +35,6 @@ from outlay.runs.figures import RunFigures
 from outlay.runs.sacct import SacctJob
 from outlay.store import outlay_home
 from outlay.store.runs import list_runs
-from outlay.units import Rate
 
 DIRECTORY: Final = "sacct"
 
@@ -59,7 +58,7 @@ class Imported:
 
 
 def import_jobs(
-    store: Engine, jobs: Iterable[SacctJob], rates: Mapping[str, Rate], now_ns: int
+    store: Engine, jobs: Iterable[SacctJob], rates: Mapping[str, Price], now_ns: int
 ) -> Imported:
     """Register jobs as runs; the same jobs any number of times leave the same books."""
     known = set(_recorded_jobs(store))
@@ -92,7 +91,7 @@ def _header(path: Path) -> dict[str, object]:
     return {}
 
 
-def _write(job: SacctJob, rate: Rate | None) -> Path:
+def _write(job: SacctJob, rate: Price | None) -> Path:
     """Make a job's run log, one segment per start; return its directory."""
     first_s = job.stays[0].start_ns // 10**9
     name = f"{job.cluster or 'slurm'}-{job.shown}-{first_s}".replace("/", "-")
@@ -126,12 +125,9 @@ def _fixed_price(path: Path) -> Price | None:
     return None
 
 
-def _price(job: SacctJob, rate: Rate | None) -> Price | None:
+def _price(job: SacctJob, rate: Price | None) -> Price | None:
     """Return what a GPU of the job costs; a job without one is not priced, which is not 0."""
-    if rate is None or not job.gpus:
-        return None
-    source = f"rate of {job.partition}"
-    return Price(micros_per_hour=rate.micros_per_hour, currency=rate.currency, source=source)
+    return rate if job.gpus else None
 
 
 def _tags(job: SacctJob) -> dict[str, str]:

@@ -18,7 +18,7 @@ def run(
     dir: Path | str | None = None,
     name: str | None = None,
     gpu: str | None = None,
-    gpus: int | None = None,
+    gpus: object = None,
     price: object = None,
     stopped_price: object = None,
     tags: Mapping[str, str] | None = None,
@@ -30,17 +30,23 @@ def run(
     """Start (or go on with) a run, to be used in a ``with`` statement.
 
     What is left out comes from the environment: ``OUTLAY_RUN_DIR``, ``OUTLAY_PRICE``,
-    ``OUTLAY_GPUS``, ``OUTLAY_BUDGET``, ``OUTLAY_HOLD``. ``OUTLAY_DISABLED=1`` makes all of it a
-    no-op.
+    ``OUTLAY_GPUS``, ``OUTLAY_STOPPED_PRICE``, ``OUTLAY_BUDGET``, ``OUTLAY_HOLD``.
+    ``OUTLAY_DISABLED=1`` makes all of it a no-op.
+
+    The run begins with the process, where the process was started to train and this is its first
+    run: imports and loading before this call are ``program_startup``.
 
     Args:
         model: What is trained.
         dir: Where the run log goes; reopening one is a new attempt of the same run.
         name: What to call the run; default: the model.
         gpu: The GPU model; default: what the driver says.
-        gpus: How many GPUs the whole run uses; default: the world size.
-        price: Per GPU-hour, such as ``"1.50 USD/h"``; without one, money reads "no price".
-        stopped_price: Per GPU-hour while the machine is stopped between attempts.
+        gpus: How many GPUs the whole run uses, or which share of one: ``8``, ``0.5``, ``"1/7"``;
+            default: those of Slurm's allocation, else the visible ones of all nodes, else the world
+            size, as an assumption.
+        price: Per GPU-hour, such as ``"1.50 USD/h"``, or by name: ``"lambda:8xH100"``, ``"auto"``;
+            ``showback`` may follow it. Without one, money reads "no price".
+        stopped_price: Per hour of the whole machine while it is stopped between attempts.
         tags: Whatever costs are to be allocated by, such as ``{"team": "nlp"}``.
         heartbeat: Records a sign of life this often in the background, such as ``"30s"``.
         budget: Where the run stops, such as ``outlay.iso_cost("5 USD")`` or ``"iso_time=2h"``.
@@ -49,6 +55,7 @@ def run(
 
     Raises:
         InvalidValue: An argument or a setting cannot be used.
+        PriceFileUnusable: The price is a name, and the known prices cannot be read.
         Refused: The budget limits what nothing here can measure, or the guard has no room.
         RunInUse: A live process records this rank of this run already.
     """

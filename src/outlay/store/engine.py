@@ -20,7 +20,6 @@ from sqlalchemy import (
     create_engine,
     event,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from outlay.clock import SYSTEM, Clock
@@ -140,8 +139,7 @@ def upsert(
     """
     if not rows:
         return
-    insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-    statement = insert(table)
+    statement = _insert(connection, table)
     keys = [column.name for column in table.primary_key]
     replaced = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
     connection.execute(
@@ -152,3 +150,14 @@ def upsert(
         ),
         list(rows),
     )
+
+
+def _insert(connection: Connection, table: Table) -> Any:
+    """Return the database's own INSERT; a dialect takes long to load, so only the one in use is."""
+    if connection.dialect.name == "postgresql":
+        from sqlalchemy.dialects import postgresql
+
+        return postgresql.insert(table)
+    from sqlalchemy.dialects import sqlite
+
+    return sqlite.insert(table)

@@ -7,8 +7,26 @@ processes that open a store at once one migrates and the other finds it done.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, func, insert, inspect, select
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    func,
+    insert,
+    inspect,
+    select,
+)
+from sqlalchemy.schema import CreateColumn
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
@@ -30,20 +48,71 @@ class StoreTooNew(OutlayError):
 class Migration:
     """One step forward.
 
-    A migration that will one day *change* a table must first freeze the definition that earlier
-    ones created it with; the test that walks old stores forward fails until that is done.
+    A migration that changes a table freezes the definition that earlier ones created it with; the
+    test that walks old stores forward fails until that is done.
 
     Attributes:
         version: What the store is at afterwards.
         creates: Tables that are new in it.
+        adds: Columns that are new in a table that was there; null in the rows that were there.
+        indexes: Indexes that are new on a table that was there.
     """
 
     version: int
-    creates: tuple[Table, ...]
+    creates: tuple[Table, ...] = ()
+    adds: tuple[Column[Any], ...] = ()
+    indexes: tuple[Index, ...] = ()
 
+
+_RUNS_1 = Table(
+    "runs",
+    MetaData(),
+    Column("run_id", String, primary_key=True),
+    Column("dir", String, nullable=False),
+    Column("model", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("started_ns", BigInteger, nullable=False),
+    Column("last_seen_ns", BigInteger, nullable=False),
+    Column("user", String, nullable=False),
+    Column("host", String, nullable=False),
+    Column("gpu", String, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("cost_micros", BigInteger),
+    Column("currency", String),
+    Column("ended_ns", BigInteger),
+    Column("updated_ns", BigInteger, nullable=False),
+    Index("runs_by_start", "started_ns", "run_id"),
+)
+
+_COST_REPORTS_3 = Table(
+    "cost_reports",
+    MetaData(),
+    Column("run_id", String, primary_key=True),
+    Column("model", String, nullable=False),
+    Column("source", String, nullable=False),
+    Column("cost_micros", BigInteger, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("gpu_us", BigInteger, nullable=False),
+    Column("wall_us", BigInteger, nullable=False),
+    Column("energy_mj", BigInteger),
+    Column("samples", BigInteger, nullable=False),
+    Column("epochs", Float, nullable=False),
+    Column("tokens", BigInteger),
+    Column("accuracy", Float),
+    Column("loss", Float),
+    Column("at_ns", BigInteger, nullable=False),
+    Column("metrics", JSON),
+    Column("updated_ns", BigInteger, nullable=False),
+    Index("cost_reports_by_model", "model", "at_ns"),
+)
 
 MIGRATIONS = (
-    Migration(version=1, creates=(schema.runs,)),
+    Migration(version=1, creates=(_RUNS_1,)),
     Migration(
         version=2,
         creates=(
@@ -57,11 +126,23 @@ MIGRATIONS = (
     Migration(
         version=3,
         creates=(
-            schema.cost_reports,
+            _COST_REPORTS_3,
             schema.model_budgets,
             schema.budget_alerts,
             schema.recommendations,
         ),
+    ),
+    Migration(version=4, adds=(schema.cost_reports.c.kind,)),
+    Migration(
+        version=5,
+        adds=(
+            schema.runs.c.log_bytes,
+            schema.runs.c.log_mtime_ns,
+            schema.runs.c.figures_version,
+            schema.runs.c.findings,
+            schema.runs.c.kind,
+        ),
+        indexes=tuple(i for i in schema.runs.indexes if i.name == "runs_by_last_seen"),
     ),
 )
 NEWEST = MIGRATIONS[-1].version
@@ -96,5 +177,10 @@ def _version(connection: Connection) -> int:
 def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
     for table in migration.creates:
         table.create(connection)
+    for column in migration.adds:
+        column_sql = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column_sql}")
+    for index in migration.indexes:
+        index.create(connection)
     row = {"version": migration.version, "applied_ns": now_ns}
     connection.execute(insert(schema.versions).values(row))

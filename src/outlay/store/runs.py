@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from sqlalchemy import Engine, Row, select
+import msgspec
+from sqlalchemy import ColumnElement, Engine, Result, func, or_, select
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
@@ -13,14 +15,19 @@ from outlay.store.engine import upsert, writing
 from outlay.store.schema import runs
 from outlay.units import Money
 
+FINDINGS_KEPT = 20
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunRow:
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     """One registered run. Instants are UTC nanoseconds; a cost of None means "no price".
 
     Attributes:
         dir: The run's directory, absolute.
         updated_ns: When this row was derived from the run log; of two rows the later one stays.
+        log_bytes: How large the log was then, and ``log_mtime_ns`` when it had last grown.
+        figures_version: Of the rules by which the row was derived.
+        findings: What is wrong in the log; the first of them.
+        kind: Of the cost: ``cash`` or ``showback``.
     """
 
     run_id: str
@@ -37,11 +44,16 @@ class RunRow:
     host: str = ""
     gpu: str = ""
     gpus: int = 1
-    tags: Mapping[str, str] = field(default_factory=dict)
+    tags: dict[str, str] = {}
     cost_micros: int | None = None
     currency: str | None = None
     ended_ns: int | None = None
     updated_ns: int
+    log_bytes: int | None = None
+    log_mtime_ns: int | None = None
+    figures_version: int | None = None
+    findings: tuple[Finding, ...] = ()
+    kind: str = "cash"
 
     @property
     def cost(self) -> Money | None:
@@ -51,63 +63,119 @@ class RunRow:
         return Money(self.cost_micros, self.currency)
 
 
-_COLUMNS = [field.name for field in fields(RunRow)]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFilter:
+    """Which runs are asked for; None asks for all.
+
+    Attributes:
+        since_ns: Only runs seen alive at or after this instant.
+        tag: The name of a tag that a run has, and ``tag_value`` its value where that matters.
+    """
+
+    status: str | None = None
+    model: str | None = None
+    user: str | None = None
+    tag: str | None = None
+    tag_value: str | None = None
+    since_ns: int | None = None
+
+    def conditions(self) -> Iterator[ColumnElement[bool]]:
+        """Yield what holds of the rows that are asked for."""
+        for name in ("status", "model", "user"):
+            if (wanted := getattr(self, name)) is not None:
+                yield runs.c[name] == wanted
+        if self.tag is not None:
+            value = runs.c.tags[self.tag].as_string()
+            yield value.is_not(None) if self.tag_value is None else value == self.tag_value
+        if self.since_ns is not None:
+            yield runs.c.last_seen_ns >= self.since_ns
+
+
+_EVERY = RunFilter()
 
 
 def register(engine: Engine, rows: Iterable[RunRow]) -> None:
     """Insert or refresh runs; the same rows any number of times leave the same store."""
-    values = [{name: getattr(row, name) for name in _COLUMNS} for row in rows]
-    with writing(engine) as connection:
-        upsert(connection, runs, values, newer="updated_ns")
+    values = [_values(row) for row in rows]
+    if values:
+        with writing(engine) as connection:
+            upsert(connection, runs, values, newer="updated_ns")
 
 
 def list_runs(
-    engine: Engine,
-    *,
-    status: str | None = None,
-    model: str | None = None,
-    since_ns: int | None = None,
-    limit: int | None = None,
-    findings: list[Finding] | None = None,
+    engine: Engine, wanted: RunFilter = _EVERY, *, limit: int | None = None
 ) -> list[RunRow]:
-    """Return registered runs, the latest started first.
+    """Return registered runs, the latest started first, at most ``limit`` of them."""
+    query = select(runs).where(*wanted.conditions()).limit(limit)
+    query = query.order_by(runs.c.started_ns.desc(), runs.c.run_id)
+    with engine.begin() as connection:
+        return rows_from(connection.execute(query))
 
-    A row with a damaged cell is left out; collecting its run again mends it.
+
+def count_runs(engine: Engine, wanted: RunFilter = _EVERY) -> int:
+    """Return how many runs are registered."""
+    query = select(func.count()).select_from(runs).where(*wanted.conditions())
+    with engine.begin() as connection:
+        return connection.execute(query).scalar_one()
+
+
+def runs_in_doubt(engine: Engine, *, figures_version: int, newest: int) -> list[RunRow]:
+    """Return the runs whose log may say something else than their row.
 
     Args:
         engine: From ``open_store``.
-        status: Only runs with this status.
-        model: Only runs of this model.
-        since_ns: Only runs seen alive at or after this instant.
-        limit: At most this many.
-        findings: Where to put what is wrong with rows that were left out.
+        figures_version: Rows that were derived by earlier rules are in doubt.
+        newest: How many of the runs that were seen alive last are, though they have ended.
     """
-    query = select(runs).order_by(runs.c.started_ns.desc(), runs.c.run_id).limit(limit)
-    if status is not None:
-        query = query.where(runs.c.status == status)
-    if model is not None:
-        query = query.where(runs.c.model == model)
-    if since_ns is not None:
-        query = query.where(runs.c.last_seen_ns >= since_ns)
+    last_seen = select(runs.c.run_id).order_by(runs.c.last_seen_ns.desc()).limit(newest)
+    version = runs.c.figures_version
+    query = select(runs).where(
+        or_(
+            runs.c.ended_ns.is_(None),
+            version.is_(None),
+            version < figures_version,
+            runs.c.run_id.in_(last_seen.scalar_subquery()),
+        )
+    )
     with engine.begin() as connection:
-        found = connection.execute(query).all()
-    rows: list[RunRow] = []
-    for each in found:
-        try:
-            rows.append(_row(each))
-        except BadDocument as error:
-            if findings is not None:
-                message = f"its row in the store is damaged ({error}); collect it again"
-                findings.append(Finding(source=f"{each.dir or each.run_id}", message=message))
-    return rows
+        return rows_from(connection.execute(query))
 
 
 def get(engine: Engine, run_id: str) -> RunRow | None:
     """Return one run, or None when it is not registered."""
     with engine.begin() as connection:
-        found = connection.execute(select(runs).where(runs.c.run_id == run_id)).one_or_none()
-    return None if found is None else _row(found)
+        found = rows_from(connection.execute(select(runs).where(runs.c.run_id == run_id)))
+    return found[0] if found else None
 
 
-def _row(found: Row[tuple[object, ...]]) -> RunRow:
-    return convert({name: found._mapping[name] for name in _COLUMNS}, RunRow)
+def _values(row: RunRow) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in RunRow.__struct_fields__}
+    values["findings"] = [asdict(each) for each in row.findings[:FINDINGS_KEPT]] or None
+    return values
+
+
+def rows_from(found: Result[Any]) -> list[RunRow]:
+    """Return what a query of the table's columns found."""
+    names = list(found.keys())
+    return [_row(dict(zip(names, values, strict=True))) for values in found.all()]
+
+
+def _row(values: dict[str, Any]) -> RunRow:
+    cells = {name: values[name] for name in RunRow.__struct_fields__}
+    cells["findings"] = cells["findings"] or ()
+    cells["kind"] = cells["kind"] or "cash"
+    try:
+        return convert(cells, RunRow)
+    except BadDocument as error:
+        return _damaged(cells, str(error))
+
+
+def _damaged(cells: dict[str, Any], problem: str) -> RunRow:
+    """Return what is left of a row with a damaged cell; it is in doubt, and derived anew."""
+    texts = {name: str(cells[name]) for name in ("run_id", "dir", "model", "name")}
+    message = f"its row in the store is damaged ({problem}); collect it again"
+    nothing = dict.fromkeys(
+        ("attempts", "steps", "tokens", "started_ns", "last_seen_ns", "updated_ns"), 0
+    )
+    finding = Finding(source=texts["dir"], message=message)
+    return RunRow(**texts, **nothing, status="damaged", findings=(finding,))

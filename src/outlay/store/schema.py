@@ -51,7 +51,13 @@ runs = Table(
     Column("currency", String),
     Column("ended_ns", BigInteger),
     Column("updated_ns", BigInteger, nullable=False),
+    Column("log_bytes", BigInteger),
+    Column("log_mtime_ns", BigInteger),
+    Column("figures_version", Integer),
+    Column("findings", JSON(none_as_null=True)),
+    Column("kind", String),
     Index("runs_by_start", "started_ns", "run_id"),
+    Index("runs_by_last_seen", "last_seen_ns"),
 )
 
 price_snapshots = Table(
@@ -152,6 +158,7 @@ cost_reports = Table(
     Column("at_ns", BigInteger, nullable=False),
     Column("metrics", JSON),
     Column("updated_ns", BigInteger, nullable=False),
+    Column("kind", String),
     Index("cost_reports_by_model", "model", "at_ns"),
 )
 

@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from outlay import rates
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
+from outlay.ledger import exact_gpus
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.errors import SweepInUse
@@ -189,4 +191,5 @@ def _gpus_of(static: Mapping[str, Any]) -> int:
 
 def _rate_of(static: Mapping[str, Any]) -> Rate | None:
     price = static.get("price")
-    return Rate.parse(price, name="price") * _gpus_of(static) if price else None
+    charged = exact_gpus(static.get("charged_gpus") or _gpus_of(static))
+    return rates.rate_of(Rate.parse(price, name="price"), charged) if price else None

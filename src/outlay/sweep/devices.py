@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Final
 
 from outlay.errors import Finding, InvalidValue
+from outlay.record.machine import device_names
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.plan import Plan
-
-_NONE_FROM_HERE: Final = "-1"
-"""What CUDA takes for the end of the list; alone, it hides every GPU."""
 
 
 def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, ...] | None:
@@ -24,8 +20,7 @@ def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, .
     """
     text = stated if stated is not None else environ.get("CUDA_VISIBLE_DEVICES")
     if text is not None:
-        listed = [name.strip() for name in text.split(",") if name.strip()]
-        names = tuple(itertools.takewhile(lambda name: name != _NONE_FROM_HERE, listed))
+        names = device_names(text)
         if stated is not None and (not names or len(set(names)) < len(names)):
             raise InvalidValue("--gpus", stated, 'GPUs, each once, such as "0,1,2,3"')
         return names or None

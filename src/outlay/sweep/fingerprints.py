@@ -67,7 +67,8 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
     """Return the hash of a run without its seed; where it runs and for how much do count.
 
     Who compares machines or prices gives them entries that are alike in all else. Names count,
-    since whoever gives two entries one name says that they belong together.
+    since whoever gives two entries one name says that they belong together. So do names of prices,
+    whatever they stood for when a run was started.
     """
     settings, slurm = run.settings, run.settings.slurm
     params = {key: value for key, value in run.params.items() if key != "seed"}
@@ -80,7 +81,7 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
             "group": run.group,
             "metadata": run.metadata,
             "gpu": settings.gpu,
-            "price": None if settings.price is None else str(settings.price),
+            "price": settings.price_name or (settings.price and str(settings.price.rate)),
             "slurm": [slurm.partition, slurm.gres, slurm.constraint, slurm.extra],
         }
     )

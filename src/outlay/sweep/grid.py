@@ -8,10 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Final
 
 from outlay.budget.terms import Budget
 from outlay.errors import InvalidValue
+from outlay.ledger import Price
+from outlay.ledger.price import AUTO, is_price_name, split_kind, typed_price
+from outlay.prices.names import parse_name
+from outlay.runs.options import gpu_count
 from outlay.sweep import readers
 from outlay.sweep.arguments import ALIASES, Alias, read_alias
 from outlay.sweep.blocks import Block, Problems
@@ -20,11 +25,11 @@ from outlay.sweep.engines.slurm.options import DEFAULTS, SlurmOptions
 from outlay.sweep.engines.slurm.reading import read_options
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.targets import BUDGET_KEYS, NO_TARGET, Target, read_budget, read_target
-from outlay.units import Duration, Money, Rate
+from outlay.units import Duration, Money
 
 SHARED_KEYS: Final = (
     "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
-    "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "timeout", "retries",
+    "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "gpus", "timeout", "retries",
     "launcher", "slurm",
 )  # fmt: skip
 ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
@@ -43,7 +48,9 @@ class Settings:
         nnodes: How many nodes, or ``"1:4"`` for from one to four; None for this one alone.
         seeds: One replicate per seed; empty for none.
         exclude: Combinations that are left out: each a set of parameters and values.
-        price: Per GPU-hour.
+        price: Per GPU-hour; None as well where it is named and was not looked up yet.
+        price_name: The price where it is stated by name, such as ``lambda:8xH100``; else "".
+        gpus: What each run is charged for; None for one GPU per process.
         timeout: How long one attempt may take.
         retries: How often a failed run is started again.
         launcher: ``torchrun`` or ``none``; "" where the engine and the processes decide.
@@ -63,8 +70,10 @@ class Settings:
     rendezvous: Mapping[str, str] = field(default_factory=dict)
     seeds: tuple[int, ...] = ()
     exclude: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
-    price: Rate | None = None
+    price: Price | None = None
+    price_name: str = ""
     gpu: str = ""
+    gpus: Fraction | None = None
     timeout: Duration | None = None
     retries: int = 0
     launcher: str = ""
@@ -168,6 +177,7 @@ def _with_seeds_of(axes: Mapping[str, Any], settings: Settings, block: Block) ->
 def _read_settings(block: Block, shared: Settings) -> Settings:
     """Return a block's settings: lists and mappings add to the shared ones, the rest replaces."""
     budget, target = _read_budget(block, shared)
+    price, price_name = _read_price(block, shared)
     rendezvous = block.block("rendezvous")
     rendezvous.allow(RENDEZVOUS_KEYS)
     met = {key: rendezvous.read(key, readers.word, "") for key in rendezvous.values}
@@ -185,13 +195,31 @@ def _read_settings(block: Block, shared: Settings) -> Settings:
         rendezvous={**shared.rendezvous, **{key: text for key, text in met.items() if text}},
         seeds=block.read("seeds", readers.seeds, shared.seeds),
         exclude=shared.exclude + block.read("exclude", readers.exclusions, ()),
-        price=block.read("price", lambda value: Rate.parse(value, name="price"), shared.price),
+        price=price,
+        price_name=price_name,
         gpu=block.read("gpu", readers.text, shared.gpu),
+        gpus=block.read("gpus", lambda value: gpu_count(value, name="gpus"), shared.gpus),
         timeout=block.read("timeout", readers.timeout, shared.timeout),
         retries=block.read("retries", readers.count_from_zero, shared.retries),
         launcher=block.read("launcher", readers.launcher, shared.launcher),
         slurm=read_options(block.block("slurm"), shared.slurm),
     )
+
+
+def _read_price(block: Block, shared: Settings) -> tuple[Price | None, str]:
+    """Return a price that is typed, or the name of one, which is looked up later."""
+    stated = block.read("price", _stated_price, None)
+    if stated is None:
+        return shared.price, shared.price_name
+    return (None, stated) if isinstance(stated, str) else (stated, "")
+
+
+def _stated_price(value: object) -> Price | str:
+    if isinstance(value, str) and is_price_name(value):
+        if split_kind(value)[0].lower() != AUTO:
+            parse_name(split_kind(value)[0], name="price")
+        return value
+    return typed_price(value, name="price", source="grid")
 
 
 def _read_budget(block: Block, shared: Settings) -> tuple[Budget | None, Target]:

@@ -9,6 +9,7 @@ from pathlib import PurePath
 from typing import Final
 
 from outlay.budget.config import as_text
+from outlay.ledger.price import handed_on
 from outlay.sweep.arguments import budget_overrides, filled, flags, literal, placeholders
 from outlay.sweep.plan import Plan, PlannedRun
 
@@ -130,10 +131,12 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     if run.gpus is not None:
         # For a range of nodes no number would be true; torchrun tells its workers the real one.
         variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.gpus)}
+    if settings.gpus is not None:
+        variables["OUTLAY_GPUS"] = str(settings.gpus)
     if settings.budget is not None:
         variables["OUTLAY_BUDGET"] = as_text(settings.budget)
     if settings.price is not None:
-        variables["OUTLAY_PRICE"] = str(settings.price)
+        variables["OUTLAY_PRICE"] = handed_on(settings.price)
     if place.devices is not None:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
     return {**variables, **run.env}

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from outlay import rates
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
@@ -28,7 +29,8 @@ SPEND_LOG: Final = "spend.jsonl"
 
 def rate_of(run: PlannedRun) -> Rate | None:
     """Return what a run costs per hour, all its GPUs."""
-    return None if run.settings.price is None else run.settings.price * run.most_gpus
+    price = run.settings.price
+    return None if price is None else rates.rate_of(price.rate, run.charged_gpus)
 
 
 def cost_of(rate: Rate | None, ended: Ended) -> Money | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from outlay.errors import Finding
@@ -65,6 +66,12 @@ class PlannedRun:
         """GPUs over as many nodes as there may be."""
         nodes = str(self.settings.nnodes or 1).rpartition(":")[2]
         return self.world_size * int(nodes)
+
+    @property
+    def charged_gpus(self) -> Fraction:
+        """GPUs that are paid for: as the grid states, else one for each process there may be."""
+        stated = self.settings.gpus
+        return Fraction(self.most_gpus) if stated is None else stated
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

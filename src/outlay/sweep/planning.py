@@ -108,7 +108,7 @@ def _planned(
         settings=settings,
         prediction=Prediction(),
     )
-    return replace(run, prediction=predict(settings, run.most_gpus))
+    return replace(run, prediction=predict(settings, run.charged_gpus))
 
 
 def _budget_metadata(settings: Settings) -> dict[str, Any]:

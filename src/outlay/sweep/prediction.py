@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final
 
 from outlay.budget.dimensions import COST, TIME
 from outlay.budget.usage import Usage
 from outlay.guard.lease import Terms
+from outlay.rates import rate_of
 from outlay.sweep.grid import Settings
 from outlay.units import Duration, Money, Rate
 
@@ -34,13 +36,13 @@ class Prediction:
     basis: str = ""
 
 
-def predict(settings: Settings, gpus: int) -> Prediction:
+def predict(settings: Settings, gpus: Fraction) -> Prediction:
     """Return what a run on so many GPUs should take: the tightest of what limits it."""
     budget = settings.budget
     bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
     times = {"its time budget": bounds.get(TIME)}
     times["its timeout"] = None if settings.timeout is None else settings.timeout.ns
-    rate = None if settings.price is None else settings.price * gpus
+    rate = None if settings.price is None else rate_of(settings.price.rate, gpus)
     stated = Money(Usage(cost_units=bounds[COST]).cost_micros) if COST in bounds else None
     if stated is not None and rate is not None and rate.micros_per_hour:
         times["its cost budget"] = Terms(rate=rate).paid_ns(stated)

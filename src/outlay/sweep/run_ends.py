@@ -6,7 +6,7 @@ from pathlib import Path
 
 from outlay.errors import NotARun
 from outlay.ledger import ledger_dir
-from outlay.runs.figures import RunFollower
+from outlay.runs.figures import read_figures
 
 
 def logged_end(directory: Path, now_ns: int) -> str | None:
@@ -14,6 +14,6 @@ def logged_end(directory: Path, now_ns: int) -> str | None:
     if not ledger_dir(directory).is_dir():
         return None
     try:
-        return RunFollower(directory).refresh(now_ns).status
+        return read_figures(directory, now_ns).status
     except NotARun:
         return None

@@ -11,6 +11,7 @@ from typing import Any, Final
 import outlay
 from outlay.clock import Clock, utc_datetime
 from outlay.errors import Finding, InvalidValue
+from outlay.ledger import gpu_count_of
 from outlay.record import facts
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.launch import LOG_NAME
@@ -120,6 +121,10 @@ def check_predictable(plan: Plan, *, finished: bool) -> None:
         else:
             continue
         findings.append(Finding(source=plan.grid.source, message=f"{run.id}: {problem}"))
+    kinds = {run.settings.price.kind for run in plan.runs if run.settings.price is not None}
+    if len(kinds) > 1:
+        message = "one ceiling cannot hold both cash and showback; give each a sweep of its own"
+        findings.append(Finding(source=plan.grid.source, message=message))
     if findings:
         raise InvalidGrid(findings)
 
@@ -179,10 +184,13 @@ def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
         },
         "command": [],
         "budget": None if budget is None else {"mode": budget.mode, "limits": dict(budget.limits)},
-        "price": None if settings.price is None else str(settings.price),
+        "price": None if settings.price is None else str(settings.price.rate),
+        "price_from": None if settings.price is None else settings.price.origin,
+        "price_kind": None if settings.price is None else settings.price.kind,
         "gpu": settings.gpu,
         "gpus": run.gpus,
         "most_gpus": run.most_gpus,
+        "charged_gpus": gpu_count_of(run.charged_gpus),
         "timeout_s": None if settings.timeout is None else settings.timeout.seconds,
         "retries": settings.retries,
         "predicted_cost": None if run.prediction.cost is None else str(run.prediction.cost),

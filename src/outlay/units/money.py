@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
+from fractions import Fraction
 from typing import Literal, Self
 
 from outlay.errors import InvalidValue, UnitMismatch
@@ -166,3 +167,12 @@ class Rate:
 
     def __str__(self) -> str:
         return f"{_amount_text(self.micros_per_hour, self.currency)}/h"
+
+
+def per(cost: Money | None, count: float | Fraction | None) -> float | None:
+    """Return the cost of one of ``count`` things, divided exactly and rounded once."""
+    if cost is None or count is None or count <= 0:
+        return None
+    if count == int(count):
+        return cost.micros / (MICROS * int(count))  # Of integers, rounded correctly by itself.
+    return float(Fraction(cost.micros, MICROS) / Fraction(count))

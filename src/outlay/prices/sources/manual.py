@@ -16,6 +16,7 @@ class ManualSource:
 
     Attributes:
         price: Per GPU-hour.
+        offer_id: Of the one instance or offer that it is the price of, where it is.
     """
 
     provider: str
@@ -24,11 +25,13 @@ class ManualSource:
     gpu_count: int = 1
     tier: Tier = Tier.ON_DEMAND
     region: str | None = None
+    offer_id: str | None = None
 
     @property
     def name(self) -> str:
         """A stream of its own for each provider and GPU: stating one price forgets no other."""
-        return f"manual:{self.provider}:{resolve(self.gpu).name}"
+        of_one = f":{self.offer_id}" if self.offer_id else ""
+        return f"manual:{self.provider}:{resolve(self.gpu).name}{of_one}"
 
     def load(self, fetched_ns: int) -> Parsed:
         """Return the offer."""
@@ -41,6 +44,7 @@ class ManualSource:
             tier=self.tier,
             memory_gb=gpu.memory_gb,
             region=self.region,
+            offer_id=self.offer_id,
             fetched_ns=fetched_ns,
             source=self.name,
         )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -14,16 +12,7 @@ from outlay.decoding import BadDocument, Decoder, read_file
 from outlay.errors import NotARun
 from outlay.files import write_whole
 from outlay.goodput.follower import GoodputFollower, RunView
-from outlay.ledger import (
-    BudgetEvent,
-    Heartbeat,
-    Metric,
-    Record,
-    SegmentId,
-    Step,
-    energy_of,
-    segment_paths,
-)
+from outlay.ledger import segment_paths
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 
 CACHE: Final = "outlay_facts.json"
@@ -68,88 +57,41 @@ def _write_cache(run_dir: Path, cached: _Cached) -> None:
         write_whole(run_dir / CACHE, msgspec.json.encode(cached))
 
 
-class _Tally:
-    """What the records of a run add up to, besides its timeline."""
-
-    def __init__(self) -> None:
-        self.steps = self.step_ns = self.samples = self.tokens = 0
-        self.comm_bytes = self.energy_mj = self.flops = 0
-        self.energies_mj: dict[SegmentId, int] = {}
-        self.metrics: list[Metric] = []
-        self.stop_reason = ""
-
-    def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
-        """Take in more records of one segment."""
-        steps = [record for record in records if type(record) is Step]
-        self._steps(steps, timed=segment.rank <= 0)
-        others = [record for record in records if type(record) is not Step]
-        energy_mj = sum([step.energy_mj for step in steps])
-        energy_mj += sum([beat.energy_mj for beat in others if isinstance(beat, Heartbeat)])
-        self.energies_mj[segment] = self.energies_mj.get(segment, 0) + energy_mj
-        for record in others:
-            self._one(record, leading=segment.rank <= 0)
-
-    def _one(self, record: Record, *, leading: bool) -> None:
-        match record:
-            case Metric() if leading:
-                self.metrics.append(record)
-            case BudgetEvent(event="stopped"):
-                self.stop_reason = str(record.data.get("text", ""))
-            case _:
-                pass
-
-    def _steps(self, steps: Sequence[Step], *, timed: bool) -> None:
-        # Lists, not generators: this runs for every step there is.
-        self.samples += sum([step.samples for step in steps])
-        self.tokens += sum([step.tokens for step in steps])
-        self.comm_bytes += sum([step.comm_bytes for step in steps])
-        self.flops += sum([step.flops for step in steps])
-        if timed:
-            self.steps += sum([step.count for step in steps])
-            self.step_ns += sum([step.dur_ns + step.wait_ns for step in steps])
-
-
 def _fold(run_dir: Path, now_ns: int) -> RunFacts | None:
-    tally = _Tally()
     try:
-        view = GoodputFollower(run_dir, beside=tally.fold).view(now_ns, alive=False)
+        return _facts(GoodputFollower(run_dir).view(now_ns, alive=False))
     except NotARun:
         return None
-    tally.energy_mj = energy_of(view.timeline.attempts, tally.energies_mj)
-    return _facts(view, tally)
 
 
-def _facts(view: RunView, tally: _Tally) -> RunFacts:
-    parts, start_ns = view.break_down(), view.timeline.start_ns
+def _facts(view: RunView) -> RunFacts:
+    parts, account = view.break_down(), view.account
+    work, start_ns = account.work, view.timeline.start_ns
+    leading = [s for s in account.shown() if s.life.segment.rank <= 0]
+    stops = [event for event in account.budget_events() if event.event == "stopped"]
     return RunFacts(
         source="ledger",
-        steps=tally.steps,
-        step_ns=tally.step_ns,
-        items=tally.samples or tally.tokens,
-        tokens=tally.tokens or None,
-        comm_bytes=tally.comm_bytes or None,
-        energy_mj=tally.energy_mj or None,
-        flops=tally.flops or None,
+        steps=sum(segment.work.steps for segment in leading),
+        step_ns=sum(segment.work.step_ns + segment.work.wait_ns for segment in leading),
+        items=work.samples or work.tokens,
+        tokens=work.tokens or None,
+        comm_bytes=work.comm_bytes or None,
+        energy_mj=view.energy_mj() or None,
+        flops=work.flops or None,
         cost_micros=None if parts.cost is None else parts.cost.micros,
         currency="" if parts.cost is None else parts.cost.currency,
         goodput=parts.goodput,
         wall_ns=parts.wall_ns,
         started_ns=start_ns,
         attempts=len(view.timeline.attempts),
-        stop_reason=tally.stop_reason,
-        metrics=_by_name(tally.metrics, start_ns),
+        stop_reason=str(stops[-1].data.get("text", "")) if stops else "",
+        metrics={
+            name: [Seen(point.value, point.t_ns - start_ns, point.step) for point in series]
+            for name in account.metric_names()
+            if (series := account.series(name))
+        },
         phases=dict(parts.phases),
         phase_micros={name: money.micros for name, money in parts.cost_by_phase.items()},
         assumptions=list(parts.assumptions),
         findings=[str(finding) for finding in view.findings],
     )
-
-
-def _by_name(metrics: list[Metric], start_ns: int) -> dict[str, list[Seen]]:
-    """Return each metric's values in time; what is no number takes no part in a comparison."""
-    found: dict[str, list[Seen]] = {}
-    for metric in sorted(metrics, key=lambda metric: metric.t_ns):
-        if math.isfinite(metric.number):
-            seen = Seen(metric.number, metric.t_ns - start_ns, metric.step)
-            found.setdefault(metric.name, []).append(seen)
-    return found

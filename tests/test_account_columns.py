@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.goodput.columns import Column
+from outlay.account.columns import Column, integers, total
 
-changes = st.lists(st.lists(st.integers(-(2**62), 2**62), max_size=90) | st.integers(0, 99))
+alike = st.tuples(st.sampled_from([0, 7, -1]), st.integers(0, 90)).map(lambda of: [of[0]] * of[1])
+numbers = alike | st.lists(st.integers(-(2**62), 2**62), max_size=90)
+changes = st.lists(numbers | st.lists(st.integers(0, 2**70), max_size=5) | st.integers(0, 99))
 
 
-@given(changes)
+@pytest.mark.parametrize("first", [[], [1, 2], [0]])
+@given(moves=changes)
 def test_a_column_is_a_list_and_its_views_stay_what_they_were(
-    moves: list[list[int] | int],
+    moves: list[list[int] | int], first: list[int]
 ) -> None:
-    column, model = Column([1, 2]), [1, 2]
+    column, model = Column(first), list(first)
     taken = [(column.values, list(model))]
     for move in moves:
         if isinstance(move, int):
@@ -22,8 +26,9 @@ def test_a_column_is_a_list_and_its_views_stay_what_they_were(
             column.truncate(length)
             model = model[:length]
         else:
-            column.extend(move)
+            column.extend(integers(move))
             model = model + move
         taken.append((column.values, list(model)))
         assert len(column) == len(model)
+        assert total(column.values) == sum(model)
     assert all(view.tolist() == content for view, content in taken)

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.goodput import stalls
-from outlay.goodput.columns import Ints
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.stalls import SlowSteps
-from outlay.goodput.steps import StepColumns
+from outlay.account.columns import Ints
+from outlay.account.segment import SegmentAccount
+from outlay.account.steps import StepColumns
+from outlay.goodput import own_times as module
+from outlay.goodput.own_times import SlowSteps
 from outlay.ledger import SegmentId
 
 own_times = st.lists(st.integers(0, 1000), max_size=20)
@@ -30,7 +30,7 @@ def test_a_growing_attempts_slow_steps_are_found_at_every_look(
     looks: list[tuple[list[int], int]], counts: list[int], many: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stalls, "_MANY", many)
+        patch.setattr(module, "_MANY", many)
         slow, own = SlowSteps(), list[int]()
         for more, bound in looks:
             own += more
@@ -60,14 +60,13 @@ def test_steps_whose_times_changed_are_looked_at_again(
 def test_a_fold_knows_whether_numbers_only_grow_and_which_is_least(
     batches: list[list[tuple[int, int, int]]],
 ) -> None:
-    fold = SegmentFold(SegmentId(0))
+    fold = SegmentAccount(SegmentId(0))
     for batch in batches:
         number, end, count = (
             np.array(column, dtype=np.int64) for column in zip(*batch, strict=True)
         )
-        none = np.zeros_like(end)
-        fold.add_steps(StepColumns(number, end, end, none, count, none))
-        numbers, counts = fold.number.values.tolist(), fold.count.values.tolist()
+        fold.add_steps(StepColumns.timed(number, end, end, count))
+        numbers, counts = fold.steps.number.tolist(), fold.steps.count.tolist()
         grows = all(
             later >= number + count
             for number, count, later in zip(numbers, counts, numbers[1:], strict=False)
@@ -77,4 +76,4 @@ def test_a_fold_knows_whether_numbers_only_grow_and_which_is_least(
 
 
 def test_a_fold_without_steps_has_no_least_number() -> None:
-    assert SegmentFold(SegmentId(0)).least_number is None
+    assert SegmentAccount(SegmentId(0)).least_number is None

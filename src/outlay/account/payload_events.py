@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outlay.goodput import phases as ph
-from outlay.goodput.payload_steps import Payload, is_count, ns_of_seconds
+from outlay.account import spans as names
+from outlay.account.payload_steps import Payload, is_count, ns_of_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +74,10 @@ class Slices:
 Event = JobStarted | JobEnded | Began | Ended | Took | Saved | Slices
 
 _SPANS = {
-    "tpu_init": ph.ACCELERATOR_INIT,
-    "training_prep": ph.TRAINING_PREP,
-    "data_loading": ph.DATA_LOADING,
-    "elastic_reinit": ph.ELASTIC_REINITIALIZATION,
+    "tpu_init": names.ACCELERATOR_INIT,
+    "training_prep": names.TRAINING_PREP,
+    "data_loading": names.DATA_LOADING,
+    "elastic_reinit": names.ELASTIC_REINITIALIZATION,
 }
 _BEGINS = {f"{stem}_start_time": span for stem, span in _SPANS.items()}
 _ENDS = {f"{stem}_end_time": span for stem, span in _SPANS.items()}
@@ -105,7 +105,7 @@ def understand(payload: Payload) -> Event:
             return _edge(payload, "custom_badput_event", f"custom:{_text(kind)}")
         case {"elastic_wait_event_type": kind}:
             is_scale_up = "scale_up" in _text(kind).lower()
-            span = ph.ELASTIC_SCALE_UP if is_scale_up else ph.ELASTIC_SLICE_DOWN
+            span = names.ELASTIC_SCALE_UP if is_scale_up else names.ELASTIC_SLICE_DOWN
             return _edge(payload, "elastic_wait", span)
         case {"elastic_slice_counts_timestamp": _}:
             return _slices(payload)
@@ -144,7 +144,7 @@ def _checkpoint(payload: Payload, kind: str) -> Took:
         if kind == "save"
         else ("checkpoint_manager", "checkpointer")
     )
-    span = ph.CHECKPOINT_SAVE if kind == "save" else ph.CHECKPOINT_RESTORE
+    span = names.CHECKPOINT_SAVE if kind == "save" else names.CHECKPOINT_RESTORE
     for part in parts:
         if payload.get(f"{part}_duration_secs") is not None:
             begin = payload.get(f"{part}_start_time")

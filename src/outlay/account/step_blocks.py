@@ -13,9 +13,9 @@ from typing import overload
 
 import numpy as np
 
-from outlay.goodput.columns import Ints
-from outlay.goodput.step_shapes import Bytes, StepLines, shape_of
-from outlay.goodput.steps import StepColumns, Usage
+from outlay.account.columns import Ints
+from outlay.account.step_shapes import Bytes, StepLines, shape_of
+from outlay.account.steps import StepColumns
 from outlay.ledger import Gap, Record, Step
 from outlay.ledger.codec import Decoded, decode_block
 
@@ -33,10 +33,9 @@ class StepBlock(Sequence[Record]):
     """
 
     def __init__(
-        self, block: bytes, length: int, steps: StepColumns, usage: Usage, others: Sequence[Record]
+        self, block: bytes, length: int, steps: StepColumns, others: Sequence[Record]
     ) -> None:
         self.steps = steps
-        self.usage = usage
         self.others = others
         self._block = block
         self._length = length
@@ -162,7 +161,7 @@ def _read(block: bytes) -> StepBlock | None:
     rest = _Rest.of(lines, np.sort(np.concatenate(left)))
     if rest is None or not _are_consecutive(bulk, rest):
         return None
-    return StepBlock(block, len(lines), *_joined(bulk, rest), rest.others)
+    return StepBlock(block, len(lines), _joined(bulk, rest), rest.others)
 
 
 def _alike(lines: _Lines, places: Ints) -> tuple[list[_Alike], Ints]:
@@ -194,13 +193,15 @@ def _are_consecutive(bulk: Sequence[_Alike], rest: _Rest) -> bool:
     return all((alike.lines.values("seq") - alike.places == first_seq).all() for alike in bulk)
 
 
-def _joined(bulk: Sequence[_Alike], rest: _Rest) -> tuple[StepColumns, Usage]:
-    """Return all steps in the order of their lines, and what they used."""
-    usage = sum((_usage(alike.lines) for alike in bulk), start=Usage.of(rest.steps))
-    columns = [*(_columns(alike.lines) for alike in bulk), StepColumns.of(rest.steps)]
-    places = np.concatenate([*(alike.places for alike in bulk), rest.step_places])
-    joined = StepColumns.joined(columns)
-    return joined if (np.diff(places) > 0).all() else joined.at(np.argsort(places)), usage
+def _joined(bulk: Sequence[_Alike], rest: _Rest) -> StepColumns:
+    """Return all steps in the order of their lines."""
+    columns = [_columns(alike.lines) for alike in bulk]
+    places = [alike.places for alike in bulk]
+    if steps := rest.steps:
+        columns.append(StepColumns.of(steps))
+        places.append(rest.step_places)
+    joined, place = StepColumns.joined(columns), np.concatenate(places)
+    return joined if (np.diff(place) > 0).all() else joined.at(np.argsort(place))
 
 
 def _columns(lines: StepLines) -> StepColumns:
@@ -212,13 +213,8 @@ def _columns(lines: StepLines) -> StepColumns:
         wait=lines.values("wait_ns"),
         count=lines.values("count", default=1),
         tokens=lines.values("tokens"),
-    )
-
-
-def _usage(lines: StepLines) -> Usage:
-    return Usage(
-        steps=lines.total("count", default=1),
-        tokens=lines.total("tokens"),
-        samples=lines.total("samples"),
-        flops=lines.total("flops"),
+        samples=lines.values("samples"),
+        energy_mj=lines.values("energy_mj"),
+        comm_bytes=lines.values("comm_bytes"),
+        flops=lines.values("flops"),
     )

@@ -18,11 +18,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.errors import Finding
-from outlay.goodput.columns import Ints
-from outlay.goodput.fold import SegmentFolds, fold_of
-from outlay.goodput.payload_attempt import LATE, JobAttempt
-from outlay.goodput.payload_events import (
+from outlay.account.columns import Ints
+from outlay.account.payload_attempt import LATE, JobAttempt
+from outlay.account.payload_events import (
     Began,
     Ended,
     Event,
@@ -33,8 +31,10 @@ from outlay.goodput.payload_events import (
     Took,
     understand,
 )
-from outlay.goodput.payload_steps import Payload, StepStarts, tell_apart
-from outlay.goodput.phases import DATA_LOADING
+from outlay.account.payload_steps import Payload, StepStarts, tell_apart
+from outlay.account.segment import SegmentAccounts, account_of
+from outlay.account.spans import DATA_LOADING
+from outlay.errors import Finding
 from outlay.ledger import (
     AttemptStarted,
     CheckpointCommitted,
@@ -55,7 +55,7 @@ class PayloadTranslator:
 
     def __init__(
         self,
-        segments: SegmentFolds,
+        segments: SegmentAccounts,
         source: str,
         writer: SegmentId | None = None,
         header: AttemptStarted | None = None,
@@ -210,7 +210,7 @@ class PayloadTranslator:
         return max([told_ns, *(int(t_ns) for t_ns in step_starts)])
 
     def _open(self, t_ns: int, *, has_job_start: bool) -> JobAttempt:
-        fold = fold_of(self._segments, replace(self._writer, start_ns=t_ns))
+        fold = account_of(self._segments, replace(self._writer, start_ns=t_ns))
         fold.life.header = msgspec.structs.replace(self._header, t_ns=t_ns)
         self._attempt = JobAttempt(fold, has_job_start)
         self._attempts.append(self._attempt)
@@ -250,7 +250,7 @@ class PayloadTranslator:
         """Say which of some late steps were told before, to the letter."""
         told = late.are_in(kept.number, kept.t_ns)
         for attempt in self._attempts:
-            told |= late.are_in(attempt.fold.number.values, attempt.fold.start.values)
+            told |= late.are_in(attempt.fold.steps.number, attempt.fold.steps.start)
             if attempt.last_step is not None:
                 number, t_ns = attempt.last_step
                 told |= (late.number == number) & (late.t_ns == t_ns)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.goodput.columns import Ints
+from outlay.account.columns import Ints
 
 Payload = Mapping[str, Any]
 

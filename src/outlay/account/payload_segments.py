@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from outlay.account.payloads import PayloadTranslator
+from outlay.account.segment import SegmentAccounts, account_of
 from outlay.errors import Finding
-from outlay.goodput.fold import SegmentFolds, fold_of
-from outlay.goodput.payloads import PayloadTranslator
 from outlay.ledger import Payload, Record, SegmentId
 
 
 class PayloadSegments:
     """Translates the payloads among a run's records; each segment's attempts are its own."""
 
-    def __init__(self, segments: SegmentFolds) -> None:
+    def __init__(self, segments: SegmentAccounts) -> None:
         self._segments = segments
         self._translators: dict[SegmentId, PayloadTranslator] = {}
 
@@ -40,7 +40,7 @@ class PayloadSegments:
         if segment not in self._translators:
             # An attempt may begin at the very instant at which its segment does.
             writer = replace(segment, host=f"{segment.host}+payloads")
-            header = fold_of(self._segments, segment).life.header
+            header = account_of(self._segments, segment).life.header
             self._translators[segment] = PayloadTranslator(
                 self._segments, segment.file_name, writer, header
             )
@@ -52,7 +52,7 @@ class PayloadSegments:
         native = {
             (segment.host, segment.pid)
             for segment, fold in self._segments.items()
-            if len(fold.end) and segment not in told
+            if fold.step_count and segment not in told
         }
         return [s for s in self._translators if (s.host, s.pid) in native]
 

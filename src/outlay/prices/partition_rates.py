@@ -1,6 +1,7 @@
 """What a GPU-hour costs on each partition of a cluster: a small file in the outlay home.
 
 A cluster that is not rented has no price list; its rate is what somebody decides an hour is worth.
+It is therefore showback, unless ``cash`` is said behind it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ import msgspec
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue
 from outlay.files import write_whole
-from outlay.store import outlay_home
-from outlay.units import Rate
+from outlay.ledger.price import Price, typed_price
+from outlay.store.home import outlay_home
 
 NAME: Final = "rates.json"
 
@@ -25,7 +26,7 @@ def rates_file() -> Path:
     return outlay_home() / NAME
 
 
-def read_rates() -> dict[str, Rate]:
+def read_rates() -> dict[str, Price]:
     """Return the rate of every partition that has one, by name.
 
     Raises:
@@ -39,10 +40,16 @@ def read_rates() -> dict[str, Rate]:
     except (OSError, BadDocument) as error:
         expected = f"a JSON object of partitions and rates ({error})"
         raise InvalidValue("rates", str(path), expected) from None
-    return {name: Rate.parse(text, name=f"rate of {name}") for name, text in sorted(stated.items())}
+    return {name: read_rate(text, name) for name, text in sorted(stated.items())}
 
 
-def set_rate(partition: str, rate: Rate | None) -> dict[str, Rate]:
+def read_rate(text: str, partition: str, *, name: str = "") -> Price:
+    """Return ``1.20 USD/h`` as the rate of a partition: showback, unless ``cash`` follows it."""
+    source = f"rate of {partition}"
+    return typed_price(text, name=name or source, source=source, kind="showback")
+
+
+def set_rate(partition: str, rate: Price | None) -> dict[str, Price]:
     """Set a partition's rate per GPU-hour, or remove it; return all of them.
 
     Raises:
@@ -61,10 +68,15 @@ def set_rate(partition: str, rate: Rate | None) -> dict[str, Rate]:
     return dict(sorted(rates.items()))
 
 
-def _write(rates: Mapping[str, Rate]) -> None:
+def _write(rates: Mapping[str, Price]) -> None:
     """Put the file in place, whole."""
     path = rates_file()
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = {name: str(rate) for name, rate in sorted(rates.items())}
+    text = {name: rate_text(rate) for name, rate in sorted(rates.items())}
     content = msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n"
     write_whole(path, content, synced=True)
+
+
+def rate_text(rate: Price) -> str:
+    """Return a rate as the file states it: ``1.20 USD/h``, or ``1.20 USD/h cash``."""
+    return str(rate.rate) if rate.kind == "showback" else f"{rate.rate} {rate.kind}"

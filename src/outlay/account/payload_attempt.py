@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from outlay.goodput.columns import Ints
-from outlay.goodput.fold import SegmentFold
-from outlay.goodput.payload_events import Began, Ended
-from outlay.goodput.payload_steps import LATEST_NS, StepStarts
-from outlay.goodput.phases import DATA_LOADING
-from outlay.goodput.spans import SpanInterval
-from outlay.goodput.steps import StepColumns, Usage
+from outlay.account.columns import Ints
+from outlay.account.payload_events import Began, Ended
+from outlay.account.payload_steps import LATEST_NS, StepStarts
+from outlay.account.segment import SegmentAccount
+from outlay.account.spans import DATA_LOADING, SpanInterval
+from outlay.account.steps import StepColumns
 from outlay.ledger import AttemptEnded, SpanBegun, SpanEnded
 
 LATE = "comes after a later one and is not counted"
@@ -28,7 +27,7 @@ class JobAttempt:
         begun: Spans that are open: when each began, and its number in the fold.
     """
 
-    fold: SegmentFold
+    fold: SegmentAccount
     has_job_start: bool
     last_step: tuple[int, int] | None = None
     ended_ns: int | None = None
@@ -128,7 +127,5 @@ class JobAttempt:
 
     def _add(self, number: Ints, t_ns: Ints) -> None:
         if len(number) > 1:
-            count = np.diff(number)
-            none = np.zeros(len(count), dtype=np.int64)  # Of waits and tokens nothing is told.
-            self.fold.add_steps(StepColumns(number[:-1], t_ns[:-1], t_ns[1:], none, count, none))
-            self.fold.usage += Usage(steps=int(number[-1] - number[0]))
+            steps = StepColumns.timed(number[:-1], t_ns[:-1], t_ns[1:], np.diff(number))
+            self.fold.add_steps(steps)

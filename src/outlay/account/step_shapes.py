@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.goodput.columns import Ints
+from outlay.account.columns import Ints, uniform
 from outlay.ledger import Step, encode_line
 from outlay.ledger.codec import SEAL, SEAL_BYTES, decode_block
 from outlay.ledger.records import UNWRITTEN
@@ -33,7 +33,6 @@ _GROUP = 4  # Digits that are read and looked up together.
 _MOST_DIGITS = 19
 _CRC_OFFSET = len(b',"crc":"')
 _TOO_LARGE = 461  # The first three of 19 digits, from which on the codec may refuse them.
-_OF_ANY_SIZE = ("samples", "comm_bytes", "energy_mj", "flops")  # They are only summed.
 _BODY = re.compile(rb'\{"v":1,"seq":[0-9]{1,19},"kind":"step"(?:,"[a-z_]+":[0-9]{1,19})+')
 _NUMBER = re.compile(rb',"([a-z_]+)":([0-9]+)')
 _POWERS = 10 ** (_GROUP * np.arange(5, dtype=np.int64))
@@ -70,8 +69,7 @@ class _Number:
     @property
     def beyond(self) -> int:
         """What the first group must be less than, so that the codec takes the number."""
-        bounded = self.digits == _MOST_DIGITS and self.name not in _OF_ANY_SIZE
-        return _TOO_LARGE if bounded else 10**_GROUP
+        return _TOO_LARGE if self.digits == _MOST_DIGITS else 10**_GROUP
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,18 +88,10 @@ class StepLines:
     def values(self, name: str, default: int = 0) -> Ints:
         """Return the numbers of a name, a line each."""
         if name not in self.shape.numbers:
-            return np.full(len(self), default, dtype=np.int64)
+            return uniform(default, len(self))
         groups = self.shape.numbers[name].groups
         found: Ints = _POWERS[: len(groups)] @ self.groups[groups.start : groups.stop]
         return found
-
-    def total(self, name: str, default: int = 0) -> int:
-        """Return the sum of the numbers of a name, however large."""
-        if name not in self.shape.numbers:
-            return default * len(self)
-        groups = self.shape.numbers[name].groups
-        sums = self.groups[groups.start : groups.stop].sum(axis=1, dtype=np.int64)
-        return sum(total * 10 ** (_GROUP * power) for power, total in enumerate(sums.tolist()))
 
 
 class StepShape:

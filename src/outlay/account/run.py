@@ -1,0 +1,121 @@
+"""A run's account: every process that recorded, and following them while their log grows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+from outlay.account.payload_segments import PayloadSegments
+from outlay.account.segment import MetricPoint, SegmentAccount, SegmentAccounts, account_of
+from outlay.account.step_blocks import decode_steps, without_bulk
+from outlay.account.steps import Work
+from outlay.errors import Finding
+from outlay.ledger import (
+    Attempt,
+    BudgetEvent,
+    LedgerReader,
+    Record,
+    SegmentId,
+    SegmentLife,
+    derive_attempts,
+    energy_of,
+)
+
+
+class RunAccount:
+    """A run's segments, by column; payloads among their records become segments of their own."""
+
+    def __init__(self) -> None:
+        self.segments: SegmentAccounts = {}
+        self._payloads = PayloadSegments(self.segments)
+
+    def fold(self, segment: SegmentId, records: Sequence[Record]) -> None:
+        """Add more records of one segment; a file without a single good one tells nothing."""
+        if records:
+            account_of(self.segments, segment).fold(records)
+            self._payloads.take(segment, without_bulk(records))
+
+    def shown(self) -> list[SegmentAccount]:
+        """Return the segments that take part: what the others say is said by these."""
+        hidden = self._payloads.hidden()
+        return [account for segment, account in self.segments.items() if segment not in hidden]
+
+    def lives(self) -> list[SegmentLife]:
+        """Return how each process lived."""
+        return [account.life for account in self.shown()]
+
+    def attempts(self) -> list[Attempt]:
+        """Return the run's attempts, oldest first."""
+        return derive_attempts(self.lives())
+
+    def of(self, attempt: Attempt) -> SegmentAccount:
+        """Return the records of an attempt's timeline, without what a later attempt overlaps."""
+        account = self.segments[attempt.segment]
+        return account.clipped(attempt.last_sign_ns) if attempt.overlaps else account
+
+    def findings(self) -> list[Finding]:
+        """Return what is wrong with the payloads."""
+        return self._payloads.findings()
+
+    # What all processes add up to
+
+    @property
+    def work(self) -> Work:
+        """What all processes did together; repeated work counts each time."""
+        return sum((account.work for account in self.shown()), start=Work())
+
+    @property
+    def gpu_busy_ns(self) -> int:
+        """How long GPUs were seen busy."""
+        return sum(account.gpu_busy_ns for account in self.shown())
+
+    def energy_mj(self, attempts: Sequence[Attempt]) -> int:
+        """Return the energy of the run, each millijoule counted once."""
+        energies = {segment: account.energy_mj for segment, account in self.segments.items()}
+        return energy_of(attempts, energies)
+
+    def budget_events(self) -> list[BudgetEvent]:
+        """Return everything that happened to the run's budget, oldest first."""
+        events = [event for account in self.shown() for event in account.budget_events]
+        return sorted(events, key=lambda event: event.t_ns)
+
+    def metric_names(self) -> list[str]:
+        """Return the names of what the training reported, in the order of their first report."""
+        return list(dict.fromkeys(name for account in self.shown() for name in account.metrics))
+
+    def series(self, *names: str) -> list[MetricPoint]:
+        """Return the finite points of the first of some names that was reported, in time.
+
+        Ranks that train together report the same curve: of several, the lowest speaks for all.
+        """
+        found: list[MetricPoint] = next(filter(None, map(self._points, names)), [])
+        finite = [point for point in found if math.isfinite(point.value)]
+        speaker = min((point.rank for point in finite), default=0)
+        return sorted((p for p in finite if p.rank == speaker), key=lambda point: point.t_ns)
+
+    def _points(self, name: str) -> list[MetricPoint]:
+        return [
+            point
+            for account in self.shown()
+            if name in account.metrics
+            for point in account.metrics[name].points(account.life.segment.rank)
+        ]
+
+
+class AccountFollower:
+    """Keeps the account of one run's log up to date; each poll reads what is new."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.account = RunAccount()
+        self._reader = LedgerReader(run_dir, decode=decode_steps)
+
+    def poll(self) -> RunAccount:
+        """Read what was appended since the last poll."""
+        for chunk in self._reader.poll():
+            self.account.fold(chunk.segment, chunk.records)
+        return self.account
+
+    def findings(self) -> list[Finding]:
+        """Return what is wrong in the log."""
+        return [*self._reader.findings(), *self.account.findings()]

@@ -1,0 +1,268 @@
+"""One process's records as columns and tables, folded incrementally.
+
+Folding a prefix and then the rest equals folding all. Nothing here is computed from the facts but
+sums that only grow; phases, money and limits are computed from this, elsewhere.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from outlay.account.columns import Column, Ints, total
+from outlay.account.spans import SpanInterval, Spans
+from outlay.account.step_blocks import StepBlock
+from outlay.account.steps import STEP_FIELDS, StepColumns, Work
+from outlay.ledger import (
+    BudgetEvent,
+    CheckpointCommitted,
+    Heartbeat,
+    Metric,
+    Note,
+    Record,
+    SegmentId,
+    SegmentLife,
+    SlicesChanged,
+    SpanBegun,
+    SpanEnded,
+    Step,
+)
+
+_NO_STEP = -(2**62)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenSpan:
+    """A span whose end has not been recorded."""
+
+    begin_ns: int
+    name: str
+    overlapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A checkpoint: everything up to and including ``step`` was safe at ``t_ns``."""
+
+    t_ns: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """One reported number, when it was reported, by which rank, and of which step."""
+
+    t_ns: int
+    rank: int
+    value: float
+    step: int | None = None
+
+
+@dataclass(slots=True)
+class MetricColumns:
+    """The values of one metric, in the order in which they were recorded."""
+
+    t_ns: array[int] = field(default_factory=lambda: array("q"))
+    value: array[float] = field(default_factory=lambda: array("d"))
+    step: array[int] = field(default_factory=lambda: array("q"))
+
+    def append(self, metric: Metric) -> None:
+        """Add a value."""
+        self.t_ns.append(metric.t_ns)
+        self.value.append(metric.number)
+        self.step.append(_NO_STEP if metric.step is None else metric.step)
+
+    def points(self, rank: int) -> list[MetricPoint]:
+        """Return the values one by one, as those of a rank."""
+        return [
+            MetricPoint(t_ns, rank, value, None if step == _NO_STEP else step)
+            for t_ns, value, step in zip(self.t_ns, self.value, self.step, strict=True)
+        ]
+
+
+class SegmentAccount:
+    """One process: its life, its steps by column, its spans, and everything else it recorded.
+
+    Attributes:
+        spans: Spans that are over; ``beside`` those that overlap training.
+        work: What the steps add up to.
+        beat_energy_mj: Energy that no step accounts for; ``gpu_busy_ns`` likewise from heartbeats.
+    """
+
+    def __init__(self, segment: SegmentId) -> None:
+        self.life = SegmentLife(segment)
+        self.spans, self.beside = Spans(), Spans()
+        self.open: dict[int, OpenSpan] = {}
+        self.checkpoints: list[Committed] = []
+        self.slices: list[SlicesChanged] = []
+        self.metrics: dict[str, MetricColumns] = {}
+        self.budget_events: list[BudgetEvent] = []
+        self.notes: list[Note] = []
+        self.beat_energy_mj = self.gpu_busy_ns = 0
+        self.work = Work()
+        self._columns = tuple(Column() for _ in STEP_FIELDS)
+        self._end = self._columns[STEP_FIELDS.index("end")]
+        self._steps: StepColumns | None = None
+        self._unmatched_ends: dict[int, int] = {}
+        self._goes_back_at: int | None = None
+        self._rewritten_from = 0
+
+    def fold(self, records: Sequence[Record]) -> None:
+        """Add more records of the segment."""
+        if isinstance(records, StepBlock):
+            self.add_steps(records.steps)
+            records = records.others
+        steps = [record for record in records if type(record) is Step]
+        if len(steps) != len(records):
+            others = [record for record in records if type(record) is not Step]
+            self.life.fold(others)
+            for record in others:
+                self._fold_one(record)
+        if steps:
+            self.add_steps(StepColumns.of(steps))
+
+    def add_steps(self, steps: StepColumns) -> None:
+        """Add steps; those that are older than some already here are merged in."""
+        self.work += steps.work
+        steps = steps.in_order()
+        in_place = int(np.searchsorted(self._end.values, steps.end[0]))
+        if in_place < self.step_count:
+            later = StepColumns(*(column[in_place:] for column in self.steps.all()))
+            steps = StepColumns.joined([later, steps]).in_order()
+            for column in self._columns:
+                column.truncate(in_place)
+            self._rewritten_from = min(self._rewritten_from, in_place)
+        for column, values in zip(self._columns, steps.all(), strict=True):
+            column.extend(values)
+        self._steps = None
+        self._look_back(in_place)
+        self.life.last_sign_ns = max(self.life.last_sign_ns, int(steps.end[-1]))
+
+    @property
+    def steps(self) -> StepColumns:
+        """The steps so far; what is added later does not change them."""
+        if self._steps is None:
+            self._steps = StepColumns(*[column.values for column in self._columns])
+        return self._steps
+
+    @property
+    def step_count(self) -> int:
+        """How many step records there are."""
+        return len(self._end)
+
+    @property
+    def energy_mj(self) -> int:
+        """Energy of the steps, and of the time beside them."""
+        return self.work.energy_mj + self.beat_energy_mj
+
+    def tokens_between(self, start_ns: int, end_ns: int) -> int:
+        """Return the tokens of the steps that ended after ``start_ns`` and until ``end_ns``."""
+        steps = self.steps
+        first, beyond = np.searchsorted(steps.end, [start_ns, end_ns], side="right")
+        return total(steps.tokens[first:beyond])
+
+    @property
+    def only_grows(self) -> bool:
+        """Whether each step's number is beyond that of the step before."""
+        return self._goes_back_at is None
+
+    @property
+    def least_number(self) -> int | None:
+        """The least step number; None without steps."""
+        if not self.step_count:
+            return None
+        number = self.steps.number
+        return int(number[0] if self.only_grows else number.min())
+
+    @property
+    def last_number(self) -> int:
+        """The number of the step that was done last; -1 without steps."""
+        if not self.step_count:
+            return -1
+        return int(self.steps.number[-1] + self.steps.count[-1]) - 1
+
+    def take_rewritten(self) -> int:
+        """Return from which step on times have changed since the last call, for a cache of them."""
+        rewritten, self._rewritten_from = self._rewritten_from, self.step_count
+        return rewritten
+
+    def clipped(self, end_ns: int) -> SegmentAccount:
+        """Return what the account would be if everything after ``end_ns`` had not happened."""
+        cut = SegmentAccount(self.life.segment)
+        cut.life = replace(self.life)
+        cut.spans, cut.beside, cut.open = self.spans, self.beside, self.open
+        cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
+        cut.slices = [change for change in self.slices if change.t_ns < end_ns]
+        _, starts, _ = self.steps.bounds(self.life.segment.start_ns, 0, self.step_count)
+        steps = self.steps.first_ones(int(np.searchsorted(starts, end_ns)))
+        if len(steps.end):
+            cut.add_steps(replace(steps, end=np.minimum(steps.end, end_ns)))
+        cut.life.last_sign_ns = min(self.life.last_sign_ns, end_ns)
+        return cut
+
+    def _look_back(self, new_from: int) -> None:
+        """Take note of where numbers go back, of which only the first place matters."""
+        if self._goes_back_at is None or self._goes_back_at >= new_from:
+            seen = max(new_from - 1, 0)
+            steps = self.steps
+            back = where_numbers_go_back(steps.number[seen:], steps.count[seen:])
+            self._goes_back_at = seen + int(back[0]) if len(back) else None
+
+    def _fold_one(self, record: Record) -> None:
+        match record:
+            case SpanBegun():
+                span = OpenSpan(record.t_ns, record.name, record.overlapped)
+                self.open[record.seq] = span
+                self._rewrite_after(record.t_ns)
+                if record.seq in self._unmatched_ends:
+                    self._close(record.seq, self._unmatched_ends.pop(record.seq))
+            case SpanEnded() if record.begun in self.open:
+                self._close(record.begun, record.t_ns)
+            case SpanEnded():
+                self._unmatched_ends[record.begun] = record.t_ns
+            case Metric():
+                self.metrics.setdefault(record.name, MetricColumns()).append(record)
+            case Heartbeat():
+                self.beat_energy_mj += record.energy_mj
+                self.gpu_busy_ns += record.gpu_busy_ns
+            case CheckpointCommitted():
+                self.checkpoints.append(Committed(record.t_ns, record.step))
+            case SlicesChanged():
+                self.slices.append(record)
+            case BudgetEvent():
+                self.budget_events.append(record)
+            case Note():
+                self.notes.append(record)
+            case _:
+                pass
+
+    def _close(self, seq: int, end_ns: int) -> None:
+        span = self.open.pop(seq)
+        interval = SpanInterval(span.begin_ns, seq, end_ns, span.name)
+        (self.beside if span.overlapped else self.spans).append(interval)
+        self._rewrite_after(end_ns)
+
+    def _rewrite_after(self, t_ns: int) -> None:
+        """A span edge at ``t_ns`` changes the own time of steps that end later."""
+        end = self._end.values
+        if self._rewritten_from and len(end) and end[-1] > t_ns:
+            later = int(np.searchsorted(end, t_ns, side="right"))
+            self._rewritten_from = min(self._rewritten_from, later)
+
+
+def where_numbers_go_back(number: Ints, count: Ints) -> Ints:
+    """Return the places of the records that do not go beyond the record before."""
+    return 1 + np.flatnonzero(number[1:] < number[:-1] + count[:-1])
+
+
+SegmentAccounts = dict[SegmentId, SegmentAccount]
+
+
+def account_of(segments: SegmentAccounts, segment: SegmentId) -> SegmentAccount:
+    """Return the account of one segment, begun when it is new."""
+    if segment not in segments:
+        segments[segment] = SegmentAccount(segment)
+    return segments[segment]

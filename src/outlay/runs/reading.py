@@ -1,0 +1,92 @@
+"""``outlay.read_run()``: everything that is known about one run, from one reading of its log."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+
+from outlay.account.segment import MetricPoint
+from outlay.advise.recommendation import OptimizationRecommendation
+from outlay.advise.run_advice import advise_run
+from outlay.budget.report import BudgetReport, budget_report
+from outlay.clock import SYSTEM
+from outlay.cost.run_cost import RunCost, cost_of
+from outlay.errors import Finding
+from outlay.goodput.follower import RunView, read_view
+from outlay.goodput.summary import GoodputSummary, summarise
+from outlay.runs.figures import RunFigures, figures_of
+
+
+class RunReading:
+    """A run as it stands: what the command line and the pages show, in Python.
+
+    Each property is computed from the same reading when it is first asked for, so that no two of
+    them disagree.
+    """
+
+    def __init__(self, view: RunView) -> None:
+        self.view = view
+
+    @property
+    def run_id(self) -> str:
+        """What tells the run apart from every other."""
+        return self.view.identity.run_id
+
+    @property
+    def status(self) -> str:
+        """``running``, ``dead`` (no end, no sign of life), or how the last attempt ended."""
+        return self.view.status
+
+    @cached_property
+    def figures(self) -> RunFigures:
+        """The run at a glance, as ``outlay runs`` lists it."""
+        return figures_of(self.view)
+
+    @cached_property
+    def goodput(self) -> GoodputSummary:
+        """How much was productive, and what became of the rest."""
+        return summarise(self.view)
+
+    @property
+    def phases(self) -> dict[str, int]:
+        """Nanoseconds of wall time by phase, in reading order; they sum to the wall time."""
+        return {row.phase: row.ns for row in self.goodput.phases}
+
+    @cached_property
+    def cost(self) -> RunCost:
+        """What it cost, by phase and per unit of what it got for it."""
+        return cost_of(self.view)
+
+    @cached_property
+    def budget(self) -> BudgetReport | None:
+        """How its budget stands; None when it was started without one."""
+        return budget_report(self.view)
+
+    @cached_property
+    def metrics(self) -> dict[str, list[MetricPoint]]:
+        """What the training reported about itself: finite values in time, by name."""
+        account = self.view.account
+        return {name: account.series(name) for name in account.metric_names()}
+
+    @cached_property
+    def advice(self) -> list[OptimizationRecommendation]:
+        """What would make the next run like it cheaper."""
+        return advise_run(self.view)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What is wrong in its log."""
+        return self.view.findings
+
+
+def read_run(run_dir: Path | str, now_ns: int | None = None) -> RunReading:
+    """Return a run as its log says it stands.
+
+    Args:
+        run_dir: The run's directory.
+        now_ns: The present, in UTC nanoseconds; default: what the clock says.
+
+    Raises:
+        NotARun: There is no run log.
+    """
+    return RunReading(read_view(run_dir, SYSTEM.wall_ns() if now_ns is None else now_ns))

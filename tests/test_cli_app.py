@@ -1,0 +1,86 @@
+"""The command line as a whole: what it loads, and that its help is the commands' own."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import typer
+
+from outlay import run
+from outlay.cli.app import ENTRIES, Entry
+
+HEAVY = {"sqlalchemy", "numpy", "httpx", "omegaconf"}
+COMMANDS = {entry.module for entry in ENTRIES}
+
+# Completion goes by the name that a program was called by.
+AS_INSTALLED = """
+import atexit, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+sys.argv[0] = "outlay"
+from outlay.cli import main
+main()
+"""
+
+
+def loaded_by(*arguments: str | Path, **environment: str) -> set[str]:
+    """Return the modules that a call of ``outlay`` imports."""
+    done = subprocess.run(
+        [sys.executable, "-c", AS_INSTALLED, *map(str, arguments)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    modules = set(done.stderr.splitlines()[-1].split(" "))
+    assert "outlay.cli.app" in modules
+    return modules
+
+
+def completing(words: str) -> dict[str, str]:
+    """Return the environment in which bash asks how these words could go on."""
+    place = str(len(words.split(" ")) - 1)
+    return {"_OUTLAY_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": place}
+
+
+def test_help_loads_no_command() -> None:
+    assert loaded_by("--help").isdisjoint(COMMANDS | HEAVY)
+
+
+@pytest.mark.parametrize("words", ["outlay ", "outlay ru"])
+def test_completing_a_command_loads_none(words: str) -> None:
+    assert loaded_by(**completing(words)).isdisjoint(COMMANDS | HEAVY)
+
+
+def test_completing_within_a_group_loads_that_group() -> None:
+    assert loaded_by(**completing("outlay ledger v")) & COMMANDS == {"outlay.cli.ledger"}
+
+
+def test_a_call_loads_the_command_that_it_names() -> None:
+    assert loaded_by("ledger", "--help") & COMMANDS == {"outlay.cli.ledger"}
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
+def test_the_table_of_commands_has_the_help_of_the_command(entry: Entry) -> None:
+    command = getattr(import_module(entry.module), entry.attribute)
+    text = command.info.help if isinstance(command, typer.Typer) else inspect.getdoc(command)
+    assert text is not None
+    assert entry.help == text.split("\n\n")[0].replace("\n", " ")
+
+
+@pytest.mark.parametrize("words", [("runs",), ("cost", "summary"), ()])
+def test_a_list_of_ended_runs_loads_nothing_that_reads_logs(
+    words: tuple[str, ...], tmp_path: Path
+) -> None:
+    with run("bert", dir=tmp_path / "a", price="1.50 USD/h"):
+        pass
+    loaded_by("cost", "summary")
+    readers = {"numpy", "httpx", "omegaconf", "outlay.runs.figures", "outlay.account"}
+    assert loaded_by(*words).isdisjoint(readers)
