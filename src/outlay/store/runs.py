@@ -172,10 +172,10 @@ def _row(values: dict[str, Any]) -> RunRow:
 
 def _damaged(cells: dict[str, Any], problem: str) -> RunRow:
     """Return what is left of a row with a damaged cell; it is in doubt, and derived anew."""
-    texts = {name: str(cells[name]) for name in ("run_id", "dir", "model", "name")}
+    directory = str(cells["dir"])
     message = f"its row in the store is damaged ({problem}); collect it again"
-    nothing = dict.fromkeys(
-        ("attempts", "steps", "tokens", "started_ns", "last_seen_ns", "updated_ns"), 0
-    )
-    finding = Finding(source=texts["dir"], message=message)
-    return RunRow(**texts, **nothing, status="damaged", findings=(finding,))
+    return RunRow(
+        run_id=str(cells["run_id"]), dir=directory, model=str(cells["model"]),
+        name=str(cells["name"]), status="damaged", attempts=0, steps=0, tokens=0, started_ns=0,
+        last_seen_ns=0, updated_ns=0, findings=(Finding(source=directory, message=message),),
+    )  # fmt: skip
