@@ -51,7 +51,8 @@ _SURROGATES = re.compile(
 _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
 _FRACTION = re.compile(rb"\.[0-9]+")
 _DIGITS_ALIKE = bytes.maketrans(b"123456789E", b"000000000e")
-_TOO_LONG = (b"0" * (MOST_DIGITS + 1), b"0e0000")
+_TOO_LONG = b"0" * (MOST_DIGITS + 1)
+_TOO_LARGE = b"0e0000"
 _BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _TO_SQUARE = bytes.maketrans(b"{}", b"[]")
 _BAD_INPUT = (msgspec.MsgspecError, ValueError, RecursionError, OverflowError)
@@ -380,11 +381,12 @@ def check_limits(data: bytes, largest: int = LARGEST_DOCUMENT) -> None:
         raise BadDocument(f"it has more than {largest:,} bytes")
     # Cheap looks first, which take what stands in strings for more: nearly every document passes.
     is_shallow = data.count(b"[") + data.count(b"{") <= DEEPEST
-    is_short = not has_long_number(data)
+    is_short = not (has_long_number(data) or _has_large_exponent(data))
     if is_shallow and is_short:
         return
     bare = _STRING.sub(b"", data)
-    if not is_short and has_long_number(_FRACTION.sub(b".0", bare)):
+    plain = bare if is_short else _FRACTION.sub(b".0", bare)
+    if not is_short and (has_long_number(plain) or _has_large_exponent(plain)):
         raise BadDocument(f"it holds a number of more than {MOST_DIGITS} digits")
     if not is_shallow and _is_deep(bare):
         raise BadDocument(f"it is nested deeper than {DEEPEST}")
@@ -392,8 +394,12 @@ def check_limits(data: bytes, largest: int = LARGEST_DOCUMENT) -> None:
 
 def has_long_number(data: bytes) -> bool:
     """Say whether there may be an integer of too many digits; those inside strings count, too."""
-    alike = data.translate(_DIGITS_ALIKE, b"+-")
-    return any(mark in alike for mark in _TOO_LONG)
+    return _TOO_LONG in data.translate(_DIGITS_ALIKE)
+
+
+def _has_large_exponent(data: bytes) -> bool:
+    """Say whether there may be an exponent of four digits; those inside strings count, too."""
+    return _TOO_LARGE in data.translate(_DIGITS_ALIKE, b"+-")
 
 
 def _is_deep(bare: bytes) -> bool:

@@ -251,11 +251,12 @@ class SegmentWriter:
 
 def _is_usual(record: KnownRecord) -> bool:
     """Say whether a record is a step with usual numbers, of which there may be millions."""
-    return type(record) is Step and (
-        -LARGEST <= record.step <= LARGEST
-        and 0 <= record.tokens <= LARGEST
-        and max(record.samples, record.comm_bytes, record.energy_mj, record.flops) <= LARGEST
+    return (
+        type(record) is Step
+        and record.step <= LARGEST
+        and record.tokens <= LARGEST
         and record.count == 1
+        and record.samples + record.flops + record.comm_bytes + record.energy_mj <= LARGEST
     )
 
 
