@@ -161,7 +161,7 @@ def test_a_new_attempt_never_continues_a_torn_file(tmp_path: Path) -> None:
 
 def test_a_sound_block_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Digits of checksums and times are no long numbers: one such line would slow all others."""
-    monkeypatch.setattr(codec, "_decode_each", lambda lines: pytest.fail("line by line"))
+    monkeypatch.setattr(codec, "_decode_each", lambda _: pytest.fail("line by line"))
     segment = Segment()
     for number in range(5000):
         segment.step(0.01, tokens=number)

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 REDACTED: Final = "<redacted>"
+STANDS_FOR: Final = "{outlay:"
+"""How a word begins that names the variable in which a secret travels."""
 _SECRET_NAME = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|PRIVATE|WEBHOOK|BEARER|AUTHORIZATION"
     r"|(?:API|ACCESS|ACCOUNT|SHARED|SIGNING|ENCRYPTION|MASTER|LICEN[CS]E)[_.-]?KEY"
@@ -74,7 +76,7 @@ def is_secret_name(name: str) -> bool:
 
 def is_secret(name: str, value: str) -> bool:
     """Say whether a value under this name is a secret: ``max_token=512`` is none."""
-    if not is_secret_name(name):
+    if not is_secret_name(name) or value.startswith(STANDS_FOR):
         return False
     return bool(value) and (
         _NEVER_A_NUMBER.search(name) is not None or _SETTING.fullmatch(value) is None

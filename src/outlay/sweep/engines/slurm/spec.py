@@ -15,7 +15,7 @@ import msgspec
 from outlay.decoding import read_document
 from outlay.files import write_whole
 from outlay.sweep.engines.base import Task
-from outlay.sweep.redaction import REDACTED, Redactor, is_secret_name
+from outlay.sweep.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
 
 WORD: Final = "_OUTLAY_WORD_"
 """How variables begin that carry a secret word of the command, which no other variable holds."""
@@ -85,7 +85,7 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
                 if value in word:
                     word = word.replace(value, _sealed(name))
                     used[name] = value
-        if REDACTED in redact.text(word) or (is_value and not word.startswith("{outlay:")):
+        if REDACTED in redact.text(word) or (is_value and not word.startswith(STANDS_FOR)):
             name = f"{WORD}{place}"
             used[name], word = word, _sealed(name)
         words.append(word)
@@ -93,7 +93,7 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
 
 
 def _sealed(name: str) -> str:
-    return f"{{outlay:{name}}}"
+    return f"{STANDS_FOR}{name}}}"
 
 
 def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
