@@ -35,12 +35,12 @@ from outlay.ledger.run_file import run_file
 from outlay.prices.exchange import read_history
 from outlay.prices.partition_rates import rates_file, read_rates
 from outlay.prices.sources import csv_catalogs, lambda_cloud, runpod, vast
+from outlay.proc.exits import ExitRecord, exit_path, read_exit
 from outlay.runs.figures import read_figures
 from outlay.runs.inbox import notices
 from outlay.runs.sacct import read_accounts
 from outlay.store import outlay_home
 from outlay.sweep.aggregate.from_csv import read_artefacts
-from outlay.sweep.engines.exits import ExitRecord, exit_path, read_exit
 from outlay.sweep.engines.slurm.batches import Batch, read_batches
 from outlay.sweep.engines.slurm.times import NAME as TIMES
 from outlay.sweep.engines.slurm.times import read_times

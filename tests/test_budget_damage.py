@@ -27,13 +27,23 @@ def exhausted(run_dir: Path, clock: ManualClock) -> None:
             run.checkpoint_committed()
 
 
+STATEMENT = b'"kind":"budget_statement"'
+
+
+def killed(run_dir: Path, clock: ManualClock) -> None:
+    """The same run without checkpoints, and without an end: nothing in it was stated."""
+    budget = outlay.iso_tokens(50)
+    run = outlay.run("m", dir=run_dir, budget=budget, price="3.6 USD/h", clock=clock)
+    for _ in run.steps(range(100), tokens=10):
+        clock.advance(2 * SECOND)
+
+
 def damage(run_dir: Path, marker: bytes) -> None:
-    """Change a byte in the one line that holds ``marker``."""
+    """Change a byte in every line that holds ``marker``."""
     (path,) = segment_paths(run_dir)
-    lines = path.read_bytes().splitlines(keepends=True)
-    (index,) = (at for at, line in enumerate(lines) if marker in line)
-    lines[index] = lines[index].replace(marker, marker[:-1] + b"#")
-    path.write_bytes(b"".join(lines))
+    content = path.read_bytes()
+    assert marker in content
+    path.write_bytes(content.replace(marker, marker[:-1] + b"#"))
 
 
 def step_line(number: int) -> bytes:
@@ -46,6 +56,7 @@ def test_an_exhausted_run_stays_exhausted_whichever_step_is_damaged(
 ) -> None:
     exhausted(tmp_path, clock)
     damage(tmp_path, step_line(number))
+    damage(tmp_path, STATEMENT)
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(50), price="3.6 USD/h") as run:
         assert run.resume_step == 5
         assert list(run.steps(range(100), tokens=10)) == []
@@ -53,6 +64,20 @@ def test_an_exhausted_run_stays_exhausted_whichever_step_is_damaged(
         assert any("checksum" in str(finding) for finding in run.budget.findings)
     content = json.loads((tmp_path / "budget.json").read_text())
     assert any("checksum" in finding for finding in content["findings"])
+
+
+@pytest.mark.parametrize("number", range(5))
+def test_a_start_believes_a_statement_whichever_step_before_it_is_damaged(
+    tmp_path: Path, clock: ManualClock, number: int
+) -> None:
+    exhausted(tmp_path, clock)
+    damage(tmp_path, step_line(number))
+    (tmp_path / "budget.json").unlink()
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(50), price="3.6 USD/h") as run:
+        assert list(run.steps(range(100), tokens=10)) == []
+        assert run.budget.totals["tokens"] == 50
+    shown = CliRunner().invoke(app, ["budget", "show", str(tmp_path)], catch_exceptions=False)
+    assert "checksum does not match" in shown.stdout
 
 
 def test_a_killed_run_whose_last_step_is_damaged_counts_it_like_the_one_before(
@@ -97,7 +122,7 @@ def test_limits_that_the_log_has_lost_still_bind(tmp_path: Path, clock: ManualCl
 def test_show_and_plan_tell_what_is_damaged_and_what_was_assumed(
     tmp_path: Path, clock: ManualClock
 ) -> None:
-    exhausted(tmp_path, clock)
+    killed(tmp_path, clock)
     damage(tmp_path, step_line(2))
 
     def shown(*arguments: str) -> str:

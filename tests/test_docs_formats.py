@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, W
 from outlay.goodput.types import BadputType
 from outlay.ledger import KnownRecord, Price, RunIdentity
 from outlay.prices.names import Quote
+from outlay.proc.exits import ExitRecord
 from outlay.record.facts import PERSONAL
 from outlay.store import schema
 from outlay.sweep import setup
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
-from outlay.sweep.engines.exits import ExitRecord
 from outlay.sweep.engines.slurm.batches import Batch
 from outlay.sweep.engines.slurm.reading import KEYS as SLURM_KEYS
 from outlay.sweep.engines.slurm.spec import JobSpec
@@ -129,9 +130,13 @@ def test_the_keys_of_a_sweeps_journal_are_described_and_no_other() -> None:
     assert first_cells(text) - {"field"} == set(Event.__struct_fields__)
 
 
-@pytest.mark.parametrize("kind", [Batch, JobSpec, Moment, ExitRecord])
-def test_the_keys_of_a_clusters_files_are_described(kind: type[msgspec.Struct]) -> None:
-    assert set(kind.__struct_fields__) <= named(under(FORMATS, "Jobs on a cluster"))
+@pytest.mark.parametrize(
+    "keys",
+    [kind.__struct_fields__ for kind in (Batch, JobSpec, Moment)]
+    + [tuple(field.name for field in fields(ExitRecord))],
+)
+def test_the_keys_of_a_clusters_files_are_described(keys: tuple[str, ...]) -> None:
+    assert set(keys) <= named(under(FORMATS, "Jobs on a cluster"))
 
 
 def test_the_columns_of_a_summary_are_described_and_no_other() -> None:

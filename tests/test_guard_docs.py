@@ -25,6 +25,12 @@ def rows_of_who_dies() -> list[list[str]]:
     return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:]]
 
 
+def rows_of_who_can_do_what() -> list[list[str]]:
+    table = PAGE.split("## Who can do what")[1].split("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[1:]]
+
+
 @cache
 def names_of_tests() -> set[str]:
     trees = [ast.parse(path.read_text()) for path in (ROOT / "tests").rglob("test_*.py")]
@@ -40,6 +46,13 @@ def test_the_table_of_who_dies_is_read() -> None:
 def test_every_row_of_who_dies_names_a_test(row: list[str]) -> None:
     (name,) = re.findall(r"`(test_\w+)`", row[-1])
     assert name in names_of_tests()
+
+
+@pytest.mark.parametrize("row", rows_of_who_can_do_what(), ids=lambda row: row[1])
+def test_whatever_the_threat_model_prevents_or_detects_names_a_test(row: list[str]) -> None:
+    names = re.findall(r"`(test_\w+)`", row[-1])
+    assert set(names) <= names_of_tests()
+    assert names or row[2].startswith("neither")
 
 
 def test_the_overshoots_are_what_the_defaults_give() -> None:

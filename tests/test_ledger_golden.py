@@ -9,6 +9,7 @@ from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
     BudgetEvent,
+    BudgetStatement,
     CheckpointCommitted,
     Gap,
     Heartbeat,
@@ -98,6 +99,7 @@ RESUMED: list[KnownRecord] = [
 LATER: list[KnownRecord] = [
     SlicesChanged(seq=4, t_ns=T + 104 * S, active=2, total=4, available=3),
     Payload(seq=5, t_ns=T + 105 * S, data={"job_name": "bert", "step_count": 7}),
+    BudgetStatement(seq=6, t_ns=T + 106 * S, form=1, covers=6, state={"next_step": 11}),
 ]
 FROM_THE_FUTURE = Unknown(seq=3, t_ns=T + 103 * S, kind="moon_phase", fields={"phase": "full"})
 

@@ -258,7 +258,7 @@ def test_money_on_the_markdown_page_has_its_currency() -> None:
         "currency": "EUR", "accuracy_metric": "acc", "accuracy_value": 0.5,
     }  # fmt: skip
     told = markdown.page("sweep", [], [row, {**row, "run_id": "b"}])
-    assert "| a | completed | acc | 0.5 | 1.5 | EUR |" in told
+    assert "| a | completed | acc | 0.5 | 1.500000 | EUR |" in told
     assert "| c | 2 | 0.5 ± 0 | 1.5 | EUR |" in told
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import outlay
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
+from outlay.proc.exits import ExitRecord
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.exits import ExitRecord
 from outlay.sweep.engines.slurm.allocation import Allocation, rendezvous_port
 from outlay.sweep.engines.slurm.batches import Batch, read_batches
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late

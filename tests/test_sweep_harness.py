@@ -10,16 +10,17 @@ from typing import Any, ClassVar
 import pytest
 
 from outlay.clock import ManualClock
+from outlay.sweep.attempt_log import price_attempt
 from outlay.sweep.devices import check_fit, find_devices
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid import read_grid
 from outlay.sweep.harness import Harness, Options
 from outlay.sweep.journal import Journal
-from outlay.sweep.money import cost_of
 from outlay.sweep.plan import Plan
 from outlay.sweep.planning import make_plan
 from outlay.sweep.setup import create
+from outlay.sweep.states import RunState
 from outlay.units import Money, Rate
 
 NS = 10**9
@@ -108,11 +109,11 @@ def test_runs_here_do_not_wait_for_those_of_a_cluster(tmp_path: Path, clock: Man
         (Ended(how="lost"), None),
     ],
 )
-def test_an_attempt_costs_what_it_ran_and_not_nothing_where_nobody_knows(
-    ended: Ended, cost: str | None
+def test_an_attempt_without_a_log_costs_what_it_ran_and_not_nothing_where_nobody_knows(
+    ended: Ended, cost: str | None, tmp_path: Path
 ) -> None:
     expected = None if cost is None else Money.parse(cost)
-    assert cost_of(Rate.parse("2 USD/h"), ended) == expected
+    assert price_attempt(tmp_path, RunState(), Rate.parse("2 USD/h"), ended).cost == expected
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from pathlib import Path
+from typing import Any
 
+import pytest
+from typer.testing import CliRunner
+
+import outlay
+from outlay.cli.app import app
+from outlay.clock import ManualClock
 from outlay.sweep.prediction import Prediction, at_most, measured, terms_of
 from outlay.units import Duration, Money, Rate
 
@@ -38,3 +46,69 @@ def test_what_is_held_for_ending_a_run_includes_the_second_that_noticing_takes(
 ) -> None:
     terms = terms_of(DOLLAR_A_SECOND, Duration.parse(predicted).ns)
     assert (terms.slice, terms.notice) == (Duration.parse(slice), Duration.parse(notice))
+
+
+def earlier_run(run_dir: Path, clock: ManualClock, seconds: int) -> None:
+    """A run that took so long before its first step."""
+    with outlay.run("m", dir=run_dir, clock=clock) as run:
+        clock.advance(seconds * SECOND)
+        for _ in run.steps(range(3), tokens=1):
+            clock.advance(SECOND)
+
+
+def planned(directory: Path, **entry: object) -> dict[str, Any]:
+    """What ``outlay sweep plan`` says of a grid of one run."""
+    grid = directory / "tries.json"
+    entries = [{"name": "a", "params": {"x": 1}, "entrypoint": "train.py", **entry}]
+    grid.write_text(json.dumps({"grid": entries}))
+    done = CliRunner().invoke(app, ["sweep", "plan", str(grid), "--json"], catch_exceptions=False)
+    content: dict[str, Any] = json.loads(done.stdout)
+    return content
+
+
+@pytest.fixture
+def at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_plan_foresees_the_start_up_that_earlier_runs_took(at: Path, clock: ManualClock) -> None:
+    for index, seconds in enumerate((30, 40, 900)):
+        earlier_run(at / "runs" / "tries_20260101_000000" / f"00{index}_a", clock, seconds)
+    found = planned(at, budget={"mode": "iso_time", "limit": "1h"}, price="3.6 USD/h")
+    assert (found["start_up_seconds"], found["start_up_attempts"]) == (40.0, 3)
+    assert found["predicted_hours"] == (3600 + 40) / 3600
+    assert found["predicted_cost"] == "3.64 USD"
+    assert found["warnings"] == []
+
+
+def test_a_cost_budget_holds_the_start_up_already(at: Path, clock: ManualClock) -> None:
+    earlier_run(at / "runs" / "tries_20260101_000000" / "001_a", clock, 40)
+    found = planned(at, budget={"mode": "iso_cost", "limit": "5 USD"}, price="3.6 USD/h")
+    assert found["predicted_cost"] == "5.00 USD"
+
+
+def test_a_start_up_that_nobody_measured_is_said_to_be_unknown(at: Path) -> None:
+    found = planned(at, budget={"mode": "iso_time", "limit": "1h"})
+    assert found["start_up_seconds"] is None
+    done = CliRunner().invoke(app, ["sweep", "plan", str(at / "tries.json")])
+    assert "Start-up is unknown" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("budget", "warned"),
+    [
+        ({"mode": "iso_time", "limit": "100s"}, True),
+        ({"mode": "iso_time", "limit": "401s"}, False),
+        ({"mode": "iso_cost", "limit": "0.1 USD"}, True),
+        ({"mode": "iso_cost", "limit": "0.401 USD"}, False),
+        ({"mode": "iso_tokens", "limit": 5}, False),
+    ],
+    ids=str,
+)
+def test_a_start_of_more_than_a_tenth_of_a_budget_is_warned_of(
+    at: Path, clock: ManualClock, budget: dict[str, object], *, warned: bool
+) -> None:
+    earlier_run(at / "runs" / "tries_20260101_000000" / "001_a", clock, 40)
+    warnings = planned(at, budget=budget, price="3.6 USD/h")["warnings"]
+    assert any("a: starting takes" in warning for warning in warnings) == warned

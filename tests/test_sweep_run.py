@@ -15,7 +15,7 @@ import pytest
 
 from command_line import outlay
 from outlay.clock import SYSTEM
-from outlay.guard.processes import marked
+from outlay.proc.identity import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.files import plan_file
 from outlay.sweep.harness import Harness
@@ -205,14 +205,16 @@ def test_a_torn_journal_reads_up_to_the_tear_and_is_gone_on_with(tmp_path: Path)
 
 
 def left_running(root: Path, run: str, ceiling: str = "") -> None:
-    """Write down a start whose harness died before it heard of an end."""
+    """Write down a start of two hours ago whose harness died before it heard of an end."""
     hold = ""
     if ceiling:
         guard = Treasury(root, Money.parse(ceiling)).guard
         hold = guard.authorize(run, "1 USD").id
     journal = Journal(root, SYSTEM)
     ticket = "0123456789abcdef/gone/"
-    journal.append(Event(t_ns=1, run=run, status="running", ticket=ticket, hold=hold))
+    shutil.rmtree(root / run / "ledger")
+    begun_ns = SYSTEM.wall_ns() - 2 * 3600 * 10**9
+    journal.append(Event(t_ns=begun_ns, run=run, status="running", ticket=ticket, hold=hold))
     journal.close()
 
 
@@ -228,6 +230,15 @@ def test_a_run_that_was_taken_out_of_the_grid_is_not_left_running_in_the_books(
     guard = Treasury(root, Money.parse("50 USD")).guard
     assert guard.holds() == ()
     assert guard.log.books().captured() > 1_000_000  # Nobody knows what it cost: all it held.
+
+
+def test_a_sweep_that_was_removed_may_be_started_again_in_its_place(tmp_path: Path) -> None:
+    more: dict[str, Any] = {"price": "1 USD/h", "timeout": "1h", "ceiling": "50 USD"}
+    shutil.rmtree(run_grid(tmp_path, "exit 0", **more).root)
+    again = run_grid(tmp_path, "exit 0", **more)
+    assert again.counts == {"completed": 3}
+    guard = Treasury(again.root, Money.parse("50 USD")).guard
+    assert "a new sweep was started where there had been another" in str(guard.findings()[0])
 
 
 def test_a_sweep_is_gone_on_with_under_what_the_grid_says_now(tmp_path: Path) -> None:

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from amounts import assert_one_cost
 from command_line import outlay
 from outlay.budget.document import read_document
 from outlay.clock import SYSTEM
+from outlay.rates import round_units
 from outlay.runs.figures import RunFigures, read_figures
 from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.slurm.batches import read_batches
@@ -155,7 +157,7 @@ def check_money(result: Result) -> None:
         ran_ns = read_times(result.root / run, state.ticket).ran_ns()
         assert ran_ns > 0
         assert state.elapsed_ns == ran_ns
-        assert state.cost_micros == -(-ran_ns * 3_600_000 // (3600 * 10**9))
+        assert state.cost_micros == round_units(ran_ns * 3_600_000)
 
 
 @pytest.mark.usefixtures("slurm")
@@ -172,10 +174,24 @@ def test_two_nodes_meet_by_torchrun(tmp_path: Path) -> None:
     assert command[1:4] == ["-m", "torch.distributed.run", "--nproc_per_node=1"]
 
 
+@pytest.mark.usefixtures("slurm")
+def test_every_book_says_the_same_of_a_run_that_is_killed_and_of_one_that_records_nothing(
+    tmp_path: Path,
+) -> None:
+    training = f"{sys.executable} {PROGRAMS / 'one_cost.py'}"
+    script = f"[ {{how}} = silent ] && exec sleep 0.1 || exec {training} {{how}}"
+    result = run_grid(
+        tmp_path, shell(script), price="36 USD/h", ceiling="20 USD", timeout="5m", retries=1,
+        grid=[{"params": {"how": ["kill", "silent"]}}, {"params": {"how": "x"}, "timeout": "10h"}],
+    )  # fmt: skip
+    assert result.counts == {"completed": 2, "skipped": 1}
+    assert len(assert_one_cost(result.root)) == 2
+
+
 def start_training(slurm: Cluster, harness: Harness, tmp_path: Path) -> subprocess.Popen[str]:
     """Start a run of sixty steps, two minutes if nobody interrupts it, and wait for the first."""
     grid = write_grid(
-        tmp_path, [*RUN, "{x}", "2"], price="1 USD/h",
+        tmp_path, [*RUN, "{x}", "2"], price="1 USD/h", ceiling="9 USD", timeout="1h",
         budget={"mode": "iso_tokens", "limit": 6000},
     )  # fmt: skip
     going = harness(grid)
@@ -198,6 +214,7 @@ def test_a_preempted_run_saves_its_work_and_goes_on(
     assert [moment.what for moment in moments].count("started") == 2
     assert len({moment.job for moment in moments}) == 1
     check_waits_are_recovery_and_free(root / FIRST)
+    assert_one_cost(root)
 
 
 def check_waits_are_recovery_and_free(run_dir: Path) -> None:

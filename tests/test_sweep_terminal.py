@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from outlay.guard.processes import marked
+from outlay.proc.identity import marked
 from outlay.sweep.journal import read_events
 from outlay.sweep.manifest import read_manifest
 from terminal import terminal
@@ -48,8 +48,8 @@ def test_a_yes_runs_them_under_a_live_table_that_fits(grid: Path, tmp_path: Path
     with terminal("sweep", "run", grid, "--jobs", "2") as screen:
         screen.until("Start these runs? [y/N]:")
         screen.type("y\n")
-        screen.until("2 running; nothing spent (measured), ceiling 5.00 USD")
-        screen.until_matches(r"002_a-rather\S* +running +\S+ +75% +~0\.\d+ USD")
+        screen.until_matches(r"2 running; planned 2.00 USD, running ~0\.\d+ USD, ceiling 5.00 USD")
+        screen.until_matches(r"002_a-rather\S* +running +\S+ +75% +1.00 USD +~0\.\d+ USD")
         (tmp_path / "sweep" / "go").touch()
         assert screen.end() == 1
         assert re.search(r"001_a-rather\S* +completed .* USD", screen.shown)

@@ -196,6 +196,8 @@ DECODERS = {
 MAY_DECODE = {
     "src/outlay/decoding.py",  # The edge itself.
     "src/outlay/ledger/codec.py",  # The run log's own codec, which checks every line's checksum.
+    "src/outlay/proc/keeper_process.py",  # These two run without packages, and read what a
+    "src/outlay/proc/strays.py",  # process of outlay of the same user wrote.
 }
 
 
@@ -244,7 +246,8 @@ MAY_WRITE = {
     "src/outlay/budget/bar.py",  # Shows amounts of a budget, and no text of anybody.
     "src/outlay/cli/guard_options.py",  # These three escape the line that they write.
     "src/outlay/guard/watch.py",
-    "src/outlay/sweep/engines/keeper.py",
+    "src/outlay/proc/keeper_process.py",  # Numbers of processes.
+    "src/outlay/guard/budget_guard.py",  # A constant.
     "src/outlay/sweep/aggregate/__main__.py",  # A constant.
 }
 

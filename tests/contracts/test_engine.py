@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from families import keepers_of
 from outlay.clock import SYSTEM, ManualClock
-from outlay.guard.processes import marked
+from outlay.proc.exits import read_exit
+from outlay.proc.identity import Process, end_marked, marked
 from outlay.sweep.engines.base import Ended, Engine, Task
-from outlay.sweep.engines.exits import read_exit
-from outlay.sweep.engines.leftovers import kill_marked
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.engines.process import ProcessEngine
 from outlay.sweep.engines.registry import engine_named
@@ -229,8 +229,8 @@ def test_a_killed_keeper_takes_its_tasks_along_and_is_reported(
     one = shell(local, tmp_path, "echo up; sleep 600")
     local.submit(one)
     until_up(local, one)
-    assert local._keeper is not None
-    local._keeper.kill()
+    (keeper,) = keepers_of(os.getpid())
+    os.kill(keeper, signal.SIGKILL)
     with pytest.raises(EngineBroken, match="was killed"):
         ended(local, one.ticket)
     until(lambda: not marked(one.ticket), "a task outlived the keeper")
@@ -291,7 +291,7 @@ def test_two_ranks_meet_and_cancelling_ends_workers_that_left_the_group(
     until(lambda: len(list(marks.iterdir())) == 2, "the ranks did not meet")
     assert {"rank 0 of 2: 3.0", "rank 1 of 2: 3.0"} <= set(printed(one).splitlines())
     workers = [int(mark.name) for mark in marks.iterdir()]
-    launcher = next(pid for pid in marked(one.ticket) if pid not in workers)
+    launcher = next(p.pid for p in marked(one.ticket) if p.pid not in workers)
     os.kill(launcher, signal.SIGKILL)  # Leaves its workers running, unless somebody looks.
     assert ended(torchrun, one.ticket).returncode == -signal.SIGKILL
     until(lambda: not marked(one.ticket), "a worker is left")
@@ -331,9 +331,10 @@ def test_two_nodes_meet_over_c10d_on_loopback(
 def test_a_process_that_nobody_can_kill_is_given_up_after_a_while(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock
 ) -> None:
-    monkeypatch.setattr("outlay.sweep.engines.leftovers.marked", lambda _: [2**22 + 1])
+    stuck = Process(2**22 + 1, 0)
+    monkeypatch.setattr("outlay.proc.identity.marked", lambda _: [stuck])
     began_ns = clock.monotonic_ns()
-    assert kill_marked("none/", clock) == [2**22 + 1]
+    assert end_marked("none/", clock) == [stuck]
     assert clock.monotonic_ns() - began_ns >= 10 * 10**9
 
 

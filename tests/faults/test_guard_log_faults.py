@@ -51,7 +51,7 @@ KILLED_MIDWAY = textwrap.dedent(
     print("recorded", flush=True)
     """
 )
-FIRST_CALL_BEYOND_THE_END = 40
+FIRST_CALL_BEYOND_THE_END = 80
 
 
 def run_and_kill(path: Path, nth: int, when: str) -> tuple[int, list[str]]:
@@ -122,13 +122,16 @@ def test_a_line_is_on_disk_before_the_head_moves_and_before_the_answer(
     for name in ("write", "fsync", "pwrite"):
         observed(name)
     guard.authorize("second", 1)
-    assert calls == ["write spend.jsonl", "fsync spend.jsonl", "pwrite spend.head"]
+    assert calls[:3] == ["write spend.jsonl", "fsync spend.jsonl", "pwrite spend.head"]
+    (remembered,) = calls[3:]
+    assert remembered.startswith("pwrite spend-")
 
 
 def test_a_disk_that_cannot_sync_refuses_and_what_was_written_still_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     guard = BudgetGuard(5, tmp_path / "spend.jsonl", environ={})
+    guard.authorize("before", 1)
 
     def broken(_: int) -> None:
         raise OSError(5, "Input/output error")
@@ -137,7 +140,7 @@ def test_a_disk_that_cannot_sync_refuses_and_what_was_written_still_counts(
         patch.setattr(os, "fsync", broken)
         with pytest.raises(SpendLogUnusable, match="Input/output error"):
             guard.authorize("a", 3)
-    assert guard.held == 3.0
+    assert guard.held == 4.0
 
 
 def test_a_retried_key_is_made_durable_before_the_answer(
@@ -214,7 +217,7 @@ def test_every_directory_of_a_new_log_is_on_disk_before_the_answer(
 
     monkeypatch.setattr(os, "fsync", observed)
     BudgetGuard(5, tmp_path / "team" / "books" / "spend.jsonl", environ={}).authorize("a", 1)
-    assert synced == [tmp_path.name, "team", "spend.jsonl", "books"]
+    assert synced == [tmp_path.name, "team", "spend.head", "spend.jsonl", "books"]
 
 
 def test_a_log_that_is_a_directory_refuses(tmp_path: Path) -> None:
@@ -243,14 +246,15 @@ def test_a_lock_held_by_a_dead_process_is_free(tmp_path: Path) -> None:
 
 
 def test_a_lock_held_by_a_live_process_refuses_after_a_while(
-    tmp_path: Path, clock: ManualClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "spend.jsonl"
-    guard = BudgetGuard(5, path, clock=clock, environ={})
+    guard = BudgetGuard(5, path, environ={})
     guard.authorize("a", 1)
+    monkeypatch.setattr("outlay.guard.filelog._LOCK_TIMEOUT_S", 0.2)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
-        with pytest.raises(SpendLogUnusable, match="held its lock for 30 s"):
+        with pytest.raises(SpendLogUnusable, match=r"held its lock for 0\.2 s"):
             guard.authorize("b", 1)
     assert guard.authorize("b", 1).amount.micros == 1_000_000
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from outlay.guard.chain import Head
 from outlay.guard.errors import SpendLogAltered, SpendLogUnusable
 from outlay.guard.filelog import FileSpendLog, head_path
 from outlay.guard.head import SLOT_BYTES, parse, record
+from outlay.store import outlay_home
 
 SIMPLE = b'{"ts": "2026-11-01T10:00:00Z", "op_label": "hand", "actual": 0.5, "currency": "USD"}\n'
 
@@ -33,6 +35,11 @@ def log_path(tmp_path: Path) -> Path:
 
 def sound(path: Path) -> bool:
     return FileSpendLog(path).verify().sound
+
+
+def forget_what_was_seen() -> None:
+    """Be a machine that has seen no log yet."""
+    shutil.rmtree(outlay_home() / "heads", ignore_errors=True)
 
 
 def refused(path: Path) -> bool:
@@ -105,19 +112,23 @@ def test_a_removed_log_is_noticed_by_its_head(log_path: Path) -> None:
     assert refused(log_path)
 
 
-def test_without_a_head_verify_says_that_removed_last_lines_cannot_be_excluded(
-    log_path: Path,
+@pytest.mark.parametrize("left", [None, b""], ids=["removed", "emptied"])
+def test_a_log_without_its_head_is_refused_and_not_called_sound(
+    log_path: Path, left: bytes | None
 ) -> None:
-    head_path(log_path).unlink()
+    head_path(log_path).unlink() if left is None else head_path(log_path).write_bytes(left)
+    forget_what_was_seen()
     verification = FileSpendLog(log_path).verify()
-    assert verification.sound
-    assert "removed last lines can't be excluded" in str(verification.findings[0])
+    assert not verification.sound
+    assert "spend.head, which should be beside it, is missing" in str(verification.findings[0])
+    assert refused(log_path)
 
 
-def test_the_next_line_brings_a_lost_head_back(log_path: Path) -> None:
-    head_path(log_path).unlink()
-    assert not refused(log_path)
-    assert FileSpendLog(log_path).verify().findings == ()
+def test_a_log_by_hand_that_was_never_seen_needs_no_head(tmp_path: Path) -> None:
+    path = tmp_path / "spend.jsonl"
+    path.write_bytes(SIMPLE)
+    assert sound(path)
+    assert not refused(path)
 
 
 @pytest.mark.parametrize("content", ["nonsense", "outlay-head 1 x y\n" * 20, "outlay-head 2 "])
@@ -191,6 +202,7 @@ class TestTornTails:
         for size in range(1, len(torn) - 1):
             path.write_bytes(acknowledged + torn[:size])
             head_path(path).write_bytes(head)
+            forget_what_was_seen()  # What is cut off while being written, nobody has seen.
             fresh = BudgetGuard(20, path, environ={})
             assert fresh.held == 1.0
             fresh.authorize("c", 3)
@@ -208,6 +220,7 @@ class TestTornTails:
         guard.authorize("b", 2)
         path.write_bytes(path.read_bytes()[:-1])
         head_path(path).write_bytes(head)
+        forget_what_was_seen()
         fresh = BudgetGuard(20, path, environ={})
         assert fresh.held == 3.0
         fresh.authorize("c", 1)

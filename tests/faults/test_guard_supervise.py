@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from families import alive, keepers_of
 from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded
@@ -74,14 +75,6 @@ def python(code: str, *arguments: str) -> tuple[str, ...]:
 @pytest.fixture
 def guard(tmp_path: Path) -> BudgetGuard:
     return BudgetGuard(1000, tmp_path / "spend.jsonl", environ={})
-
-
-def alive(pid: int) -> bool:
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return False
-    return state not in "ZX"
 
 
 def family(directory: Path) -> list[int]:
@@ -239,19 +232,6 @@ def test_when_the_supervisor_is_frozen_its_family_dies_once_the_paid_time_is_ove
         supervisor.send_signal(signal.SIGCONT)
         supervisor.wait()
     assert BudgetGuard(1000, tmp_path / "spend.jsonl", environ={}).holds() == ()
-
-
-def keepers_of(supervisor: int) -> list[int]:
-    found = []
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parent = int(stat.read_text().rpartition(")")[2].split()[1])
-            command = (stat.parent / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if parent == supervisor and b"outlay.guard.keeper" in command:
-            found.append(int(stat.parent.name))
-    return found
 
 
 def test_a_keeper_that_is_killed_is_replaced(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 
 from command_line import outlay
 from outlay.clock import SYSTEM
-from outlay.guard.processes import marked
+from outlay.proc.identity import marked
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.files import plan_file
 from outlay.sweep.journal import Event, read_events

@@ -116,6 +116,11 @@ class AccountFollower:
             self.account.fold(chunk.segment, chunk.records)
         return self.account
 
+    @property
+    def is_damaged(self) -> bool:
+        """Whether records are missing from the log or cannot be read."""
+        return bool(self._reader.findings())
+
     def findings(self) -> list[Finding]:
         """Return what is wrong in the log."""
         return [*self._reader.findings(), *self.account.findings()]

@@ -97,7 +97,6 @@ class SegmentAccount:
         self.spans, self.beside = Spans(), Spans()
         self.open: dict[int, OpenSpan] = {}
         self.checkpoints: list[Committed] = []
-        self.slices: list[SlicesChanged] = []
         self.metrics: dict[str, MetricColumns] = {}
         self.budget_events: list[BudgetEvent] = []
         self.notes: list[Note] = []
@@ -154,6 +153,11 @@ class SegmentAccount:
         return len(self._end)
 
     @property
+    def slices(self) -> list[SlicesChanged]:
+        """How many slices of an elastic run trained, from when on."""
+        return self.life.slices
+
+    @property
     def energy_mj(self) -> int:
         """Energy of the steps, and of the time beside them."""
         return self.work.energy_mj + self.beat_energy_mj
@@ -192,10 +196,10 @@ class SegmentAccount:
     def clipped(self, end_ns: int) -> SegmentAccount:
         """Return what the account would be if everything after ``end_ns`` had not happened."""
         cut = SegmentAccount(self.life.segment)
-        cut.life = replace(self.life)
+        slices = [change for change in self.life.slices if change.t_ns < end_ns]
+        cut.life = replace(self.life, slices=slices)
         cut.spans, cut.beside, cut.open = self.spans, self.beside, self.open
         cut.checkpoints = [c for c in self.checkpoints if c.t_ns < end_ns]
-        cut.slices = [change for change in self.slices if change.t_ns < end_ns]
         _, starts, _ = self.steps.bounds(self.life.segment.start_ns, 0, self.step_count)
         steps = self.steps.first_ones(int(np.searchsorted(starts, end_ns)))
         if len(steps.end):
@@ -230,8 +234,6 @@ class SegmentAccount:
                 self.gpu_busy_ns += record.gpu_busy_ns
             case CheckpointCommitted():
                 self.checkpoints.append(Committed(record.t_ns, record.step))
-            case SlicesChanged():
-                self.slices.append(record)
             case BudgetEvent():
                 self.budget_events.append(record)
             case Note():

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
+
 from outlay.budget.clocks import CLOCK_OF_SPAN
 from outlay.budget.usage import Usage
 from outlay.ledger import Heartbeat, Record, SpanBegun, SpanEnded, Step
@@ -20,8 +22,7 @@ class StepCharge:
     usage: Usage
 
 
-@dataclass(frozen=True, slots=True)
-class ClockCharge:
+class ClockCharge(msgspec.Struct, frozen=True, array_like=True):
     """Work beside the steps: on which clock, how long, and since when."""
 
     clock: str
@@ -39,11 +40,20 @@ class EnergyCharge:
 Charge = StepCharge | ClockCharge | EnergyCharge
 
 
-@dataclass(frozen=True, slots=True)
-class _OpenSpan:
+class ClockSpan(msgspec.Struct, frozen=True, array_like=True):
+    """The outermost span with a clock of its own that has not ended."""
+
     seq: int
     clock: str
     start_ns: int
+
+
+class Ongoing(msgspec.Struct, frozen=True, array_like=True):
+    """What the next record's charge depends on, of the records before it."""
+
+    open: ClockSpan | None
+    since_step: list[ClockCharge]
+    last_ns: int
 
 
 class Charges:
@@ -53,10 +63,15 @@ class Charges:
     of their own. Of spans within each other the outermost counts.
     """
 
-    def __init__(self) -> None:
-        self._open: _OpenSpan | None = None
-        self._since_step: list[ClockCharge] = []
-        self._last_ns = 0
+    def __init__(self, ongoing: Ongoing | None = None) -> None:
+        self._open = None if ongoing is None else ongoing.open
+        self._since_step = [] if ongoing is None else list(ongoing.since_step)
+        self._last_ns = 0 if ongoing is None else ongoing.last_ns
+
+    @property
+    def ongoing(self) -> Ongoing:
+        """What another ``Charges`` needs to go on from here."""
+        return Ongoing(self._open, list(self._since_step), self._last_ns)
 
     def of(self, record: Record, seq: int) -> Charge | None:
         """Return what the record charges, if anything; ``seq`` is its place in the segment."""
@@ -66,7 +81,7 @@ class Charges:
                 return StepCharge(record.step, self.step(record))
             case SpanBegun(overlapped=False) if self._open is None:
                 if clock := CLOCK_OF_SPAN.get(record.name):
-                    self._open = _OpenSpan(seq, clock, record.t_ns)
+                    self._open = ClockSpan(seq, clock, record.t_ns)
             case SpanEnded() if self._open is not None and record.begun == self._open.seq:
                 return self._close(record.t_ns)
             case Heartbeat() if record.energy_mj:
@@ -93,7 +108,7 @@ class Charges:
 
     def step(self, step: Step) -> Usage:
         """Return what a step used; the usual record, for those who take it a shorter way."""
-        self._last_ns = step.t_ns
+        self._last_ns = max(self._last_ns, step.t_ns)
         time_ns = step.wait_ns + step.dur_ns
         if self._since_step:
             begun_ns = step.t_ns - time_ns

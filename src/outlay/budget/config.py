@@ -56,7 +56,9 @@ def budget_from_environ(environ: Mapping[str, str]) -> Budget | None:
 
 def as_text(budget: Budget) -> str:
     """Return the budget as one line of JSON, for ``OUTLAY_BUDGET``."""
-    block = {"mode": budget.mode, "charge": budget.charge, "allow_change": budget.allow_change}
+    block: dict[str, object] = {"mode": budget.mode, "allow_change": budget.allow_change}
+    if budget.stated_charge is not None:
+        block["charge"] = budget.stated_charge
     limits = {**budget.limits, "steps_per_epoch": budget.steps_per_epoch}
     return msgspec.json.encode(block | limits).decode()
 
@@ -109,7 +111,7 @@ def _from_block(block: Mapping[str, Any], *, name: str) -> Budget | None:
     return Budget.of(
         str(block["mode"]),
         {key: block[key] for key in LIMIT_KEYS if key in block},
-        charge=str(block.get("charge") or "training"),
+        charge=None if block.get("charge") is None else str(block["charge"]),
         allow_change=flags["allow_change"],
     )
 

@@ -8,24 +8,97 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final, Protocol
 
+import msgspec
 from msgspec.structs import replace
 
 from outlay.budget.amounts import CURRENCY
 from outlay.budget.charges import Charge, Charges, ClockCharge, EnergyCharge, StepCharge
 from outlay.budget.clocks import CLOCKS, TRAINING
+from outlay.budget.cost_parts import NO_COST, CostedRun, CostParts
 from outlay.budget.surviving import Surviving
 from outlay.budget.usage import ZERO, Usage, joined, resources_of, sum_of
 from outlay.ledger import (
     BudgetEvent,
+    CheckpointCommitted,
+    PriceChanged,
     Record,
     SegmentId,
     SegmentLife,
+    SlicesChanged,
+    Step,
     derive_attempts,
     training_ranks,
 )
-from outlay.rates import RateFunction, run_rates
+from outlay.rates import run_rates
+
+MARKS_MAX: Final = 32
+"""How many checkpoints back a rollback can be sure to find its place in a statement."""
+
+
+class Period(msgspec.Struct, array_like=True):
+    """Nanoseconds by clock since an instant from which on one price held; 0: the begin."""
+
+    since_ns: int
+    spent_ns: dict[str, int] = {}
+
+    def spent(self, clock: str) -> int:
+        """Return the nanoseconds on a clock."""
+        return self.spent_ns.get(clock, 0)
+
+    @property
+    def all_ns(self) -> int:
+        """The nanoseconds on all clocks."""
+        return sum(self.spent_ns.values())
+
+
+def clocks_of(periods: Sequence[Period]) -> dict[str, int]:
+    """Return nanoseconds by clock."""
+    return {name: sum(period.spent(name) for period in periods) for name in CLOCKS}
+
+
+class SurvivingWork(Protocol):
+    """The work of one process that no rollback of its own undid."""
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest step number that was ever executed; None before the first."""
+
+    def below(self, step: int | None = None) -> Usage:
+        """Return the surviving progress of the steps numbered below ``step`` (None: of all)."""
+
+
+class ProcessSpend(Protocol):
+    """What one process used, however it was computed; the names are those of ``SegmentSpend``."""
+
+    @property
+    def life(self) -> SegmentLife:
+        """How the process lived."""
+
+    @property
+    def surviving(self) -> SurvivingWork:
+        """Its work that no rollback of its own undid."""
+
+    @property
+    def executed(self) -> Usage:
+        """Everything it did, undone or not."""
+
+    @property
+    def periods(self) -> list[Period]:
+        """Nanoseconds by clock, for each stretch of time with one price."""
+
+    @property
+    def events(self) -> list[BudgetEvent]:
+        """What happened to the budget."""
+
+    @property
+    def first_step_ns(self) -> int | None:
+        """When its first step began to wait for data."""
+
+    @property
+    def before_steps_ns(self) -> int:
+        """Time on the clocks before its first step."""
 
 
 @dataclass(slots=True)
@@ -35,46 +108,87 @@ class SegmentSpend:
     Attributes:
         surviving: Its work that no rollback of its own undid.
         executed: Everything it did, undone or not.
+        periods: Nanoseconds by clock, for each stretch of time with one price.
+        events: What happened to the budget.
+        last_step: Its last step.
+        first_step_ns: When its first step began to wait for data.
+        before_steps_ns: Time on the clocks before its first step.
+        marks: The steps that its last checkpoints are resumed at, ascending.
     """
 
     life: SegmentLife
     surviving: Surviving = field(default_factory=Surviving)
     executed: Usage = ZERO
-    clocks_ns: dict[str, int] = field(default_factory=lambda: dict.fromkeys(CLOCKS, 0))
+    periods: list[Period] = field(default_factory=lambda: [Period(0)])
     events: list[BudgetEvent] = field(default_factory=list)
-    _charges: Charges = field(default_factory=Charges)
+    last_step: Step | None = None
+    first_step_ns: int | None = None
+    before_steps_ns: int = 0
+    marks: list[int] = field(default_factory=list)
+    charges: Charges = field(default_factory=Charges)
 
     def fold(self, records: Sequence[Record]) -> None:
         """Take note of more records."""
         self.life.fold(records)
         for record in records:
-            if isinstance(record, BudgetEvent):
-                self.events.append(record)
-            self._charge(self._charges.of(record, record.seq))
+            if type(record) is Step:
+                self._step(record)
+            else:
+                self._other(record)
 
     def finish(self) -> None:
         """No more records: charge what was going on at the last sign of life."""
-        self._charge(self._charges.end())
+        self._charge(self.charges.end())
+
+    def _step(self, step: Step) -> None:
+        usage = self.charges.step(step)
+        if self.first_step_ns is None:
+            self.first_step_ns = step.t_ns - step.dur_ns - step.wait_ns
+            self.before_steps_ns = sum(period.all_ns for period in self.periods)
+        self.last_step = step
+        self.surviving.execute(step.step, usage.tokens, usage.flops, usage.steps)
+        self.executed += usage
+        self._spend(TRAINING, step.t_ns, usage.time_ns)
+
+    def _other(self, record: Record) -> None:
+        match record:
+            case BudgetEvent():
+                self.events.append(record)
+            case PriceChanged() | SlicesChanged():
+                self.periods.append(Period(record.t_ns))
+            case CheckpointCommitted():
+                mark = record.step + 1
+                earlier = (one for one in self.marks if one < mark)
+                self.marks = [*earlier, mark][-MARKS_MAX:]
+            case _:
+                pass
+        self._charge(self.charges.of(record, record.seq))
 
     def _charge(self, charge: Charge | None) -> None:
         match charge:
-            case StepCharge(step, usage):
-                self.surviving.execute(step, usage.tokens, usage.flops, usage.steps)
-                self.executed += usage
-                self.clocks_ns[TRAINING] += usage.time_ns
             case ClockCharge():
-                self.clocks_ns[charge.clock] += charge.time_ns
+                self._spend(charge.clock, charge.start_ns + charge.time_ns, charge.time_ns)
             case EnergyCharge():
                 self.executed += Usage(energy_mj=charge.energy_mj)
-            case None:
+            case StepCharge() | None:
                 pass
+
+    def _spend(self, clock: str, end_ns: int, time_ns: int) -> None:
+        """Put the ``time_ns`` before ``end_ns`` on a clock, each part where its price holds."""
+        for period in reversed(self.periods):
+            part_ns = min(time_ns, max(0, end_ns - period.since_ns))
+            period.spent_ns[clock] = period.spent(clock) + part_ns
+            time_ns -= part_ns
+            end_ns = min(end_ns, period.since_ns)
+            if not time_ns:
+                break
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptSpend:
     """What the ranks of one attempt used."""
 
-    ranks: tuple[SegmentSpend, ...]
+    ranks: tuple[ProcessSpend, ...]
 
     @property
     def lowest(self) -> int | None:
@@ -96,7 +210,8 @@ class AttemptSpend:
     @property
     def clocks_ns(self) -> dict[str, int]:
         """The clocks of the slowest rank, clock by clock."""
-        return {name: max(rank.clocks_ns[name] for rank in self.ranks) for name in CLOCKS}
+        clocks = [clocks_of(rank.periods) for rank in self.ranks]
+        return {name: max(spent_ns[name] for spent_ns in clocks) for name in CLOCKS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +219,20 @@ class RunSpend:
     """What a whole run used, attempt by attempt.
 
     Attributes:
+        parts: What it cost, in the currency of limits.
+        start_ups_ns: From an attempt's begin to its first step, for each that made one.
         at_least: What the run said it had used, where its log has lost some of that.
     """
 
     attempts: tuple[AttemptSpend, ...]
-    cost_units: int = 0
+    parts: CostParts = NO_COST
     at_least: Usage = ZERO
+    start_ups_ns: tuple[int, ...] = ()
+
+    @property
+    def cost_units(self) -> int:
+        """What it cost, exact, as far as that is known and not assumed."""
+        return self.parts.charged("all")
 
     def progress_below(self, step: int | None = None) -> Usage:
         """Return what survives when the next attempt starts at ``step`` (None: there is none)."""
@@ -121,12 +244,19 @@ class RunSpend:
                 step = lowest if step is None else min(step, lowest)
         return total
 
-    def total(self, *, charge: str, below: int | None = None) -> Usage:
-        """Return everything used; with ``charge`` "all", every clock counts as time."""
+    def total(self, *, charge: str, charge_cost: str = "all", below: int | None = None) -> Usage:
+        """Return everything used, as charged.
+
+        Args:
+            charge: With ``all``, every clock counts as time; else training alone.
+            charge_cost: With ``training``, money counts during training alone.
+            below: Progress counts below this step.
+        """
         total = self.progress_below(below) + resources_of(self.executed)
         beside_ns = sum(ns for name, ns in self.clocks_ns.items() if name != TRAINING)
         time_ns = total.time_ns + (beside_ns if charge == "all" else 0)
-        total = replace(total, time_ns=time_ns, cost_units=self.cost_units)
+        cost_units = self.parts.charged(charge_cost)
+        total = replace(total, time_ns=time_ns, cost_units=cost_units)
         return total.largest(self._least(below))
 
     def _least(self, below: int | None) -> Usage:
@@ -151,13 +281,13 @@ class RunSpend:
         return {name: sum(each.clocks_ns[name] for each in self.attempts) for name in CLOCKS}
 
 
-def budget_events(spends: Iterable[SegmentSpend]) -> list[BudgetEvent]:
+def budget_events(spends: Iterable[ProcessSpend]) -> list[BudgetEvent]:
     """Return everything that happened to a run's budget, oldest first."""
     events = [event for spend in spends for event in spend.events]
     return sorted(events, key=lambda event: event.t_ns)
 
 
-def last_stated(spends: Iterable[SegmentSpend]) -> Mapping[str, Any] | None:
+def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
     """Return the budget the run was last started with, as it was recorded."""
     stated: dict[str, Any] | None = None
     for event in budget_events(spends):
@@ -180,7 +310,7 @@ def fold_segments(segments: Mapping[SegmentId, Sequence[Record]]) -> list[Segmen
 
 
 def join_attempts(
-    spends: Iterable[SegmentSpend], until_ns: int, *, without: SegmentId | None = None
+    spends: Iterable[ProcessSpend], until_ns: int, *, without: SegmentId | None = None
 ) -> RunSpend:
     """Return what a run used up to ``until_ns``.
 
@@ -194,17 +324,18 @@ def join_attempts(
     attempts = derive_attempts(spend.life for spend in by_segment.values())
     rates = run_rates(attempts, until_ns).function
     kept = [attempt for attempt in attempts if without not in attempt.ranks]
-    start_ns = attempts[0].start_ns if attempts else until_ns
+    parts = NO_COST
+    if rates is not None and rates.currency == CURRENCY:
+        parts = CostedRun(attempts, by_segment, rates, until_ns).parts()
     return RunSpend(
         attempts=tuple(
             AttemptSpend(tuple(by_segment[rank] for rank in training_ranks(attempt.ranks)))
             for attempt in kept
         ),
-        cost_units=_units_between(rates, start_ns, until_ns),
+        parts=parts,
+        start_ups_ns=tuple(
+            first_ns - attempt.start_ns
+            for attempt in kept
+            if (first_ns := by_segment[attempt.segment].first_step_ns) is not None
+        ),
     )
-
-
-def _units_between(rates: RateFunction | None, start_ns: int, end_ns: int) -> int:
-    if rates is None or rates.currency != CURRENCY:
-        return 0
-    return rates.known_units_between(start_ns, end_ns)

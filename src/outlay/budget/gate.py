@@ -7,8 +7,10 @@ the telling tells.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 from collections.abc import Callable, Iterable, Sized
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +19,8 @@ from msgspec.structs import astuple
 from outlay.budget.accord import Accord
 from outlay.budget.agreement import Group
 from outlay.budget.charging import Charging
-from outlay.budget.dimensions import TOKENS
-from outlay.budget.history import History, read_history
+from outlay.budget.dimensions import COST, TOKENS
+from outlay.budget.history import History, read_since_statements
 from outlay.budget.measurable import (
     begin_metering,
     measured_by,
@@ -30,6 +32,7 @@ from outlay.budget.measurable import (
 )
 from outlay.budget.past import Past
 from outlay.budget.snapshots import check_unchanged
+from outlay.budget.statement_writer import StatementWriter
 from outlay.budget.telling import Telling
 from outlay.budget.terms import Budget
 from outlay.budget.torch_group import torch_group
@@ -43,6 +46,8 @@ from outlay.record.meters.steps import MeteredWriter
 from outlay.record.meters.tokens import count_tokens
 from outlay.record.recorder import Count
 from outlay.record.writers import Writer
+
+_log = logging.getLogger("outlay")
 
 
 class BudgetGate:
@@ -80,7 +85,7 @@ class BudgetGate:
         self._stepped = False
         self._reported = False
         self._steady = False
-        self._history = read_history(run_dir) if rank == 0 else History(spends=[])
+        self._history = read_since_statements(run_dir) if rank == 0 else History(spends=[])
         self.tracker.findings += self._history.findings
         if self._history.stated is not None and not budget.allow_change:
             check_unchanged(budget, self._history.stated)
@@ -95,7 +100,9 @@ class BudgetGate:
         before = self._history.spend_before(header, segment)
         self.tracker.clocks.spent_ns |= before.clocks_ns
         self._past = Past(self.tracker, before)
+        self._parts_before = before.parts
         self._past.resume_at(recorder.next_step)
+        self._statements = StatementWriter(segment, header, recorder.writer)
         recorder.writer = _ObservedWriter(recorder.writer, self)
         recorder.gates.append(self)
         self._telling = Telling(
@@ -149,9 +156,11 @@ class BudgetGate:
         if energy_mj := self.meters.stop():
             self._recorder.heartbeat(energy_mj=energy_mj)  # What was used since the last step.
         self._telling.ended(status)
+        self._statements.catch_up(state=True)
 
     def observe(self, record: KnownRecord, seq: int) -> None:
         """Charge what a record, just written, says was used."""
+        self._statements.observe(record, seq)
         if type(record) is Step:
             self._charge_step(record)
         else:
@@ -171,6 +180,10 @@ class BudgetGate:
         document["findings"] = [str(finding) for finding in findings]
         measured = measured_by(self.meters, priced=self._charging.priced)
         document["unmeasured"] = unmeasured(self.tracker.used, measured)
+        document["cost"] = None
+        if self._charging.priced:
+            parts = self._parts_before + self._charging.parts
+            document["cost"] = parts.document(self.tracker.budget.charge_cost)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
         if self.accord is not None:
@@ -198,7 +211,7 @@ class BudgetGate:
 
     def _judge_alone(self) -> None:
         """Go on from what this rank used before: there is no group to agree with."""
-        history = self._history if self._history.spends else read_history(self._run_dir)
+        history = self._history if self._history.spends else read_since_statements(self._run_dir)
         mine = history.of_rank(self._rank)
         self._past = Past(self.tracker, mine.spend_before(self._header, self._segment))
         message = f"{self._header.world_size} ranks cannot agree: limits hold for each one alone"
@@ -220,6 +233,12 @@ class BudgetGate:
         reason = self.tracker.stop_reason
         if reason is None:
             return None
+        if not (self._reported or reason.asked or reason.before_start):
+            down = self._parts_before.down if reason.bound.dimension is COST else 0
+            charged_all = self.tracker.budget.charge_cost == "all"
+            reason = replace(reason, before_start=True, down=down if charged_all else 0)
+            self.tracker.explain(reason)
+            _log.warning("%s", reason)
         self._telling.stopped(reason)
         return str(reason)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
@@ -11,31 +11,39 @@ from typing import Any
 from outlay.budget.amounts import CURRENCY
 from outlay.budget.document import NAME, read_document
 from outlay.budget.fold import (
+    ProcessSpend,
     RunSpend,
     SegmentSpend,
     budget_events,
-    fold_segments,
     join_attempts,
     last_stated,
 )
 from outlay.budget.mending import Mended, mend
 from outlay.budget.snapshots import usage_in
+from outlay.budget.statements import is_believable, last_believable, restored
 from outlay.budget.usage import ZERO, Usage, progress_of, resources_of
 from outlay.errors import Finding
 from outlay.ledger import (
     AttemptStarted,
+    BudgetStatement,
     GpuCount,
     LedgerReader,
     Price,
+    Record,
+    RunLog,
     SegmentId,
     SegmentLife,
     SlicesChanged,
+    Stated,
     exact_gpus,
+    find_statements,
     read_run,
 )
+from outlay.ledger.resume import FAR_BYTES
 from outlay.rates import RateFunction, RatePiece, hourly
 
 _FOREVER_NS = 2**80
+_PIECES_MAX = 16  # More prices than that do not change within one step.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +57,7 @@ class History:
         findings: What is wrong in the log, and what was assumed in its place.
     """
 
-    spends: list[SegmentSpend]
+    spends: Sequence[ProcessSpend]
     stated: Mapping[str, Any] | None = None
     at_least: Usage = ZERO
     findings: list[Finding] = field(default_factory=list)
@@ -75,36 +83,118 @@ class History:
 
 
 def read_history(run_dir: Path) -> History:
-    """Return what each process in a run's log used, and what is wrong in the log."""
+    """Return what each process in a run's log used, and what is wrong in the log.
+
+    Reads all of it. A damaged segment is taken from its last good statement on.
+    """
     reader = LedgerReader(run_dir)
     spends: dict[SegmentId, SegmentSpend] = {}
     for chunk in reader.poll():
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
-    if reader.findings():
-        return _read_damaged(run_dir)
-    for spend in spends.values():
-        spend.finish()
-    folded = list(spends.values())
-    return History(spends=folded, stated=last_stated(folded))
+    if found := reader.findings():
+        damaged = _read_damaged(run_dir)
+        return replace(damaged, findings=list(dict.fromkeys([*found, *damaged.findings])))
+    return _whole(spends.values())
+
+
+def read_since_statements(run_dir: Path) -> History:
+    """Return what ``read_history`` does, from each segment's last statement and what follows it.
+
+    What is wrong before a statement is not seen, and does not matter: the statement knows better.
+    """
+    stated = find_statements(run_dir, is_believable)
+    spends = {each.segment: spend for each, spend in _bases(stated)}
+    reader = LedgerReader(run_dir, stated=stated)
+    for chunk in reader.poll():
+        spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
+        spend.fold(chunk.records)
+    return _read_damaged(run_dir) if reader.findings() else _whole(spends.values())
 
 
 def _read_damaged(run_dir: Path) -> History:
-    """Return what a run used whose log has lost records: never less than it can be shown to be."""
-    log = read_run(run_dir)
-    mended = {
-        segment: mend(records, log.unplaced.get(segment, 0))
-        for segment, records in log.segments.items()
-    }
-    spends = fold_segments({segment: each.records for segment, each in mended.items()})
+    """Return what a run used whose log has lost records: never less than it can be shown to be.
+
+    Read from the last statements on, so that nothing before them can be in doubt.
+    """
+    stated = find_statements(run_dir, is_believable, back_bytes=FAR_BYTES)
+    bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
+    return _mended(run_dir, read_run(run_dir, stated), bases)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentBase:
+    """What a segment's last statement restored, on which the records after it are folded."""
+
+    spend: SegmentSpend
+    statement: BudgetStatement
+
+
+def _bases(stated: Mapping[str, Stated]) -> Iterator[tuple[Stated, SegmentSpend]]:
+    for each in stated.values():
+        yield each, restored(each.segment, each.header, each.statement)
+
+
+def _whole(spends: Iterable[SegmentSpend]) -> History:
+    """Return the history of a log in which nothing is wrong."""
+    folded = list(spends)
+    for spend in folded:
+        spend.finish()
+    return History(spends=folded, stated=last_stated(folded))
+
+
+def _mended(run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase]) -> History:
+    """Return the history of a damaged log: what is missing after statements is assumed."""
+    spends: list[SegmentSpend] = []
+    assumed: dict[SegmentId, Mended] = {}
+    for segment in sorted({*log.segments, *bases}):
+        records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
+        base = bases.get(segment) or _base_among(segment, records)
+        spend, mended = _replayed(segment, records, unplaced, base)
+        spends.append(spend)
+        assumed[segment] = mended
+    if not log.findings:
+        return History(spends=spends, stated=last_stated(spends))
     document = read_document(run_dir)
     at_least, findings = _last_word(spends, document)
     stated = last_stated(spends)
     if stated is None and document is not None and {"mode", "limits"} <= document.keys():
         stated = document
         findings.append(_doubt(NAME, "the budget is taken from here: the log has lost it"))
-    findings = [*log.findings, *_assumed(mended), *findings]
+    findings = [*log.findings, *_assumed(assumed), *findings]
     return History(spends=spends, stated=stated, at_least=at_least, findings=findings)
+
+
+def _base_among(segment: SegmentId, records: Sequence[Record]) -> SegmentBase | None:
+    """Return what the last believable statement among a segment's records restores."""
+    statement = last_believable(records)
+    if statement is None:
+        return None
+    header = next((one for one in records if isinstance(one, AttemptStarted)), None)
+    return SegmentBase(restored(segment, header, statement), statement)
+
+
+def _seq(record: Record) -> int:
+    return record.seq
+
+
+def _replayed(
+    segment: SegmentId, records: Sequence[Record], unplaced: int, base: SegmentBase | None
+) -> tuple[SegmentSpend, Mended]:
+    """Return what a segment amounts to: its statement's word, and what follows, mended."""
+    if base is None:
+        spend, mended = SegmentSpend(SegmentLife(segment)), mend(records, unplaced)
+    else:
+        spend = base.spend
+        said = any(event.event == "ended" for event in spend.events)
+        after = (record for record in records if record.seq >= base.statement.covers)
+        known = sorted({one.seq: one for one in (*after, base.statement)}.values(), key=_seq)
+        mended = mend(
+            known, unplaced, first_seq=base.statement.covers, last=spend.last_step, said=said
+        )
+    spend.fold(mended.records)
+    spend.finish()
+    return spend, mended
 
 
 def _last_word(
@@ -162,7 +252,7 @@ class LivePrice:
             self.change(change.t_ns, *self._stated)
 
     def change(self, t_ns: int, price: Price, gpus: GpuCount) -> None:
-        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``; take what was before first.
+        """From ``t_ns`` on each of ``gpus`` GPUs costs ``price``.
 
         As in reports, a run pays in the currency of its first price, and no other is counted.
         """
@@ -171,13 +261,18 @@ class LivePrice:
             return
         self._stated = price, gpus
         rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._kept)
-        piece = RatePiece(t_ns, _FOREVER_NS, rate)
-        self._function = RateFunction((piece,), price.currency)
+        earlier = () if self._function is None else self._function.pieces[-_PIECES_MAX:]
+        closed = (replace(piece, end_ns=min(piece.end_ns, t_ns)) for piece in earlier)
+        self._function = RateFunction((*closed, RatePiece(t_ns, _FOREVER_NS, rate)), price.currency)
 
     @property
     def known(self) -> bool:
         """Whether there is a price that counts."""
         return self._function is not None
+
+    def units_before(self, t_ns: int, time_ns: int) -> int:
+        """Return the exact cost of the ``time_ns`` before ``t_ns``."""
+        return 0 if self._function is None else self._function.units_between(t_ns - time_ns, t_ns)
 
     def take_units(self, t_ns: int) -> int:
         """Return the exact cost since the last call, up to ``t_ns``."""

@@ -37,11 +37,15 @@ class StopReason:
         bound: The limit.
         used: What was used when the run stopped.
         asked: What the next step would have used on top; 0 when the limit was simply reached.
+        before_start: Whether it was reached before this attempt took a step.
+        down: How much of a cost was due to the time between attempts.
     """
 
     bound: Bound
     used: int
     asked: int = 0
+    before_start: bool = False
+    down: int = 0
 
     @property
     def over(self) -> int:
@@ -56,6 +60,11 @@ class StopReason:
     def __str__(self) -> str:
         text = self.bound.dimension.text
         used, limit = text(self.used), text(self.bound.limit)
+        if self.before_start:
+            down = f", of which {text(self.down)} while down between attempts" if self.down else ""
+            return (
+                f"budget was exhausted before this start: {self.key}: {used} of {limit} used{down}"
+            )
         if self.asked:
             return f"{self.key}: {used} of {limit} used, the next step would pass it by " + text(
                 self.over

@@ -25,7 +25,14 @@ class Mended:
     assumed_steps: int = 0
 
 
-def mend(records: Sequence[Record], unplaced: int = 0) -> Mended:
+def mend(
+    records: Sequence[Record],
+    unplaced: int = 0,
+    *,
+    first_seq: int = 1,
+    last: Step | None = None,
+    said: bool = False,
+) -> Mended:
     """Put stand-ins where steps are missing.
 
     Each counts as the larger of its neighbours, amount by amount.
@@ -34,10 +41,12 @@ def mend(records: Sequence[Record], unplaced: int = 0) -> Mended:
         records: One segment's, in sequence.
         unplaced: How many lines could not be read and are missing nowhere in the sequence: they
             may have stood at its end.
+        first_seq: The number of the first that can be missing; the header is never a step.
+        last: The last step before them.
+        said: Whether the attempt's last word, with its totals, stands before them.
     """
     mended: list[Record] = []
-    last: Step | None = None
-    next_seq, missing, hole, assumed = 1, 0, 0, 0  # The first record is a header, never a step.
+    next_seq, missing, hole, assumed = first_seq, 0, 0, 0
     for record in records:
         if record.seq > next_seq:
             hole = hole if missing else len(mended)
@@ -47,14 +56,16 @@ def mend(records: Sequence[Record], unplaced: int = 0) -> Mended:
             count = _hidden_steps(last, record, missing)
             if count:
                 before = mended[hole - 1] if hole else None
-                stand_in = _like([last or record, record], record.step - count, count, before)
+                place = (before.seq, before.t_ns) if before else (first_seq - 1, record.t_ns)
+                stand_in = _like([last or record, record], record.step - count, count, place)
                 mended.insert(hole, stand_in)
                 assumed += count
             last, missing = record, 0
         mended.append(record)
     at_end = missing + unplaced
-    if at_end and last is not None and not _said_what_it_used(mended):
-        mended.append(_like([last], last.step + last.count, at_end, mended[-1]))
+    if at_end and last is not None and not said and not _said_what_it_used(mended):
+        place = (mended[-1].seq, mended[-1].t_ns) if mended else (first_seq - 1, last.t_ns)
+        mended.append(_like([last], last.step + last.count, at_end, place))
         assumed += at_end
     return Mended(mended, assumed)
 
@@ -67,14 +78,14 @@ def _hidden_steps(last: Step | None, following: Step, missing: int) -> int:
     return min(max(0, skipped), missing * max(last.count, following.count))
 
 
-def _like(neighbours: Sequence[Step], step: int, count: int, before: Record | None) -> Step:
-    """Return ``count`` steps as large as the largest of the neighbours, in the first free place."""
+def _like(neighbours: Sequence[Step], step: int, count: int, after: tuple[int, int]) -> Step:
+    """Return steps as large as the largest neighbour, numbered and timed ``after`` a record."""
     each = {
         name: max(-(-getattr(one, name) // one.count) for one in neighbours) for name in _AMOUNTS
     }
     amounts = {name: amount * count for name, amount in each.items()}
-    seq, t_ns = (0, neighbours[0].t_ns) if before is None else (before.seq + 1, before.t_ns)
-    return Step(seq=seq, t_ns=t_ns, step=step, count=count, **amounts)
+    seq, t_ns = after
+    return Step(seq=seq + 1, t_ns=t_ns, step=step, count=count, **amounts)
 
 
 def _said_what_it_used(records: Sequence[Record]) -> bool:

@@ -23,7 +23,10 @@ class Past:
     def resume_at(self, step: int) -> None:
         """Start from what the log says survives below ``step``, or a loaded snapshot says."""
         tracker, self._cut = self._tracker, step
-        logged = self._before.total(charge=tracker.budget.charge, below=step)
+        budget = tracker.budget
+        logged = self._before.total(
+            charge=budget.charge, charge_cost=budget.charge_cost, below=step
+        )
         progress = progress_of(logged).largest(tracker.loaded_progress or ZERO)
         tracker.rebase(progress + resources_of(logged.largest(tracker.used)))
 

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from statistics import median_low
+from typing import Any, Final
 
-from msgspec.structs import astuple
+from msgspec.structs import astuple, replace
 
 from outlay.budget import snapshots
-from outlay.budget.dimensions import DIMENSIONS, EPOCHS
+from outlay.budget.cost_parts import CostParts
+from outlay.budget.dimensions import COST, DIMENSIONS, EPOCHS, TIME
 from outlay.budget.document import read_document
-from outlay.budget.fold import budget_events
+from outlay.budget.fold import RunSpend, budget_events
 from outlay.budget.forecast import Forecast, forecast
-from outlay.budget.history import read_history
+from outlay.budget.history import History, read_history
 from outlay.budget.limits import Bound, reached
 from outlay.budget.measurable import unmeasured
+from outlay.budget.replay import replay
 from outlay.budget.terms import Budget
 from outlay.budget.usage import ZERO, Usage
-from outlay.errors import Finding, InvalidValue, NotARun
+from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
+
+TENTH: Final = 10
+"""A start-up of more than one such part of a budget is warned of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +37,7 @@ class BudgetReport:
         forecast: When a run that goes on will stop at its mean pace so far; an estimate.
         changes: How often the limits were changed on a resume.
         unmeasured: The totals whose zero says nothing, because nothing measured them.
+        cost: What the run cost, part by part; None where it has no price that counts.
         findings: What is wrong in the log, and what was assumed in its place.
     """
 
@@ -41,6 +48,7 @@ class BudgetReport:
     forecast: Forecast | None
     changes: int
     unmeasured: tuple[str, ...] = ()
+    cost: CostParts | None = None
     findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -51,6 +59,8 @@ class BudgetReport:
         document["remaining"] = snapshots.remaining_of(self.used, self.budget)
         document["changes"] = self.changes
         document["unmeasured"] = list(self.unmeasured)
+        cost, charge = self.cost, self.budget.charge_cost
+        document["cost"] = None if cost is None else cost.document(charge)
         document["forecast"] = None if self.forecast is None else forecast_document(self.forecast)
         document["findings"] = [str(finding) for finding in self.findings]
         return document
@@ -69,34 +79,13 @@ def forecast_document(ahead: Forecast) -> dict[str, Any]:
 
 def budget_report(view: RunView) -> BudgetReport | None:
     """Return how a run's budget stands; None where it was started without one."""
-    assert view.dir is not None
-    try:
-        return read_report(view.dir, view.timeline.end_ns)
-    except InvalidValue:
+    history = _history(view)
+    if history.stated is None:
         return None
-
-
-def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
-    """Return how a run's budget stands at ``until_ns``.
-
-    Raises:
-        NotARun: There is no run log.
-        InvalidValue: The run has no budget.
-    """
-    history = read_history(run_dir)
-    if not history.spends:
-        raise NotARun(str(run_dir))
-    stated = history.stated
-    if stated is None:
-        raise InvalidValue("run", str(run_dir), "a run that was started with a budget")
-    try:
-        limits = {**stated["limits"], "steps_per_epoch": stated.get("steps_per_epoch")}
-        budget = Budget.of(stated["mode"], limits, charge=stated.get("charge", "training"))
-    except (KeyError, TypeError):
-        expected = "a run whose log states a mode and its limits"
-        raise InvalidValue("run", str(run_dir), expected) from None
-    spend = history.spend(until_ns)
-    used, events = spend.total(charge=budget.charge), budget_events(history.spends)
+    budget = Budget.stated_in(history.stated)
+    spend = history.spend(view.timeline.end_ns)
+    used = spend.total(charge=budget.charge, charge_cost=budget.charge_cost)
+    events = budget_events(history.spends)
     stops = [event.data.get("text") for event in events if event.event == "stopped"]
     executed, training_ns = spend.executed, spend.executed.time_ns
     return BudgetReport(
@@ -106,16 +95,56 @@ def read_report(run_dir: Path, until_ns: int) -> BudgetReport:
         stop_reason=stops[-1] if stops else None,
         forecast=None if stops else forecast(used, executed, training_ns, budget.bounds_known),
         changes=sum(event.event == "changed" for event in events),
-        unmeasured=_unmeasured(run_dir, used),
+        unmeasured=_unmeasured(view, used),
+        cost=spend.parts if spend.parts.total else None,
         findings=tuple(history.findings),
     )
 
 
-def _unmeasured(run_dir: Path, used: Usage) -> tuple[str, ...]:
+def _history(view: RunView) -> History:
+    """Return what a run's log says about its budget.
+
+    A damaged log is read again, record by record: there what is missing is assumed.
+    """
+    if view.is_damaged and view.dir is not None:
+        return read_history(view.dir)
+    return replay(view.account)
+
+
+def _unmeasured(view: RunView, used: Usage) -> tuple[str, ...]:
     """Return the totals that nothing measured: of those that are zero, the ones the run named."""
-    said = (read_document(run_dir) or {}).get("unmeasured")
+    said = (read_document(view.dir) or {} if view.dir is not None else {}).get("unmeasured")
     nothing = unmeasured(used)
     return tuple(name for name in nothing if not isinstance(said, list) or name in said)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUp:
+    """What a start takes before its first step, as measured on earlier ones.
+
+    Attributes:
+        ns: How long, the median.
+        units: What that costs, exact; 0 where the run had no price.
+        attempts: How many attempts that rests on.
+    """
+
+    ns: int
+    units: int = 0
+    attempts: int
+
+    def too_long_for(self, bounds: Iterable[Bound]) -> list[Finding]:
+        """Return a warning for each limit of which this is more than a tenth."""
+        findings = []
+        for bound in bounds:
+            amount = {TIME: self.ns, COST: self.units}.get(bound.dimension, 0)
+            if amount > bound.limit // TENTH:
+                text = bound.dimension.text
+                message = (
+                    f"start-up takes {text(amount)}, {amount / bound.limit:.0%} of "
+                    f"{bound.dimension.key} {text(bound.limit)}"
+                )
+                findings.append(Finding(source="plan", message=message, severity="warning"))
+        return findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,15 +153,17 @@ class Plan:
 
     Attributes:
         steps: How many steps the budget allows.
-        use: What they use, each thing that was measured.
+        use: What they use, each thing that was measured; its cost with one start-up.
         measured_steps: How many steps that rests on.
-        findings: What is wrong in the log they were read from.
+        start_up: What it takes to start; None where that is unknown.
+        findings: What is wrong in the log they were read from, and what is doubtful in the plan.
     """
 
     bound: Bound
     steps: int
     use: Usage
     measured_steps: int
+    start_up: StartUp | None = None
     findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -142,6 +173,7 @@ class Plan:
             "steps": self.steps,
             "use": snapshots.totals_of(self.use, None),
             "measured_steps": self.measured_steps,
+            "start_up": None if self.start_up is None else start_up_document(self.start_up),
             "basis": "estimated",
             "findings": [str(finding) for finding in self.findings],
         }
@@ -153,29 +185,53 @@ class Plan:
             amount = getattr(self.use, dimension.name)
             if dimension is not EPOCHS and amount:
                 shown.append((dimension.label, dimension.text(amount)))
-        return shown
+        start_up = "unknown" if self.start_up is None else TIME.text(self.start_up.ns)
+        return [*shown, ("start-up", start_up)]
 
 
-def plan_from(run_dir: Path, budget: Budget, until_ns: int) -> Plan:
+def start_up_document(start_up: StartUp) -> dict[str, Any]:
+    """Return what a start takes as JSON shows it."""
+    return {
+        "seconds": start_up.ns / 1e9,
+        "cost_usd": COST.number(start_up.units),
+        "attempts": start_up.attempts,
+    }
+
+
+def plan_from(view: RunView, budget: Budget) -> Plan:
     """Return what a budget would mean for a run like this one, at its mean pace and price.
 
     Raises:
-        NotARun: There is no run log.
         InvalidValue: Nothing was measured of what the budget limits.
     """
-    history = read_history(run_dir)
-    if not history.spends:
-        raise NotARun(str(run_dir))
-    measured = history.spend(until_ns).executed
-    ahead = forecast(ZERO, measured, measured.time_ns, budget.bounds)
+    history = _history(view)
+    spend = history.spend(view.timeline.end_ns)
+    start_up, pace_units = _start_up(spend), spend.parts.charged(budget.charge_cost)
+    once = ZERO
+    if start_up is not None and budget.charge_cost == "all":
+        # Start-ups are paid once, not at every step; nobody foresees being down.
+        pace_units -= spend.parts.start_up + spend.parts.down
+        once = Usage(cost_units=start_up.units)
+    measured = replace(spend.executed, cost_units=pace_units)
+    ahead = forecast(once, measured, measured.time_ns, budget.bounds)
     if ahead is None:
         expected = f"a run that measured what {', '.join(budget.limits)} limits"
-        raise InvalidValue("--from", str(run_dir), expected)
+        raise InvalidValue("--from", str(view.dir), expected)
     scaled = (amount * ahead.steps_left // measured.steps for amount in astuple(measured))
+    doubts = [] if start_up is None else start_up.too_long_for(budget.bounds)
     return Plan(
         bound=ahead.bound,
         steps=ahead.steps_left,
-        use=Usage(*scaled),
+        use=Usage(*scaled) + once,
         measured_steps=measured.steps,
-        findings=tuple(history.findings),
+        start_up=start_up,
+        findings=(*history.findings, *doubts),
     )
+
+
+def _start_up(spend: RunSpend) -> StartUp | None:
+    times_ns = spend.start_ups_ns
+    if not times_ns:
+        return None
+    units = spend.parts.start_up // len(spend.attempts)
+    return StartUp(ns=median_low(times_ns), units=units, attempts=len(times_ns))

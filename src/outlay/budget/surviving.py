@@ -7,12 +7,18 @@ million uneven steps take 32 MB and a million even ones next to nothing.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Final
 
 from outlay.budget.usage import ZERO, Usage
 
 PER_STEP_MAX: Final = 2**63 - 1
 """What one step may count: entries are 64-bit integers."""
+
+Run = tuple[int, int, int, int]
+"""First step number, how many consecutive steps, and the tokens and FLOPs of each."""
 
 
 class Surviving:
@@ -96,3 +102,83 @@ class Surviving:
             keep = count if step is None else min(count, max(0, step - first))
             total += Usage(keep * tokens, keep, keep * flops)
         return total
+
+    def __len__(self) -> int:
+        """Return how many runs of equal steps there are."""
+        return len(self._firsts)
+
+    def runs(self) -> list[Run]:
+        """Return what survives as runs of equal steps, in order."""
+        columns = (self._firsts, self._counts, self._tokens, self._flops)
+        return list(zip(*columns, strict=True))
+
+    def outline(self, most: int, marks: Sequence[int]) -> list[Run]:
+        """Return at most about ``most`` runs that stand for the surviving work.
+
+        Where there are more, neighbours are lumped: all that a lump counts stands at its first
+        step. So a rollback to the first step of a lump takes back exactly what it undoes, and one
+        into the middle of a lump takes back too little, never too much.
+
+        Args:
+            most: How many runs may be returned, give or take a few.
+            marks: Step numbers, ascending, that a rollback is likely to go back to: a lump begins
+                at each of the last ones, and evenly after them.
+        """
+        if len(self._firsts) <= most:
+            return self.runs()
+        lumps = max(1, most // 8)  # Each becomes up to three runs, before the last mark and after.
+        kept = list(marks[-lumps:]) or [0]
+        kept += _even_marks(kept[-1], self.next_step, lumps)
+        runs = _split(self.runs(), kept)
+        lumped = Surviving()
+        for group in _groups(runs, kept):
+            _lump(group, lumped)
+        return lumped.runs()
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], *, next_step: int, lowest: int | None) -> Surviving:
+        """Return what ``runs`` tells of: the work, the next number, and the lowest ever."""
+        surviving = cls()
+        for first, count, tokens, flops in runs:
+            surviving._append(first, count, tokens, flops)
+        surviving.next_step, surviving.lowest = next_step, lowest
+        return surviving
+
+
+def _even_marks(first: int, end: int, most: int) -> range:
+    """Return at most so many numbers between the two, as far apart as a power of two.
+
+    What was lumped between closer ones is lumped between these without a seam.
+    """
+    width = 1 << max(0, -(-(end - first) // most) - 1).bit_length()
+    return range((first // width + 1) * width, end, width)
+
+
+def _split(runs: Sequence[Run], marks: Sequence[int]) -> list[Run]:
+    """Return the runs, cut where a mark lies inside one."""
+    cut: list[Run] = []
+    for first, count, tokens, flops in runs:
+        inside = [mark for mark in marks if first < mark < first + count]
+        for begin, end in pairwise((first, *inside, first + count)):
+            cut.append((begin, end - begin, tokens, flops))
+    return cut
+
+
+def _groups(runs: Sequence[Run], marks: Sequence[int]) -> Iterator[Sequence[Run]]:
+    """Yield the runs between one mark and the next."""
+    firsts = [run[0] for run in runs]
+    places = [0, *(bisect_left(firsts, mark) for mark in sorted(set(marks))), len(runs)]
+    for begin, end in pairwise(places):
+        if begin < end:
+            yield runs[begin:end]
+
+
+def _lump(runs: Sequence[Run], into: Surviving) -> None:
+    """Add runs as one: all that they count at the first step, or as few as can hold it."""
+    first, count = runs[0][0], sum(run[1] for run in runs)
+    tokens = sum(run[1] * run[2] for run in runs)
+    flops = sum(run[1] * run[3] for run in runs)
+    holding = max(1, -(-max(tokens, flops) // PER_STEP_MAX))
+    into.execute(first, tokens, flops, holding)
+    if count > holding:
+        into.execute(first + holding, 0, 0, count - holding)

@@ -64,7 +64,8 @@ class Telling:
         budget = self._tracker.budget
         changes = {} if before is None else budget.changed_from(before["mode"], before["limits"])
         terms: dict[str, Any] = {"mode": budget.mode, "limits": dict(budget.limits)}
-        terms |= {"charge": budget.charge, "steps_per_epoch": budget.steps_per_epoch}
+        terms |= {"charge": budget.charge, "charge_cost": budget.charge_cost}
+        terms["steps_per_epoch"] = budget.steps_per_epoch
         if changes:
             terms["was"] = {key: then for key, (then, _now) in changes.items()}
         self._event("changed" if changes else "set", terms)

@@ -28,7 +28,8 @@ class Budget:
             ``iso_cost`` or ``iso_flops``.
         limits: The limits that are set, under their configuration keys and in those keys' units.
         steps_per_epoch: Micro-batches in an epoch; needed where ``max_epochs`` is set.
-        charge: ``training``, or ``all`` to count the time of evaluation, checkpoints and logging.
+        charge: What counts as time: ``training``, or ``all`` clocks.
+        charge_cost: What counts as cost: ``all`` that the run costs, or ``training`` alone.
         allow_change: Whether a resumed run may have other limits than it started with.
     """
 
@@ -36,6 +37,7 @@ class Budget:
     limits: Mapping[str, int | float]
     steps_per_epoch: int | None = None
     charge: str = "training"
+    charge_cost: str = "all"
     allow_change: bool = False
 
     @classmethod
@@ -44,10 +46,12 @@ class Budget:
         mode: str,
         limits: Mapping[str, object],
         *,
-        charge: str = "training",
+        charge: str | None = None,
         allow_change: bool = False,
     ) -> Self:
         """Return the budget with these limits; ``None`` leaves a limit unset.
+
+        Without a ``charge``, time is training alone, and cost all that the run costs.
 
         Raises:
             InvalidValue: An unknown mode or key, a mode without its limit, or a limit that is no
@@ -63,9 +67,28 @@ class Budget:
             mode=mode,
             limits={key: _canonical(key, given[key]) for key in KEYS if key in given},
             steps_per_epoch=None if steps_per_epoch is None else read_steps(steps_per_epoch),
-            charge=charge,
+            charge=charge or "training",
+            charge_cost=charge or "all",
             allow_change=allow_change,
         )
+
+    @classmethod
+    def stated_in(cls, terms: Mapping[str, Any]) -> Self:
+        """Return a budget as a run recorded it; cost was all that the run cost at first."""
+        limits = terms.get("limits")
+        if not isinstance(limits, Mapping) or "mode" not in terms:
+            raise InvalidValue("budget", terms, "a mode and its limits, as a run records them")
+        limits = {**limits, "steps_per_epoch": terms.get("steps_per_epoch")}
+        return replace(
+            cls.of(terms["mode"], limits),
+            charge=terms.get("charge", "training"),
+            charge_cost=terms.get("charge_cost", "all"),
+        )
+
+    @property
+    def stated_charge(self) -> str | None:
+        """What ``of`` takes as ``charge`` for this budget."""
+        return self.charge if self.charge == self.charge_cost else None
 
     def for_epochs_of(self, steps_per_epoch: int) -> Budget:
         """Return the budget for a loader of this length, unless the user stated another."""
@@ -115,10 +138,10 @@ class Budget:
         return {key: (then[key], now[key]) for key in then if then[key] != now[key]}
 
 
-def _check_words(mode: str, limits: Mapping[str, object], charge: str) -> None:
+def _check_words(mode: str, limits: Mapping[str, object], charge: str | None) -> None:
     if mode not in MODES:
         raise InvalidValue("budget mode", mode, choices(MODES))
-    if charge not in CHARGES:
+    if charge is not None and charge not in CHARGES:
         raise InvalidValue("charge", charge, choices(CHARGES))
     for key in limits:
         if key not in LIMIT_KEYS:
@@ -149,7 +172,10 @@ def iso_epochs(limit: object, **caps: object) -> Budget:
 
 
 def iso_cost(limit: object, **caps: object) -> Budget:
-    """Return a budget that stops once the run has cost so much: ``iso_cost("5 USD")``."""
+    """Return a budget that stops once the run has cost so much: ``iso_cost("5 USD")``.
+
+    All of the cost counts, start-up included; with ``charge="training"``, that of steps alone.
+    """
     return _with_caps("iso_cost", limit, caps)
 
 
@@ -169,7 +195,8 @@ def energy_cap(limit: object, **caps: object) -> Budget:
 
 
 def _with_caps(mode: str, limit: object, caps: dict[str, object]) -> Budget:
-    charge = str(caps.pop("charge", "training"))
+    stated = caps.pop("charge", None)
+    charge = None if stated is None else str(stated)
     allow_change = bool(caps.pop("allow_change", False))
     limits = {**caps, MODES[mode].key: limit}
     return Budget.of(mode, limits, charge=charge, allow_change=allow_change)

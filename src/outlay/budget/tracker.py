@@ -32,7 +32,8 @@ class BudgetTracker:
     Args:
         mode: Names the limit that must be set, such as ``iso_tokens``.
         limits: Limits by configuration key, such as ``{"max_tokens": 50_000}``.
-        charge: ``all`` counts evaluation, checkpoints and logging as time; see ``spend``.
+        charge: ``all`` counts evaluation, checkpoints and logging as time, see ``spend``;
+            ``training`` does not count their money either.
         rate: What an hour costs; prices steps whose cost is not stated.
         clock: Times what ``spend`` encloses.
 
@@ -45,7 +46,7 @@ class BudgetTracker:
         mode: str,
         limits: Mapping[str, object],
         *,
-        charge: str = "training",
+        charge: str | None = None,
         rate: Rate | str | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
@@ -157,7 +158,9 @@ class BudgetTracker:
         energy_Wh: float = 0.0,
         cost: Money | float | None = None,
     ) -> None:
-        """Charge work beside the steps: always its money and energy, its time with ``all``.
+        """Charge work beside the steps: its energy, its money, and its time with ``all``.
+
+        With ``charge="training"`` its money is not charged.
 
         Raises:
             InvalidValue: An amount is negative, NaN or infinite, or there is no such clock.
@@ -307,4 +310,12 @@ class BudgetTracker:
         return 0 if self._rate is None else priced_units(self._rate, time_ns)
 
     def _charged(self, usage: Usage) -> Usage:
-        return usage if self.budget.charge == "all" else replace(usage, time_ns=0)
+        """Return what of work beside the steps is charged."""
+        time_ns = usage.time_ns if self.budget.charge == "all" else 0
+        cost_units = usage.cost_units if self.budget.charge_cost == "all" else 0
+        return replace(usage, time_ns=time_ns, cost_units=cost_units)
+
+    def explain(self, reason: StopReason) -> None:
+        """Put a reason that says more in place of the reason to stop."""
+        with self._lock:
+            self._standing.reason = reason

@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by a guard or budget.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from typing import Annotated, Any, NamedTuple
 
@@ -17,6 +18,7 @@ from outlay import __version__
 from outlay.cli.options import AsJson
 from outlay.cli.output import errors
 from outlay.errors import OutlayError
+from outlay.store import outlay_home
 
 # The five questions, in the order in which a user meets them.
 MAY_I_LAUNCH = "May I launch this?"
@@ -210,6 +212,7 @@ def overview(
 def main() -> None:
     """Run the command line; whatever the user can mend becomes one line and its exit code."""
     try:
+        _look_for_strays()
         build()()
     except OutlayError as error:
         _print_error(str(error))
@@ -226,6 +229,18 @@ def main() -> None:
             raise  # It says nothing that a user could mend.
         _print_error(f"{error.filename}: {error.strerror}")
         sys.exit(1)
+
+
+def _look_for_strays() -> None:
+    """Deal with commands whose supervisor and keeper were both killed."""
+    try:
+        kept = any(os.scandir(outlay_home() / "kept"))
+    except OSError:
+        return
+    if kept:
+        from outlay.cli.strays import deal_with_strays
+
+        deal_with_strays()
 
 
 def _was_interrupted(ended: BaseException) -> bool:

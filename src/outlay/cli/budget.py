@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
+from outlay.budget.cost_parts import CostParts
 from outlay.budget.dimensions import MODES
-from outlay.budget.report import BudgetReport, plan_from, read_report
+from outlay.budget.report import BudgetReport, budget_report, plan_from
 from outlay.budget.terms import Budget
 from outlay.cli.options import AsJson, RunDir
 from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
-from outlay.runs.figures import RunFigures, read_figures
+from outlay.goodput.follower import RunView, read_view
 from outlay.units.quantity import duration_text
 
 budget = typer.Typer(help="When a run must stop, and how much is left.", no_args_is_help=True)
@@ -26,16 +27,18 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
     Example: outlay budget show runs/001
     """
-    figures = read_figures(run, SYSTEM.wall_ns())
-    report = read_report(run, _present_ns(figures))
+    view = read_view(run, SYSTEM.wall_ns())
+    report = _report(view)
     if as_json:
-        print_json({"run": figures.name, "status": figures.status, **report.document()})
+        print_json({"run": view.name, "status": view.status, **report.document()})
         return
     console.print(_limits_table(report))
     for name, spent_ns in report.clocks_ns.items():
         if spent_ns:
             console.print(f"{name}: {duration_text(spent_ns)}")
-    console.print(_verdict(report, figures), soft_wrap=True)
+    if report.cost is not None:
+        console.print(_cost_table(report, report.cost))
+    console.print(_verdict(report, view), soft_wrap=True)
     print_findings(report.findings)
 
 
@@ -54,11 +57,11 @@ def plan(
     """
     if mode not in MODES:
         raise InvalidValue("--mode", mode, choices(MODES))
-    figures = read_figures(run, SYSTEM.wall_ns())
+    view = read_view(run, SYSTEM.wall_ns())
     limits = {MODES[mode].key: limit}
     if mode == "iso_epochs":
-        limits |= _epoch_of(run, figures)
-    result = plan_from(run, Budget.of(mode, limits), _present_ns(figures))
+        limits |= _epoch_of(view)
+    result = plan_from(view, Budget.of(mode, limits))
     if as_json:
         print_json(result.document())
         return
@@ -66,19 +69,22 @@ def plan(
     for name, text in result.lines():
         table.add_row(name, text)
     console.print(table)
-    console.print(f"Estimated from {result.measured_steps:,} measured steps of {figures.name}.")
+    console.print(f"Estimated from {result.measured_steps:,} measured steps of {view.name}.")
     print_findings(result.findings)
 
 
-def _epoch_of(run: Path, figures: RunFigures) -> dict[str, str]:
-    steps = read_report(run, _present_ns(figures)).budget.steps_per_epoch
+def _report(view: RunView) -> BudgetReport:
+    report = budget_report(view)
+    if report is None:
+        raise InvalidValue("run", str(view.dir), "a run that was started with a budget")
+    return report
+
+
+def _epoch_of(view: RunView) -> dict[str, str]:
+    steps = _report(view).budget.steps_per_epoch
     if steps is None:
-        raise InvalidValue("--from", str(run), "a run that recorded its steps_per_epoch")
+        raise InvalidValue("--from", str(view.dir), "a run that recorded its steps_per_epoch")
     return {"steps_per_epoch": str(steps)}
-
-
-def _present_ns(figures: RunFigures) -> int:
-    return SYSTEM.wall_ns() if figures.status == "running" else figures.last_seen_ns
 
 
 def _limits_table(report: BudgetReport) -> object:
@@ -95,11 +101,18 @@ def _limits_table(report: BudgetReport) -> object:
     return table
 
 
-def _verdict(report: BudgetReport, figures: RunFigures) -> str:
+def _cost_table(report: BudgetReport, cost: CostParts) -> object:
+    table = new_table("part of the cost", ">cost", "budget")
+    for row in cost.rows(report.budget.charge_cost):
+        table.add_row(*row)
+    return table
+
+
+def _verdict(report: BudgetReport, view: RunView) -> str:
     if report.stop_reason is not None:
         return f"Stopped by {report.stop_reason}"
-    if figures.status != "running":
-        return f"No limit was reached; the run is {figures.status}."
+    if view.status != "running":
+        return f"No limit was reached; the run is {view.status}."
     if report.forecast is None:
         return "Running; no step was measured yet."
     ahead = report.forecast

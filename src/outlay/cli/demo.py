@@ -17,11 +17,11 @@ from outlay.cli.output import console, new_table, print_json
 from outlay.cli.sweep_live import show_while
 from outlay.cli.sweep_plan import print_plan
 from outlay.clock import SYSTEM
-from outlay.demo import dollars
 from outlay.demo.grid import JOBS, LEAST, PRICE, Stakes, grid_text
 from outlay.demo.mishaps import Mishap, Mishaps
 from outlay.demo.overhead import recording_ns_per_step
 from outlay.errors import InvalidValue, OutlayError
+from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.report.files import write_run_report
@@ -168,8 +168,11 @@ class _Show:
         self._title("4. Where the dollars went")
         books = BudgetGuard.of_log(self._root / SPEND_LOG).log.books()
         captured = Money(books.captured())
-        logged = [s.facts.phase_micros for s in account.summary.subjects if s.facts is not None]
-        parts = dollars.by_phase(logged, captured)
+        micros: dict[str, int] = {}
+        for subject in account.summary.subjects:
+            if subject.facts is not None:
+                micros = ph.added(micros, subject.facts.phase_micros)
+        parts = {name: Money(micros[name]) for name in ph.in_order(micros) if micros[name]}
         table = new_table("phase", ">cost", ">share")
         for phase, cost in parts.items():
             table.add_row(phase, _exact(cost), f"{cost.micros / captured.micros:.1%}")

@@ -213,10 +213,11 @@ def _model_flops(per_token: float | None, peak: float | None) -> ModelFlops | No
 def _check_floor(summary: GoodputSummary, floor_percent: float | None) -> None:
     if floor_percent is None:
         return
-    goodput = summary.goodput or 0.0
+    goodput = summary.goodput
     # Not a hundred times as much on the left: 0.29 * 100 is less than 29.
-    if goodput < floor_percent / 100:
-        errors.print(f"goodput {goodput:.1%} is under {floor_percent:g}%")
+    if goodput is None or goodput < floor_percent / 100:
+        shown = "is unknown, which" if goodput is None else f"{goodput:.1%}"
+        errors.print(f"goodput {shown} is under {floor_percent:g}%")
         raise typer.Exit(Refused.exit_code)
 
 

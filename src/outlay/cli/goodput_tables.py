@@ -25,7 +25,10 @@ def render(summary: GoodputSummary) -> RenderableType:
 
 
 def _headline(summary: GoodputSummary) -> Text:
-    goodput = "no wall time" if summary.goodput is None else f"{summary.goodput:.1%}"
+    goodput = "no wall time"
+    if summary.wall_ns:
+        known = summary.goodput is not None
+        goodput = f"{summary.goodput:.1%}" if known else "unknown: no steps were recorded"
     state = "still running" if summary.alive else "the run is over"
     line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
     start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)

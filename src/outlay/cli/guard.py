@@ -115,6 +115,8 @@ def show_correct(
 
 app.command("status")(guard_books.show_status)
 app.command("verify")(guard_books.show_verify)
+app.command("accept")(guard_books.show_accept)
+app.command("set-ceiling")(guard_books.show_set_ceiling)
 app.command("history")(guard_books.show_history)
 app.command("reconcile")(guard_books.show_reconcile)
 app.command("init")(guard_plan.show_init)

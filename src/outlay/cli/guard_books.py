@@ -1,4 +1,4 @@
-"""``outlay guard status | verify | history | reconcile``: the spend log, looked at and settled."""
+"""``outlay guard status | verify | accept | history | reconcile | set-ceiling``: the spend log."""
 
 from __future__ import annotations
 
@@ -33,21 +33,61 @@ def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson
     print_status(open_guard(log, ceiling), as_json=as_json)
 
 
-def show_verify(log: Log = DEFAULT_LOG, as_json: AsJson = False) -> None:
-    """Check that no line of the spend log was changed, removed or moved; exit 3 if one was.
+def show_verify(
+    expect: Annotated[
+        str, typer.Option(metavar="HASH", help="The head that an earlier report shows.")
+    ] = "",
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Check that no line was changed, removed or moved, and every decision; exit 3 if one is wrong.
 
-    Example: outlay guard verify
+    Example: outlay guard verify --expect 3f9c0d52a1b7
     """
     guard = open_guard(log, None, lenient=True)
-    verification = guard.verify()
+    verification = guard.verify(expect=expect)
     if as_json:
         print_json(verification)
     else:
         sound = "sound" if verification.sound else "NOT SOUND"
         chained = f"{verification.chained} of {verification.lines} lines chained"
         console.print(f"{guard.log_path}: {sound}, {chained}", soft_wrap=True)
+        _print_head(verification.head)
         print_findings(verification.findings)
     raise typer.Exit(0 if verification.sound else Refused.exit_code)
+
+
+def show_accept(
+    reason: Annotated[str, typer.Option(help="Why it is right as it is now.")],
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Take a log that is not the one seen before for what it is now; a line says who and why.
+
+    Example: outlay guard accept --reason "the disk was restored from the backup of Monday"
+    """
+    guard = open_guard(log, None, lenient=True)
+    guard.accept(reason)
+    if as_json:
+        print_json({"log": os.fspath(guard.log_path), "head": guard.head})
+        return
+    console.print(f"{guard.log_path}: accepted as it is", soft_wrap=True)
+    _print_head(guard.head)
+
+
+def show_set_ceiling(
+    amount: Annotated[str, typer.Argument(help='The new ceiling, such as "8 USD".')],
+    reason: Annotated[str, typer.Option(help="Why it is changed.")],
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Raise or lower the ceiling, in the manifest if there is one; a line says who and why.
+
+    Example: outlay guard set-ceiling "8 USD" --reason "agreed with the team on Monday"
+    """
+    guard = open_guard(log, None)
+    guard.set_ceiling(amount, reason)
+    print_status(open_guard(log, None), as_json=as_json)
 
 
 def show_history(
@@ -137,7 +177,9 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
             }
             for row in standings
         ]  # fmt: skip
-        about = {"log": os.fspath(guard.log_path), "ceiling": guard.ceilings.whole}
+        about = {
+            "log": os.fspath(guard.log_path), "ceiling": guard.ceilings.whole, "head": guard.head,
+        }  # fmt: skip
         rows = [_hold_row(hold) for hold in holds]
         print_json(about | {"scopes": scopes, "holds": rows, "findings": findings})
         return
@@ -146,7 +188,14 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
     if holds:
         console.print()
         console.print(_holds_table(holds))
+    _print_head(guard.head)
     print_findings(findings)
+
+
+def _print_head(head: str) -> None:
+    """Show the hash by which a later `verify --expect` tells whether a line was removed since."""
+    if head:
+        console.print(f"head {head}", soft_wrap=True, highlight=False)
 
 
 def _scopes_table(standings: tuple[Standing, ...], *, bars: bool) -> Table:

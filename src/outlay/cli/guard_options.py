@@ -14,8 +14,10 @@ from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.escaping import terminal_text
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.ceilings import manifest_path, read_manifest
 from outlay.guard.entries import Vendor
 from outlay.guard.errors import CeilingUnusable
+from outlay.guard.filelog import FileSpendLog
 from outlay.guard.vendors import preset
 from outlay.ledger.price import Price, is_price_name, typed_price
 from outlay.record import facts
@@ -58,9 +60,11 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
     if ceiling is not None:
         return BudgetGuard(ceiling, path)
     if lenient:
-        if not path.exists():  # Somebody may have removed it: that is not to be called sound.
+        if not FileSpendLog(path).is_known():
             raise InvalidValue("--log", str(path), "a spend log that exists")
-        return BudgetGuard(0, path, environ={})
+        manifest = read_manifest(manifest_path(path))
+        currency = "USD" if manifest is None else manifest.currency
+        return BudgetGuard(0, path, currency=currency, environ={})
     try:
         return BudgetGuard.of_log(path)
     except CeilingUnusable as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -23,6 +24,7 @@ from outlay.cli.guard_options import (
 )
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, Refused
 from outlay.guard.commands import words
 from outlay.guard.entries import Vendor
@@ -32,6 +34,9 @@ from outlay.guard.renting import Order, rent
 from outlay.guard.supervise import Supervisor
 from outlay.guard.vendors import preset
 from outlay.guard.watch import start_watcher
+from outlay.ledger import read_identity
+from outlay.runs.inbox import leave_notice
+from outlay.runs.options import Arguments, resolve
 from outlay.units import Duration, Money
 from outlay.units.numbers import exact_decimal
 
@@ -63,6 +68,10 @@ def show_run(
     ] = None,
     slice: Annotated[str, typer.Option(help="How much time is paid for at once.")] = "5m",
     notice: Annotated[str, typer.Option(help="How long it has from SIGTERM to SIGKILL.")] = "30s",
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Where its run log goes; default: a new one."),
+    ] = None,
     lab: Lab = None,
     log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
@@ -81,8 +90,12 @@ def show_run(
         slice=Duration.parse(slice, name="--slice"),
         notice=Duration.parse(notice, name="--notice"),
     )
-    supervisor = Supervisor(guard, label, terms, lab=lab, say=say)
+    arguments = Arguments(model=None, name=label, dir=directory)
+    run_dir = resolve(arguments, os.environ, SYSTEM.wall_ns()).dir
+    supervisor = Supervisor(guard, label, terms, lab=lab, run_dir=run_dir, say=say)
     outcome = supervisor.run(command, os.environ)
+    if (identity := read_identity(run_dir)) is not None:
+        leave_notice(identity.run_id, run_dir)
     if as_json:
         print_json(outcome)
     raise typer.Exit(outcome.exit_code or (0 if outcome.recorded else 1))

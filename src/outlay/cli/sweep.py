@@ -12,7 +12,7 @@ import typer
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_findings, print_json, print_sentence
 from outlay.cli.sweep_aggregate import show_aggregate
-from outlay.cli.sweep_live import show_while, standing, status_table
+from outlay.cli.sweep_live import charged_of, show_while, standing, status_table
 from outlay.cli.sweep_plan import print_plan
 from outlay.clock import SYSTEM
 from outlay.sweep.detached import catch_up
@@ -20,10 +20,11 @@ from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
 from outlay.sweep.lock import holder_of
-from outlay.sweep.manifest import counts, read_manifest, spent
+from outlay.sweep.manifest import captured, counts, planned, read_manifest
 from outlay.sweep.plan import Plan
 from outlay.sweep.plan_text import plan_document
 from outlay.sweep.sweeps import HowToRun, Result, cancel, resume, start
+from outlay.units import Money
 
 app = typer.Typer(
     help="Many configurations under the same budget, and which is best.", no_args_is_help=True
@@ -130,15 +131,20 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
                 "id": run,
                 "status": state.status,
                 "attempts": state.attempts,
+                "planned": static.get("predicted_cost"),
+                "cost": None if cost is None else Money(cost, state.currency),
+                "charged": charged_of(manifest, run),
                 "reason": looked.standing.get(run) or state.reason,
             }
-            for run in manifest.runs
+            for run, static in manifest.runs.items()
             for state in [manifest.state(run)]
+            for cost in [state.cost_micros]
         ]
         print_json(
             {
                 "counts": counts(manifest), "harness": None if holder is None else holder.pid,
-                "spent": spent(manifest), "runs": runs, "findings": looked.findings,
+                "planned": planned(manifest), "spent": captured(manifest), "runs": runs,
+                "findings": looked.findings,
             }
         )  # fmt: skip
         return
@@ -146,7 +152,7 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     print_findings(looked.findings)
     running = f"run by {holder}" if holder else "nobody runs it"
     console.print()
-    print_sentence(f"{standing(manifest)}; {running}")
+    print_sentence(f"{standing(manifest, SYSTEM.wall_ns())}; {running}")
 
 
 @app.command("cancel")
@@ -161,7 +167,7 @@ def show_cancel(directory: SweepDir, as_json: AsJson = False) -> None:
     elif told.harness is not None:
         console.print(f"Told process {told.harness} to end the sweep; once more forces it.")
     elif told.jobs:
-        stand = standing(read_manifest(directory))
+        stand = standing(read_manifest(directory), SYSTEM.wall_ns())
         console.print(f"Cancelled {told.jobs} on the cluster; now {stand}.")
     else:
         console.print("Nobody runs this sweep; nothing was left running.")
@@ -187,12 +193,13 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_json(
             {
                 "root": result.root, "counts": result.counts, "failed": failed,
-                "skipped": skipped, "spent": spent(result.manifest), "findings": result.findings,
+                "skipped": skipped, "planned": planned(result.manifest),
+                "spent": captured(result.manifest), "findings": result.findings,
             }
         )  # fmt: skip
     else:
         print_findings(result.findings)
-        print_sentence(standing(result.manifest))
+        print_sentence(standing(result.manifest, SYSTEM.wall_ns()))
         then = "Look at it" if result.of_status("running") else "Summarise it"
         command = "status" if result.of_status("running") else "aggregate"
         console.print(f"{then} with: outlay sweep {command} {result.root}", soft_wrap=True)

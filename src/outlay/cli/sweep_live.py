@@ -18,9 +18,10 @@ from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
 from outlay.sweep.engines.slurm.times import ran_so_far_ns
 from outlay.sweep.harness import Harness
-from outlay.sweep.manifest import Manifest, counts, spent
+from outlay.sweep.manifest import Manifest, captured, counts, planned, total
 from outlay.sweep.states import RunState
 from outlay.units import Money, Rate
+from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
 
 _REFRESH_NS = 500_000_000
@@ -59,7 +60,9 @@ class _Table:
             manifest = harness.manifest
             told = {a.run.id: a.engine.standing(a.ticket) for a in harness.active.values()}
             self._table = status_table(manifest, SYSTEM.wall_ns(), told)
-            self._live.update(Group(self._table, Text(standing(manifest))), refresh=True)
+            self._live.update(
+                Group(self._table, Text(standing(manifest, SYSTEM.wall_ns()))), refresh=True
+            )
 
     def leave(self) -> None:
         """Leave the table on the screen, and the last word to whoever called."""
@@ -90,15 +93,57 @@ class _Lines:
                 console.print(f"{run} {state.status}{tail}", soft_wrap=True)
 
 
-def standing(manifest: Manifest) -> str:
-    """Return in a line how many runs stand how, and what they have cost so far."""
+def standing(manifest: Manifest, now_ns: int) -> str:
+    """Return in a line how many runs stand how, and every amount of the sweep under its name.
+
+    Planned is what was foreseen; captured (without a ceiling: cost) what the attempts that have
+    ended cost; running what the others should have cost by now.
+    """
     tally = ", ".join(f"{count} {status}" for status, count in sorted(counts(manifest).items()))
-    if not any(static.get("price") for static in manifest.runs.values()):
+    ended, running = captured(manifest), _running(manifest, now_ns)
+    if not ended and not any(static.get("price") for static in manifest.runs.values()):
         return f"{tally}; no price"
-    total = ", ".join(map(str, spent(manifest))) or "nothing"
     ceiling = manifest.about.get("ceiling")
-    room = f", ceiling {ceiling}" if ceiling else ""
-    return f"{tally}; {total} spent (measured){room}"
+    amounts = [("planned", planned(manifest)), ("captured" if ceiling else "cost", ended)]
+    words = [f"{name} {_sum(amount)}" for name, amount in amounts if amount]
+    words += [f"running ~{_sum(running)}"] if running else []
+    words += [f"ceiling {ceiling}"] if ceiling else []
+    return f"{tally}; {', '.join(words) or 'nothing planned'}{_difference(manifest, ended)}"
+
+
+def _difference(manifest: Manifest, ended: list[Money]) -> str:
+    """Say what the runs' budgets charged of their cost, and what the rest is, once all is over."""
+    charged = total(charge for run in manifest.runs if (charge := charged_of(manifest, run)))
+    if not charged or any(state.status == "running" for state in manifest.states.values()):
+        return ""
+    if charged == ended:
+        return ""
+    return f"; budgets charged {_sum(charged)}, the rest is start-up and what they leave out"
+
+
+def charged_of(manifest: Manifest, run: str) -> Money | None:
+    """Return what a run's own budget has charged, as it last wrote it; None where it did not."""
+    document = read_document(manifest.root / manifest.runs[run]["run_dir"]) or {}
+    totals = document.get("totals")
+    amount = totals.get("cost_usd") if isinstance(totals, dict) else None
+    if not isinstance(amount, int | float) or isinstance(amount, bool):
+        return None
+    return Money(round(amount * MICROS), manifest.state(run).currency or "USD")
+
+
+def _running(manifest: Manifest, now_ns: int) -> list[Money]:
+    """Return what the attempts that go on should have cost by now."""
+    going = ((run, _going_ns(manifest, run, now_ns)) for run in manifest.runs)
+    return total(cost for run, ns in going if ns and (cost := _going_cost(manifest.runs[run], ns)))
+
+
+def _going_cost(static: Mapping[str, Any], going_ns: int) -> Money | None:
+    price, gpus = static.get("price"), static.get("gpus")
+    return Terms(rate=Rate.parse(price) * gpus).cost(going_ns) if price and gpus else None
+
+
+def _sum(amounts: list[Money]) -> str:
+    return " + ".join(map(str, amounts))
 
 
 def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None = None) -> Table:
@@ -109,7 +154,7 @@ def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None
         now_ns: The present.
         told: What a cluster says of runs that go on.
     """
-    table = new_table("run", "status", ">time", ">budget used", ">cost", "reason")
+    table = new_table("run", "status", ">time", ">budget used", ">planned", ">cost", "reason")
     names = list(manifest.runs)
     if len(names) > _ROWS:
         dull = ("pending", "completed")
@@ -119,11 +164,12 @@ def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None
         table.add_row(
             run, state.status, _time(state.elapsed_ns + going_ns),
             _budget_used(manifest.root / manifest.runs[run]["run_dir"]),
+            manifest.runs[run].get("predicted_cost") or "",
             _cost(state, manifest.runs[run], going_ns),
             (told or {}).get(run) or state.reason,
         )  # fmt: skip
     if len(names) > _ROWS:
-        table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "")
+        table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "", "")
     return table
 
 
@@ -143,9 +189,8 @@ def _going_ns(manifest: Manifest, run: str, now_ns: int) -> int:
 
 def _cost(state: RunState, static: Mapping[str, Any], going_ns: int) -> str:
     """Return what a run has cost; of an attempt that goes on, what it should have by now."""
-    price, gpus = static.get("price"), static.get("gpus")
-    if state.status == "running" and price and gpus:
-        so_far = Terms(rate=Rate.parse(price) * gpus).cost(going_ns)
+    so_far = _going_cost(static, going_ns)
+    if state.status == "running" and so_far is not None:
         return f"~{Money(so_far.micros + (state.cost_micros or 0), so_far.currency)}"
     return "" if state.cost_micros is None else str(Money(state.cost_micros, state.currency))
 

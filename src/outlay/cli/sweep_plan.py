@@ -8,7 +8,13 @@ from typing import Final
 from outlay.cli.output import console, counted, new_table, print_findings, print_sentence
 from outlay.sweep.launch import SWEEP_MARK
 from outlay.sweep.plan import Plan
-from outlay.sweep.plan_text import budget_text, command_lines, params_text, planned_command
+from outlay.sweep.plan_text import (
+    budget_text,
+    command_lines,
+    params_text,
+    planned_command,
+    start_up_text,
+)
 from outlay.sweep.redaction import Redactor
 from outlay.units.quantity import duration_text
 
@@ -31,6 +37,7 @@ def print_plan(plan: Plan, *, commands: bool = False) -> None:
     if commands:
         _print_commands(plan, redact)
     print_sentence(_total(plan))
+    print_sentence(start_up_text(plan))
     print_findings(plan.warnings)
 
 

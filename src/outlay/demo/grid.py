@@ -36,8 +36,8 @@ class Stakes:
 
     @property
     def mishap_at(self) -> Money:
-        """After what a run is killed, or loses its machine."""
-        return Money(self.limit.micros * 2 // 5, self.limit.currency)
+        """After what a run is killed, or loses its machine: early, as a new start costs too."""
+        return Money(self.limit.micros // 5, self.limit.currency)
 
 
 def grid_text(stakes: Stakes) -> str:
@@ -52,12 +52,13 @@ price: {PRICE}                   # invented: as if 1,440 GPUs at 2.50 USD/h, a d
 ceiling: {stakes.ceiling}
 retries: 1                          # a run that is killed goes on from its last checkpoint
 env: {{OMP_NUM_THREADS: 1, OPENBLAS_NUM_THREADS: 1}}   # two runs at once share the cores
-budget: {{mode: iso_cost, limit: {stakes.limit}, {TARGET}}}
+# Starting up is paid for and not charged, so that all sizes train for the same money.
+budget: {{mode: iso_cost, limit: {stakes.limit}, charge: training, {TARGET}}}
 grid:
   - name: size
     params: {{hidden: [16, 64, 192]}}
     seeds: [1, 2]
   - name: greedy                    # a seventh run, which the ceiling has no room for
     params: {{hidden: 512}}
-    budget: {{mode: iso_cost, limit: {stakes.too_much}, {TARGET}}}
+    budget: {{mode: iso_cost, limit: {stakes.too_much}, charge: training, {TARGET}}}
 """

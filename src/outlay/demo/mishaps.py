@@ -11,7 +11,7 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun
-from outlay.ledger import segment_paths
+from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.ledger.segments import id_from_name
 from outlay.runs.figures import read_figures
 from outlay.units import Money
@@ -19,7 +19,7 @@ from outlay.units import Money
 
 @dataclass(slots=True)
 class Mishap:
-    """A signal that a run is sent once it has spent so much."""
+    """A signal that a run is sent once its steps have cost so much."""
 
     run: str
     number: signal.Signals
@@ -46,16 +46,18 @@ class Mishaps:
             figures = read_figures(self.root / mishap.run, self.clock.wall_ns())
         except NotARun:
             return False
-        enough = figures.cost is not None and figures.cost >= mishap.spent
-        return enough and figures.status == "running"
+        if figures.cost is None or figures.status != "running" or not figures.wall_ns:
+            return False
+        trained_ns = figures.step_ns + figures.wait_ns
+        return figures.cost.micros * trained_ns >= mishap.spent.micros * figures.wall_ns
 
 
 def _send(run_dir: Path, number: signal.Signals) -> bool:
-    """Send a signal to the process that records the run; say whether there was one."""
-    writer = id_from_name(segment_paths(run_dir)[-1])
-    if writer is None:
-        return False
-    with suppress(ProcessLookupError):
-        os.kill(writer.pid, number)
-        return True
+    """Send a signal to the process that trains; say whether there was one."""
+    for path in reversed(segment_paths(run_dir)):
+        writer = id_from_name(path)
+        if writer is not None and writer.rank != SUPERVISOR:
+            with suppress(ProcessLookupError):
+                os.kill(writer.pid, number)
+                return True
     return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,6 +27,7 @@ class RunView:
     Attributes:
         identity: Which run it is; of entries that come from no run log, what they say of it.
         dir: The run's directory; None of entries that come from no run log.
+        is_damaged: Records are missing from the log or cannot be read.
     """
 
     account: RunAccount
@@ -34,6 +36,12 @@ class RunView:
     findings: tuple[Finding, ...]
     identity: RunIdentity
     dir: Path | None = None
+    is_damaged: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return self.identity.name or self.timeline.attempts[-1].header.name
 
     @property
     def whole(self) -> Window:
@@ -116,8 +124,9 @@ class GoodputFollower:
         timeline = self._builder.build(now_ns, alive=alive, dead_after_ns=dead_after_ns)
         if timeline is None:
             raise NotARun(str(self._dir))
-        findings = tuple(self._follower.findings())
-        return view_of(timeline, self._builder.account, findings, self._dir)
+        follower = self._follower
+        view = view_of(timeline, follower.account, tuple(follower.findings()), self._dir)
+        return dataclasses.replace(view, is_damaged=follower.is_damaged)
 
 
 def read_view(run_dir: Path | str, now_ns: int) -> RunView:

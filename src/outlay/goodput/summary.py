@@ -45,7 +45,7 @@ class PhaseRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowRow:
-    """One of many windows: wall time in nanoseconds, goodput 0 to 1 (None without wall time).
+    """One of many windows: wall time in nanoseconds, goodput 0 to 1 (None where unknown).
 
     ``badput`` is the phase that took most of the rest; None when all of it was productive.
     """
@@ -62,7 +62,8 @@ class GoodputSummary:
     """What became of a window of a run. Times are nanoseconds, shares 0 to 1.
 
     Attributes:
-        goodput: Productive share of wall time; None when the window holds none.
+        goodput: Productive share of wall time; None when the window holds none, and when no
+            process of the run recorded a step: then nobody knows.
         ettr: Share of wall time not lost to disruptions.
         slices: How well an elastic run used its slices; None when it never counted them.
         beside: Overlapped spans by phase, not part of the partition.
@@ -124,7 +125,7 @@ def summarise(
         alive=timeline.alive,
         wall_ns=breakdown.wall_ns,
         idle_ns=breakdown.idle_ns,
-        goodput=breakdown.goodput,
+        goodput=known_goodput(view, breakdown),
         ettr=effective_training_time_ratio(breakdown),
         slices=slices_used(view, breakdown.windows),
         cost=breakdown.cost,
@@ -169,12 +170,17 @@ def roll(
             WindowRow(
                 window=window,
                 wall_ns=found.wall_ns,
-                goodput=found.goodput,
+                goodput=known_goodput(view, found),
                 badput=max(found.badput, key=lambda phase: found.badput[phase], default=None),
                 cost=found.cost,
             )
         )
     return rows
+
+
+def known_goodput(view: RunView, breakdown: Breakdown) -> float | None:
+    """Return the productive share of wall time; None where no step says what was productive."""
+    return breakdown.goodput if view.account.work.steps else None
 
 
 def slices_used(view: RunView, windows: Sequence[Window]) -> SliceEfficiency | None:

@@ -6,6 +6,7 @@ Whether more may be set aside is the subject of ``policy``; files and locks, of 
 from __future__ import annotations
 
 from collections import defaultdict
+from copy import copy
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import NamedTuple, assert_never
@@ -32,6 +33,9 @@ from outlay.guard.errors import HoldResolved, UnknownHold
 from outlay.guard.scopes import WHOLE, Scope, lab_of, scopes_of
 from outlay.units import Money
 
+RAISED = "ceiling-raised"
+ACCEPTED = "accepted"
+"""The event of the note with which a person accepts a log that is not what was seen before."""
 RENTAL_STATES = ("created", "unknown", "terminating", "gone")
 
 
@@ -81,6 +85,18 @@ class Paid(NamedTuple):
     day: str
 
 
+class Dated(NamedTuple):
+    """The latest UTC day that a line states, and the line's label."""
+
+    day: str
+    op_label: str
+
+
+def stated_day(line: AnyLine) -> str:
+    """Return the UTC day on which a line says that it was written."""
+    return day_of(line.ts) if isinstance(line, Simple) else line.ts[:10]
+
+
 class Inconsistent(OutlayError):
     """A line contradicts the lines before it; the reader adds which line it is."""
 
@@ -98,9 +114,25 @@ class Books:
         self.ceiling_micros: int | None = None
         self.latest_day = ""
         self.raised: list[Noted] = []
+        self.accepted: list[Noted] = []
+        self.given_up: set[str] = set()
+        self.last_dated = Dated("", "")
         self.last_paid: dict[str, Paid] = {}
         self._open_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._hold_of_key: dict[str, Hold] = {}
+        self._simple: set[str] = set()
+
+    def copy(self) -> Books:
+        """Return books that stay as they are while these go on."""
+        other = copy(self)
+        for name, value in vars(self).items():
+            if isinstance(value, dict | list | set):
+                setattr(other, name, value.copy())
+        for scope, balance in self.balances.items():
+            other.balances[scope] = replace(balance)
+        for label, holds in self._open_by_label.items():
+            other._open_by_label[label] = holds.copy()
+        return other
 
     def captured(self, scope: Scope = WHOLE) -> int:
         """Return what was spent in a scope, corrections included, in micro-units."""
@@ -139,6 +171,7 @@ class Books:
             Inconsistent: It contradicts the lines before it.
         """
         self._agree_on_currency(line)
+        self.last_dated = max(self.last_dated, Dated(stated_day(line), line.op_label))
         try:
             self._post(line)
         except (UnknownHold, HoldResolved) as error:
@@ -160,14 +193,15 @@ class Books:
             case Voided():
                 self._resolve(self.hold(line.hold), f"voided at {line.ts}")
             case Corrected():
-                self._see_day(line.day)
+                if line.op_label not in self.last_paid:  # else its day was seen, or is a simple one
+                    self._see_day(line.day)
                 self._move(line.lab, line.day, captured=micros_of(line.actual))
             case Noted():
                 self._note(line)
             case Sealed():
                 pass
             case Simple():
-                self._simple(line)
+                self._apply_simple(line)
             case _:
                 assert_never(line)
 
@@ -204,6 +238,12 @@ class Books:
         self._keep(hold)
         self._open_by_label[hold.op_label][hold.id] = None
 
+    def _oldest_simple(self, op_label: str) -> Hold | None:
+        """Return the label's oldest unresolved hold of the simple form."""
+        held = self._open_by_label.get(op_label, ())
+        found = next((name for name in held if name in self._simple), None)
+        return None if found is None else self.open[found]
+
     def _keep(self, hold: Hold) -> None:
         """Take an open hold as it is now; what it rents is remembered beyond its resolution."""
         self.open[hold.id] = hold
@@ -217,9 +257,10 @@ class Books:
         self.resolved[hold.id] = how
 
     def _capture(self, line: Captured) -> None:
-        if line.hold:
+        if line.hold:  # its day was seen when it was opened, unless a simple line says it
             self._resolve(self.hold(line.hold), f"captured at {line.ts}")
-        self._see_day(line.day)
+        else:
+            self._see_day(line.day)
         self._pay(line.op_label, Paid(line.lab, line.day), line.actual)
         if line.key:
             self.grants[line.key] = line
@@ -229,8 +270,12 @@ class Books:
         self.last_paid[op_label] = paid
 
     def _note(self, line: Noted) -> None:
-        if line.event == "ceiling-raised":
+        if line.event == RAISED:
             self.raised.append(line)
+        elif line.event == ACCEPTED:
+            self.accepted.append(line)
+            self.given_up.update(line.detail.get("instead_of", "").split())
+            self.latest_day = stated_day(line)  # also what a wrong clock had opened is given up
         elif line.hold in self.rentals:
             before = self.rentals[line.hold]
             after = replace(
@@ -243,23 +288,26 @@ class Books:
             if line.hold in self.open:
                 self.open[line.hold] = after
 
-    def _simple(self, line: Simple) -> None:
+    def _apply_simple(self, line: Simple) -> None:
+        """Add what another program wrote: it adds spend, and settles none of our holds.
+
+        Its date opens no day and keeps none open: nobody here looked at the clock.
+        """
         day = day_of(line.ts)
-        self._see_day(day)
         if line.actual is None:
             number = len(self.open) + len(self.resolved)
             amount = Money(micros_of(line.estimated), line.currency)
             ts = timestamp(wall_ns_of(parse_timestamp(line.ts)))
-            self._add_open(
-                Hold(
-                    id=f"simple-{number}", op_label=line.op_label, lab=lab_of(line.op_label),
-                    day=day, amount=amount, ts=ts,
-                )
+            hold = Hold(
+                id=f"simple-{number}", op_label=line.op_label, lab=lab_of(line.op_label),
+                day=day, amount=amount, ts=ts,
             )  # fmt: skip
+            self._simple.add(hold.id)
+            self._add_open(hold)
             return
-        hold = self.oldest_open(line.op_label)
+        settled = self._oldest_simple(line.op_label)
         lab = lab_of(line.op_label)
-        if hold is not None:
-            self._resolve(hold, f"captured at {line.ts}")
-            lab, day = hold.lab, hold.day
+        if settled is not None:
+            self._resolve(settled, f"captured at {line.ts}")
+            lab, day = settled.lab, settled.day
         self._pay(line.op_label, Paid(lab, day), line.actual)

@@ -6,9 +6,14 @@ and ``rentals``.
 
 from __future__ import annotations
 
+import getpass
 import os
 import secrets
+import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Self
 
@@ -17,23 +22,27 @@ from outlay.errors import Finding
 from outlay.guard import decisions
 from outlay.guard.arguments import (
     read_amount,
+    read_detail,
     read_difference,
     read_key,
     read_label,
     read_reason,
+    read_text,
 )
 from outlay.guard.books import Books, Hold
 from outlay.guard.ceilings import (
     lab_caps,
+    manifest_ceilings,
     manifest_path,
     money,
     settle,
     stated_ceiling,
-    with_manifest,
+    write_ceiling,
 )
+from outlay.guard.chain import Missing
 from outlay.guard.entries import Captured, Noted, Rental, amount_of, timestamp
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.filelog import FileSpendLog
+from outlay.guard.filelog import FileSpendLog, read_log_path
 from outlay.guard.policy import Ceilings, Settled, Standing, room
 from outlay.guard.posting import Answer, Posting
 from outlay.guard.scopes import lab_of
@@ -42,6 +51,8 @@ from outlay.guard.stale import this_process
 from outlay.guard.standing import doubts, standings
 from outlay.units import Money
 
+TEST_MODE = "BUDGET_GUARD_TEST_MODE"
+
 
 class BudgetGuard:
     """Refuses what would pass the ceiling, and remembers what was allowed and spent.
@@ -49,13 +60,17 @@ class BudgetGuard:
     Args:
         ceiling_usd: The hard ceiling of everything in this log.
         log_path: The spend log; ``manifest.json`` beside it adds caps per lab.
-        caps: A cap per lab, instead of the manifest's.
+        caps: A cap per lab; where the manifest caps labs too, the tighter one binds.
         day_usd: A cap for each UTC day.
         month_usd: A cap for each UTC month.
         currency: Of the ceiling and of every amount in the log.
         clock: Where the time comes from.
         environ: Where overrides come from; the process's environment when left out.
         log: A spend log kept elsewhere; ``log_path`` is then only where the manifest is sought.
+
+    Raises:
+        CeilingUnusable: A ceiling can't be understood.
+        InvalidValue: ``log_path`` names no file that a log can be in.
     """
 
     def __init__(
@@ -73,15 +88,16 @@ class BudgetGuard:
     ) -> None:
         self._clock = clock
         self._environ = os.environ if environ is None else environ
+        self._manifest_path = manifest_path(read_log_path(log_path))
         self.log_path = Path(log_path)
         self.currency = currency
-        given = Ceilings(
+        self._follows_manifest = False
+        self._given = Ceilings(
             whole=money(ceiling_usd, where="ceiling_usd", currency=currency),
             labs=lab_caps(caps or {}, where="caps", currency=currency),
             day=self._cap(day_usd, "day_usd"),
             month=self._cap(month_usd, "month_usd"),
         )
-        self._configured = with_manifest(given, manifest_path(self.log_path))
         self._settled()
         self.log = self._default_log() if log is None else log
 
@@ -99,23 +115,32 @@ class BudgetGuard:
             CeilingUnusable: Neither states one, and neither does the environment.
         """
         path, environ = Path(log_path), os.environ if environ is None else environ
-        ceiling = stated_ceiling(path, FileSpendLog(path, clock=clock).books(), environ)
-        return cls(ceiling, path, currency=ceiling.currency, clock=clock, environ=environ)
+        log = FileSpendLog(path, clock=clock)
+        ceiling = log.look(lambda books: stated_ceiling(path, books, environ))
+        guard = cls(ceiling, path, currency=ceiling.currency, clock=clock, environ=environ)
+        guard._follows_manifest = True
+        return guard
 
     def _cap(self, value: object, name: str) -> Money | None:
         return None if value is None else money(value, where=name, currency=self.currency)
 
     def _default_log(self) -> SpendLog:
-        if self._environ.get("BUDGET_GUARD_TEST_MODE") == "1":
+        if self._environ.get(TEST_MODE) == "1":
+            _announce_test_mode()
             return MemorySpendLog()
         return FileSpendLog(self.log_path, clock=self._clock)
 
     def _settled(self) -> Settled:
-        return settle(self._configured, self._environ)
+        """Return what binds now; under the lock it is what binds the decision."""
+        manifest = manifest_ceilings(self._manifest_path, self.currency)
+        given = self._given
+        if manifest is not None and self._follows_manifest:
+            given = replace(given, whole=manifest.whole)
+        return settle(given, manifest, self._environ)
 
     @property
     def ceilings(self) -> Ceilings:
-        """The limits in force now, the environment's override included."""
+        """The limits in force now: the manifest as it stands, the environment's override."""
         return self._settled().ceilings
 
     # -- asking -----------------------------------------------------------------------------
@@ -149,10 +174,10 @@ class BudgetGuard:
         ask = decisions.Ask(
             hold=secrets.token_hex(6),
             op_label=label,
-            lab=lab_of(label, lab),
+            lab=lab_of(label, None if lab is None else read_text(lab, name="lab")),
             amount=self._amount(estimated_usd, "estimated_usd"),
             key=read_key(key),
-            by=this_process() if by is None else by,
+            by=this_process() if by is None else read_text(by, name="by"),
             rental=rental,
         )
         self._settled()  # a ceiling that can't be understood refuses before the log is touched
@@ -204,7 +229,7 @@ class BudgetGuard:
             actual=self._amount(actual_usd, "actual_usd"),
             hold=None if hold is None else _id(hold),
             key=read_key(key),
-            basis=basis,
+            basis=read_text(basis, name="basis"),
         )
         return self._transact(lambda books: decisions.record(books, self._now(), spend))
 
@@ -215,7 +240,8 @@ class BudgetGuard:
             HoldResolved: It was captured or voided before.
         """
         text = read_reason(reason)
-        self._transact(lambda books: decisions.void(books, self._now(), _id(hold), text))
+        hold_id = _id(hold)
+        self._transact(lambda books: decisions.void(books, self._now(), hold_id, text))
 
     def correct(self, op_label: str, difference_usd: object, reason: str) -> None:
         """Add a difference, negative included, to what was recorded for a label.
@@ -236,42 +262,101 @@ class BudgetGuard:
         detail: Mapping[str, str] | None = None,
     ) -> None:
         """Write down something that moves no money, such as the proof that a pod is gone."""
-        label, hold_id = (hold.op_label, hold.id) if hold else (op_label, "")
-        now = self._now()
-        noted = Noted(**now.stamp(label), hold=hold_id, event=event, detail=dict(detail or {}))
-        self._transact(lambda books: decisions.note(books, now, noted))
+        label = hold.op_label if hold else read_text(op_label, name="op_label")
+        hold_id, event = hold.id if hold else "", read_text(event, name="event")
+        details = read_detail(detail)
+
+        def decide(books: Books) -> Posting[None]:
+            now = self._now()
+            noted = Noted(**now.stamp(label), hold=hold_id, event=event, detail=details)
+            return decisions.note(books, now, noted)
+
+        self._transact(decide)
+
+    def set_ceiling(self, ceiling_usd: object, reason: str) -> None:
+        """Set another ceiling, on purpose: a line says who did it and why.
+
+        A manifest beside the log is changed; without one the line itself states the ceiling, for
+        guards that are opened without one. A ceiling in code or in the environment stays.
+
+        Raises:
+            CeilingUnusable: It is no amount, or the manifest can't be read or written.
+            InvalidValue: It is the ceiling already, or no reason is given.
+        """
+        text = read_reason(reason)
+        after = money(ceiling_usd, where="ceiling_usd", currency=self.currency)
+        path = self._manifest_path
+
+        def decide(books: Books) -> Posting[None]:
+            settled = self._settled()
+            manifest = manifest_ceilings(path, self.currency)
+            before = manifest.whole if manifest else settled.ceilings.whole
+            moment = self._moment(settled)
+            return decisions.set_ceiling(books, moment, before, after, by=_person(), reason=text)
+
+        self._transact(decide)
+        try:
+            changed = write_ceiling(path, after)
+        except OSError as error:
+            raise CeilingUnusable(str(path), str(error), "a manifest.json to write to") from error
+        if not changed:
+            self._given = replace(self._given, whole=after)
+
+    def accept(self, reason: str) -> None:
+        """Take the log for what it is now, although it is not what was seen before.
+
+        A line says who did it, why, and what was missing. It also frees the day that a line with a
+        date ahead keeps open.
+
+        Raises:
+            InvalidValue: The log is in order, or no reason is given.
+            SpendLogAltered: A line was edited: that can't be accepted, only restored.
+        """
+        text = read_reason(reason)
+
+        def entry(books: Books, missing: tuple[Missing, ...]) -> Noted:
+            now = replace(self._moment(None), currency=books.currency or self.currency)
+            return decisions.accept(books, now, missing, by=_person(), reason=text)
+
+        self.log.accept(entry)
 
     # -- looking ----------------------------------------------------------------------------
 
     @property
     def total_spent(self) -> float:
         """What was really spent: captures and corrections."""
-        return float(amount_of(self._books().captured()))
+        return float(amount_of(self._look(Books.captured)))
 
     @property
     def held(self) -> float:
         """What unresolved holds set aside."""
-        return float(amount_of(self._books().held()))
+        return float(amount_of(self._look(Books.held)))
 
     @property
     def committed(self) -> float:
         """Spent and set aside together."""
-        books = self._books()
-        return float(amount_of(books.captured() + books.held()))
+        return float(amount_of(self._look(_committed)))
 
     @property
     def remaining(self) -> float:
         """The ceiling less what was spent and set aside; negative once it was passed."""
-        books = self._books()
-        return float(amount_of(self.ceilings.whole.micros - books.captured() - books.held()))
+        return float(amount_of(self.ceilings.whole.micros - self._look(_committed)))
+
+    @property
+    def head(self) -> str:
+        """The hash of the log's last line: kept elsewhere, it shows later what was removed."""
+        return self.log.head()
 
     def holds(self) -> tuple[Hold, ...]:
         """Return the unresolved holds, oldest first."""
-        return tuple(self._books().open.values())
+        return self._look(lambda books: tuple(books.open.values()))
 
     def room_of(self, hold: Hold) -> Money:
         """Return what a hold could grow to: what it has, and what its tightest scope has left."""
-        return hold.amount + room(self._books(), self.ceilings, lab=hold.lab, day=hold.day)
+        ceilings = self.ceilings
+        return hold.amount + self._look(
+            lambda books: room(books, ceilings, lab=hold.lab, day=hold.day)
+        )
 
     def standings(self, *, lab: str | None = None) -> tuple[Standing, ...]:
         """Return how every scope that has a limit stands today, the whole first.
@@ -279,21 +364,27 @@ class BudgetGuard:
         Args:
             lab: A lab to list even if it has no cap of its own and never spent anything.
         """
-        books = self._books()
-        return standings(books, self.ceilings, day=self._now().day(books), lab=lab)
+        ceilings, now = self.ceilings, self._now()
+        return self._look(lambda books: standings(books, ceilings, day=now.day(books), lab=lab))
 
-    def verify(self) -> Verification:
-        """Check the whole log."""
-        return self.log.verify()
+    def verify(self, *, expect: str = "") -> Verification:
+        """Check the whole log, and every decision in it.
+
+        Args:
+            expect: The hash, or its first digits, that an earlier report shows as the head: its
+                line has to be there still.
+        """
+        return self.log.verify(expect=expect)
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what a reader of the balance should know beside it."""
-        return doubts(self._books(), str(self.log_path))
+        source, today = str(self.log_path), self._now().ts[:10]
+        return self._look(lambda books: doubts(books, source, today=today))
 
     # -- details ----------------------------------------------------------------------------
 
-    def _books(self) -> Books:
-        return self._in_our_currency(self.log.books())
+    def _look(self, ask: Callable[[Books], Answer]) -> Answer:
+        return self.log.look(lambda books: ask(self._in_our_currency(books)))
 
     def _transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
         return self.log.transact(lambda books: decide(self._in_our_currency(books)))
@@ -316,7 +407,8 @@ class BudgetGuard:
             ts=timestamp(self._clock.wall_ns()),
             currency=self.currency,
             ceiling=settled.ceilings.whole if settled else None,
-            override=settled.override if settled else None,
+            by=settled.by if settled else "",
+            over=settled.over if settled else None,
         )
 
     def _amount(self, value: object, name: str) -> Money:
@@ -324,4 +416,26 @@ class BudgetGuard:
 
 
 def _id(hold: Hold | str) -> str:
-    return hold if isinstance(hold, str) else hold.id
+    return hold.id if isinstance(hold, Hold) else read_text(hold, name="hold", expected="a hold")
+
+
+def _committed(books: Books) -> int:
+    return books.captured() + books.held()
+
+
+def _person() -> str:
+    """Return who sits here, as far as the system says."""
+    try:
+        user = getpass.getuser()
+    except (OSError, KeyError):
+        user = f"uid {os.getuid()}"
+    return f"{user} on {os.uname().nodename}".encode(errors="replace").decode()
+
+
+@cache
+def _announce_test_mode() -> None:
+    with suppress(OSError):
+        sys.stderr.write(
+            f"outlay: {TEST_MODE}=1: the guard keeps its books in memory; nothing is written, and "
+            "all of it is forgotten with this process\n"
+        )

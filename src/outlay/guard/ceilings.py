@@ -1,11 +1,13 @@
-"""Where ceilings come from: the caller, ``manifest.json`` beside the log, the environment.
+"""Where ceilings come from: the caller, the environment, ``manifest.json`` beside the log.
 
-The tighter of caller and manifest binds; the environment overrides both. Whatever can't be
-understood refuses everything: a ceiling that is guessed at is none.
+The environment overrides the caller, and both may only tighten a manifest. Whatever can't be
+understood refuses everything: a ceiling that is guessed at is none. The manifest also names the
+first line of the log beside it, so that a log begun anew is not taken for the old one.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
@@ -13,20 +15,24 @@ from pathlib import Path
 
 import msgspec
 
-from outlay.decoding import BadDocument, decode, read_file
+from outlay.decoding import BadDocument, Decoder
 from outlay.errors import InvalidValue, choices
+from outlay.files import write_whole
 from outlay.guard.books import Books
+from outlay.guard.disk import read_small
+from outlay.guard.entries import amount_of
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.policy import Ceilings, Override, Settled
+from outlay.guard.policy import Ceilings, Settled
 from outlay.guard.scopes import lab_of
 from outlay.units import Money
 
+MANIFEST_NAME = "manifest.json"
 OVERRIDES = ("LYNX_CLOUD_BUDGET_USD", "OUTLAY_CEILING_USD")
 _AMOUNT = "an amount of zero or more, such as 5.00"
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """``manifest.json``: the documented keys, and two caps of ours."""
+    """``manifest.json``: the documented keys, and ours: two caps, and the logs' first lines."""
 
     seed: int = 35000
     lab: str = "00-cloud-budget-and-tooling"
@@ -40,11 +46,63 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     vendor_snapshot_prices: dict[str, str | float] = {}
     ceiling_per_day_usd: Decimal | None = None
     ceiling_per_month_usd: Decimal | None = None
+    first_lines: dict[str, str] | None = None
+
+
+_decoder = Decoder[Manifest](Manifest)
+_names_decoder = Decoder[dict[str, object]](dict[str, object])
 
 
 def manifest_path(log_path: Path) -> Path:
-    """Return where the manifest of a log is sought: beside it."""
-    return log_path.parent / "manifest.json"
+    """Return where the manifest of a log is sought: beside the file itself, not a link to it."""
+    return log_path.resolve().parent / MANIFEST_NAME
+
+
+def first_line_of(manifest: Path, log_name: str) -> str | None:
+    """Return the hash that a manifest names as a log's first line: "" for none.
+
+    None where there is no manifest, or one that can't be understood: that refuses every
+    authorisation, and is no matter here.
+    """
+    try:
+        stated = read_manifest(manifest)
+    except CeilingUnusable:
+        return None
+    return None if stated is None else (stated.first_lines or {}).get(log_name, "")
+
+
+def write_first_line(path: Path, log_name: str, first: str) -> None:
+    """Let a manifest name a log's first line.
+
+    Raises:
+        OSError: It can't be written.
+        CeilingUnusable: It can't be understood.
+    """
+    manifest = read_manifest(path)
+    if manifest is not None:
+        _rewrite(path, first_lines={**(manifest.first_lines or {}), log_name: first})
+
+
+def write_ceiling(path: Path, ceiling: Money) -> bool:
+    """Write another ceiling into a manifest; returns whether there is one.
+
+    Raises:
+        OSError: It can't be written.
+        CeilingUnusable: It can't be understood.
+    """
+    if read_manifest(path) is None:
+        return False
+    _rewrite(path, ceiling_usd=amount_of(ceiling.micros))
+    return True
+
+
+def _rewrite(path: Path, **changes: object) -> None:
+    """Replace keys of a manifest, and leave the values of the others as they were typed."""
+    encoder = msgspec.json.Encoder(decimal_format="number")
+    keys = _names_decoder.decode(path.read_bytes())
+    keys |= {name: msgspec.Raw(encoder.encode(value)) for name, value in changes.items()}
+    text = msgspec.json.format(encoder.encode(keys), indent=2)
+    write_whole(path, text + b"\n", synced=True)
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -54,11 +112,11 @@ def read_manifest(path: Path) -> Manifest | None:
         CeilingUnusable: There is one, and it can't be read, or states a ceiling of no known kind.
     """
     try:
-        raw = read_file(path)
-        manifest = decode(raw, Manifest)
-        names = decode(raw, dict[str, object])
-    except FileNotFoundError:
-        return None
+        raw = read_small(os.fspath(path))
+        if raw is None:
+            return None
+        manifest = _decoder.decode(raw)
+        names = _names_decoder.decode(raw)
     except (OSError, BadDocument) as error:
         raise CeilingUnusable(str(path), str(error), "a readable manifest.json") from error
     known = [name for name in Manifest.__struct_fields__ if name.startswith("ceiling")]
@@ -121,49 +179,47 @@ def lab_caps(caps: Mapping[str, object], *, where: str, currency: str) -> dict[s
     return limits
 
 
-def with_manifest(given: Ceilings, path: Path) -> Ceilings:
-    """Return the ceilings that bind: the caller's, and the manifest's if there is one.
+def manifest_ceilings(path: Path, currency: str) -> Ceilings | None:
+    """Return the ceilings that a manifest states, or None when there is no manifest.
 
     Raises:
         CeilingUnusable: The manifest can't be understood, or is in another currency.
     """
-    manifest = read_manifest(path)
+    manifest, where = read_manifest(path), str(path)
     if manifest is None:
-        return given
-    currency, where = given.whole.currency, str(path)
+        return None
     if manifest.currency != currency:
         raise CeilingUnusable(where, manifest.currency, f"currency {currency}")
 
-    def tighter(a: Money | None, b: Decimal | None, key: str) -> Money | None:
-        limit = None if b is None else money(b, where=f"{where}: {key}", currency=currency)
-        return min((x for x in (a, limit) if x is not None), default=None)
+    def cap(value: Decimal | None, key: str) -> Money | None:
+        return None if value is None else money(value, where=f"{where}: {key}", currency=currency)
 
-    labs = lab_caps(manifest.ceiling_per_lab, where=f"{where}: ceiling_per_lab", currency=currency)
-    whole = money(manifest.ceiling_usd, where=f"{where}: ceiling_usd", currency=currency)
     return Ceilings(
-        whole=min(given.whole, whole),
-        labs=given.labs or labs,
-        day=tighter(given.day, manifest.ceiling_per_day_usd, "ceiling_per_day_usd"),
-        month=tighter(given.month, manifest.ceiling_per_month_usd, "ceiling_per_month_usd"),
+        whole=money(manifest.ceiling_usd, where=f"{where}: ceiling_usd", currency=currency),
+        labs=lab_caps(
+            manifest.ceiling_per_lab, where=f"{where}: ceiling_per_lab", currency=currency
+        ),
+        day=cap(manifest.ceiling_per_day_usd, "ceiling_per_day_usd"),
+        month=cap(manifest.ceiling_per_month_usd, "ceiling_per_month_usd"),
     )
 
 
-def settle(configured: Ceilings, environ: Mapping[str, str]) -> Settled:
-    """Return the ceilings in force once the environment has had its say.
+def settle(given: Ceilings, manifest: Ceilings | None, environ: Mapping[str, str]) -> Settled:
+    """Return the ceilings in force: the environment's over the caller's, both below the manifest's.
 
     Raises:
         CeilingUnusable: A variable holds no amount, or both are set and differ.
     """
-    currency = configured.whole.currency
     found = {
-        name: money(environ[name], where=name, currency=currency)
+        name: money(environ[name], where=name, currency=given.whole.currency)
         for name in OVERRIDES
         if name in environ
     }
-    if not found:
-        return Settled(ceilings=configured, override=None)
     if len(set(found.values())) > 1:
         raise CeilingUnusable(" and ".join(found), [str(x) for x in found.values()], "one value")
-    variable, whole = next(iter(found.items()))
-    override = Override(variable=variable, over=configured.whole, loosens=whole > configured.whole)
-    return Settled(ceilings=replace(configured, whole=whole), override=override)
+    by, whole = next(iter(found.items()), ("ceiling_usd", given.whole))
+    chosen, over = replace(given, whole=whole), given.whole if found else None
+    if manifest is None:
+        return Settled(ceilings=chosen, by=by, over=over)
+    by = MANIFEST_NAME if manifest.whole <= whole else by
+    return Settled(ceilings=chosen.tightened_by(manifest), by=by, over=over)

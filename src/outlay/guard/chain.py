@@ -64,6 +64,7 @@ class Link:
         offset: Where the last good line ends, its newline included.
         lines: How many lines stand before ``offset``.
         ended: Whether a newline stands before ``offset``.
+        first: The hash of the first chained line; empty before there is one.
         hasher: The next hash, fed with every byte up to ``offset``; copied, never updated.
     """
 
@@ -72,14 +73,15 @@ class Link:
     offset: int
     lines: int
     ended: bool
+    first: str
     hasher: Hasher
 
 
-def _link_after(digest: str, *, covered: int, lines: int, ended: bool) -> Link:
+def _link_after(digest: str, *, covered: int, lines: int, ended: bool, first: str) -> Link:
     hasher = hashlib.sha256(digest.encode() + b"\n" * ended)
     return Link(
         hash=digest, covered=covered, offset=covered + ended, lines=lines, ended=ended,
-        hasher=hasher,
+        first=first or digest, hasher=hasher,
     )  # fmt: skip
 
 
@@ -90,18 +92,42 @@ def _fed(link: Link, raw: bytes) -> Hasher:
 
 
 START = Link(
-    hash=GENESIS, covered=0, offset=0, lines=0, ended=True, hasher=hashlib.sha256(GENESIS.encode())
-)
+    hash=GENESIS, covered=0, offset=0, lines=0, ended=True, first="",
+    hasher=hashlib.sha256(GENESIS.encode()),
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missing:
+    """A line that was there once and is not any more: its hash, where it was sought, and why."""
+
+    hash: str
+    line: int
+    problem: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scanned:
-    """What one stretch of bytes says: its good lines in order, and what trails them."""
+    """What one stretch of bytes says: its good lines in order, and what trails them.
+
+    Attributes:
+        lines: Every line that counts, with its number.
+        link: How far it was read.
+        torn: Bytes at the end that were cut off while being written.
+        findings: What is odd about the lines and no reason to refuse.
+        missing: Lines that heads name and that are not there.
+        hashes: Of the chained lines.
+    """
 
     lines: tuple[tuple[int, AnyLine], ...]
     link: Link
     torn: bytes
     findings: tuple[Finding, ...]
+    missing: tuple[Missing, ...] = ()
+    hashes: tuple[str, ...] = ()
+
+
+NOTHING = Scanned(lines=(), link=START, torn=b"", findings=())
 
 
 def _claimed_hash(raw: bytes) -> str | None:
@@ -121,12 +147,16 @@ def _is_torn(raw: bytes) -> bool:
 class _Scan:
     """One pass over the bytes that follow a link."""
 
-    def __init__(self, path: str, link: Link, head: Head | None) -> None:
+    def __init__(self, path: str, link: Link, heads: Iterable[Head]) -> None:
         self.path = path
         self.link = link
-        self.head = head
+        known = {head for head in heads if head.offset > link.covered}
+        self.heads = sorted(known, key=lambda head: head.offset)
         self.torn = b""
         self.findings: list[Finding] = []
+        self.missing: list[Missing] = []
+        self.hashes: list[str] = []
+        self._meet_heads()
 
     def altered(self, problem: str, line: int | None = None) -> SpendLogAltered:
         return SpendLogAltered(self.path, line or self.number, problem)
@@ -155,9 +185,12 @@ class _Scan:
             raise self.altered(f"it can't be understood ({error})") from None
         self._close_torn(entry)
         covered = self.link.offset + len(self.torn) + len(raw)
-        self.link = _link_after(claimed, covered=covered, lines=self.number, ended=ended)
+        self.link = _link_after(
+            claimed, covered=covered, lines=self.number, ended=ended, first=self.link.first
+        )
         self.torn = b""
-        self._meet_head()
+        self.hashes.append(claimed)
+        self._meet_heads()
         return entry
 
     def _read_unchained(self, raw: bytes, *, ended: bool) -> AnyLine | None:
@@ -181,7 +214,7 @@ class _Scan:
             ended=ended,
             hasher=_fed(link, line),
         )
-        self._meet_head()
+        self._meet_heads()
         return simple
 
     def _close_torn(self, entry: AnyEntry) -> None:
@@ -196,41 +229,48 @@ class _Scan:
             Finding(source=self.path, line=self.link.lines + 1, message=message, severity="warning")
         )
 
-    def _meet_head(self) -> None:
-        """Check the acknowledged line as soon as the scan has passed the place where it ends."""
-        if self.head is None or self.link.offset < self.head.offset:
-            return
-        here = (self.link.covered + 1, self.link.hash)
-        if here != (self.head.offset, self.head.hash):
-            raise self.altered("the line that was acknowledged here is not there any more")
-        self.head = None
+    def _meet_heads(self) -> None:
+        """Look for each line that a head names as soon as the place where it ends is passed."""
+        while self.heads and self.heads[0].offset <= self.link.offset:
+            head = self.heads.pop(0)
+            if head != Head(self.link.covered + 1, self.link.hash):
+                problem = "the line that was acknowledged here is not there any more"
+                self.missing.append(Missing(hash=head.hash, line=self.link.lines, problem=problem))
+
+    def finish(self) -> None:
+        """Note the lines that heads name beyond the end."""
+        size = self.link.offset + len(self.torn)
+        for head in self.heads:
+            problem = f"the file ends at byte {size}; acknowledged lines reached {head.offset}"
+            self.missing.append(Missing(hash=head.hash, line=self.number, problem=problem))
 
 
-def scan(path: str, data: bytes, link: Link, head: Head | None) -> Scanned:
+def scan(path: str, data: bytes, link: Link, heads: Iterable[Head] | None = None) -> Scanned:
     """Read the bytes that follow ``link``, checking every line against the chain.
 
     Args:
         path: What to call the log in an error.
         data: Every byte of the log from ``link.offset`` on.
         link: How far it was read before.
-        head: The acknowledged end, unless it is at or before ``link.offset``.
+        heads: Lines that were acknowledged or seen; those before ``link.covered`` are passed over.
 
     Raises:
         SpendLogAltered: A line was edited, removed or moved; says which.
     """
-    state = _Scan(path, link, head)
+    state = _Scan(path, link, heads or ())
     lines = []
     for raw, ended in _split(data):
         number = state.number
         if (line := state.read(raw, ended=ended)) is not None:
             lines.append((number, line))
-    if state.head is not None:
-        raise state.altered("acknowledged lines from here on were removed")
+    state.finish()
     return Scanned(
         lines=tuple(lines),
         link=state.link,
         torn=state.torn,
         findings=tuple(state.findings),
+        missing=tuple(state.missing),
+        hashes=tuple(state.hashes),
     )
 
 

@@ -5,25 +5,30 @@ Each function takes the books as they stand under the lock; what it raises write
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypedDict
 
-from outlay.errors import InvalidValue
-from outlay.guard.books import Books, Hold, Paid
+from outlay.errors import Finding, InvalidValue
+from outlay.guard.books import ACCEPTED, RAISED, Books, Hold, Paid, stated_day
+from outlay.guard.chain import Missing
 from outlay.guard.entries import (
     SCHEMA,
+    AnyLine,
     Captured,
     Corrected,
     Extended,
     Held,
     Noted,
     Rental,
+    Simple,
     Voided,
     amount_of,
+    micros_of,
 )
 from outlay.guard.errors import BudgetGuardExceeded, KeyReused
-from outlay.guard.policy import Ceilings, Override, Standing, shortfalls
+from outlay.guard.policy import Ceilings, Standing, shortfalls
 from outlay.guard.posting import Posting
 from outlay.guard.scopes import WHOLE, lab_of, scopes_of
 from outlay.units import Money
@@ -43,13 +48,19 @@ class Stamp(TypedDict):
 class Moment:
     """When a question is asked, and under which ceiling.
 
-    ``ceiling`` is None where it can't be understood; spend is recorded all the same.
+    Attributes:
+        ts: When.
+        currency: Of the ceiling and of every line.
+        ceiling: None where it can't be understood; spend is recorded all the same.
+        by: What set the ceiling: ``ceiling_usd``, a variable, or ``manifest.json``.
+        over: The caller's ceiling where a variable sets another one.
     """
 
     ts: str
     currency: str
     ceiling: Money | None
-    override: Override | None
+    by: str
+    over: Money | None
 
     def day(self, books: Books) -> str:
         """Return the UTC day that counts: never before one that the log has seen."""
@@ -215,6 +226,92 @@ def note(books: Books, moment: Moment, noted: Noted) -> Posting[None]:
     return Posting((*_raised(books, moment), noted), None)
 
 
+def accept(
+    books: Books, moment: Moment, missing: tuple[Missing, ...], *, by: str, reason: str
+) -> Noted:
+    """Return the line with which a person takes a log for what it is now.
+
+    Raises:
+        InvalidValue: Nothing is missing, and no line lies ahead.
+    """
+    if not missing and books.latest_day <= moment.ts[:10]:
+        raise InvalidValue("accept", "a log in order", "one that is refused; `verify` checks it")
+    detail = {"by": by, "reason": reason, "found": "; ".join(one.problem for one in missing)}
+    if given_up := " ".join(sorted({one.hash for one in missing if one.hash})):
+        detail["instead_of"] = given_up
+    return Noted(**moment.stamp(""), event=ACCEPTED, detail=detail)
+
+
+def set_ceiling(
+    books: Books, moment: Moment, before: Money, after: Money, *, by: str, reason: str
+) -> Posting[None]:
+    """Write down that a person sets another ceiling, and why.
+
+    Raises:
+        InvalidValue: It is the ceiling already.
+    """
+    if after == before:
+        raise InvalidValue("ceiling", str(after), "another ceiling than the one in force")
+    event = RAISED if after > before else "ceiling-lowered"
+    detail = {
+        "from": str(amount_of(before.micros)), "to": str(amount_of(after.micros)), "by": by,
+        "reason": reason,
+    }  # fmt: skip
+    stated = replace(moment, ceiling=after)
+    return Posting(
+        (*_raised(books, moment), Noted(**stated.stamp(""), event=event, detail=detail)), None
+    )
+
+
+def judge_again(
+    lines: Iterable[tuple[int, AnyLine]], *, source: str, today: str
+) -> Iterator[Finding]:
+    """Yield what should not be in a log: under the policy that each line itself states.
+
+    Args:
+        lines: Every line with its number, in order; they don't contradict each other.
+        source: What to call the log.
+        today: The UTC day; lines of later ones lie ahead.
+    """
+    books = Books()
+    for number, line in lines:
+        if stated_day(line) > today:
+            message = f"it is dated {stated_day(line)}, which lies ahead"
+            yield Finding(source=source, line=number, message=message, severity="warning")
+        for message in _unjustified(books, line):
+            yield Finding(source=source, line=number, message=message)
+        books.apply(line)
+
+
+def _unjustified(books: Books, line: AnyLine) -> Iterator[str]:
+    """Yield why a line should not have been written after those before it."""
+    if isinstance(line, Simple):
+        return
+    ceiling, before = line.ceiling, books.ceiling_micros
+    raised = isinstance(line, Noted) and line.event == RAISED
+    if ceiling is not None and before is not None and not raised and micros_of(ceiling) > before:
+        yield f"its ceiling is {ceiling} after one of {amount_of(before)}, which nobody raised"
+    if isinstance(line, Held):
+        if line.day < books.latest_day:
+            yield f"it counts on {line.day}, after {books.latest_day} had begun"
+        yield from _overruns(books, line, line.lab, line.day)
+    elif isinstance(line, Extended):
+        hold = books.hold(line.hold)
+        yield from _overruns(books, line, hold.lab, hold.day)
+
+
+def _overruns(books: Books, line: Held | Extended, lab: str, day: str) -> Iterator[str]:
+    """Yield every scope that the line takes past the limit which it was judged by."""
+    for scope in scopes_of(lab, day):
+        limit = line.ceiling if scope == WHOLE else line.caps.get(str(scope))
+        total = books.captured(scope) + books.held(scope) + micros_of(line.estimated)
+        if limit is not None and total > micros_of(limit):
+            yield (
+                f"it should have been refused: {scope} came to {amount_of(total)} {line.currency} "
+                f"of {limit}"
+            )
+
+
 def _refuse_what_does_not_fit(
     books: Books, ceilings: Ceilings, lab: str, day: str, asked: Money
 ) -> None:
@@ -233,14 +330,13 @@ def _raised(books: Books, moment: Moment) -> tuple[Noted, ...]:
     """Return the line that says so when the next one states a looser ceiling than the last."""
     if moment.ceiling is None:
         return ()
-    override, now, before = moment.override, moment.ceiling.micros, books.ceiling_micros
-    if before is None and override is not None and override.loosens:
-        before = override.over.micros
+    now, before = moment.ceiling.micros, books.ceiling_micros
+    if before is None and moment.over is not None:
+        before = moment.over.micros
     if before is None or now <= before:
         return ()
-    by = override.variable if override else "ceiling_usd"
-    detail = {"from": str(amount_of(before)), "to": str(amount_of(now)), "by": by}
-    return (Noted(**moment.stamp(""), event="ceiling-raised", detail=detail),)
+    detail = {"from": str(amount_of(before)), "to": str(amount_of(now)), "by": moment.by}
+    return (Noted(**moment.stamp(""), event=RAISED, detail=detail),)
 
 
 def _caps(ceilings: Ceilings, lab: str, day: str) -> dict[str, Decimal]:

@@ -20,6 +20,8 @@ from outlay.guard.entries import amount_of
 from outlay.guard.lease import Terms
 from outlay.guard.scopes import BUFFER
 from outlay.units import Duration, Money, Rate
+from outlay.units.numbers import EXACT
+from outlay.units.quantity import NS_PER_HOUR
 
 AUTO_TERMINATION = Duration(4 * 3600 * 10**9)
 ALERT_PERCENT = 80
@@ -47,7 +49,7 @@ class Estimate:
     @property
     def cost(self) -> Money:
         """What the whole lab costs."""
-        return Terms(rate=self.rate).cost(int(self.hours * 3600 * 10**9))
+        return Terms(rate=self.rate).cost(int(EXACT.multiply(self.hours, NS_PER_HOUR)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

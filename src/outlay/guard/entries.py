@@ -16,6 +16,7 @@ import msgspec
 from outlay.clock import utc_datetime
 from outlay.decoding import Decoder
 from outlay.units.money import MICROS
+from outlay.units.numbers import EXACT
 
 SCHEMA = 1
 LARGEST = 10**12  # currency units; beyond it a typing error is likelier than a budget
@@ -212,7 +213,10 @@ def amount_of(micros: int) -> Decimal:
 
 def micros_of(amount: Decimal | None) -> int:
     """Return a line's number in micro-units; digits beyond them (hand-written) round up."""
-    return 0 if amount is None else int((amount * MICROS).to_integral_value(ROUND_CEILING))
+    if amount is None:
+        return 0
+    # Not in the thread's own context: the host program may have set that to one digit.
+    return int(EXACT.multiply(amount, MICROS).to_integral_value(ROUND_CEILING))
 
 
 def timestamp(wall_ns: int) -> str:

@@ -4,6 +4,7 @@ Refused
 ├── BudgetGuardExceeded     a ceiling or a cap would be passed
 ├── SpendLogUnusable        the log can't be read, locked or written, so nothing is allowed
 │   └── SpendLogAltered     a line was edited, removed or reordered
+│       └── SpendLogRolledBack  it is not the log that was seen before, until a person accepts it
 └── CeilingUnusable         the ceiling's setting can't be understood
 InvalidValue
 └── KeyReused               an idempotency key came back with other parameters
@@ -34,13 +35,21 @@ class SpendLogUnusable(Refused):
 class SpendLogAltered(SpendLogUnusable):
     """The spend log is not what was written: a line was edited, removed or reordered."""
 
+    remedy = "Restore the file from a copy; `outlay guard verify` checks it."
+
     def __init__(self, path: str, line: int, problem: str) -> None:
-        super().__init__(
-            path,
-            f"line {line}: {problem}",
-            "Restore the file from a copy; `outlay guard verify` checks it.",
-        )
+        super().__init__(path, f"line {line}: {problem}" if line else problem, self.remedy)
         self.line = line
+
+
+class SpendLogRolledBack(SpendLogAltered):
+    """The spend log is not the one that was seen before: cut, replaced, or without its head."""
+
+    remedy = (
+        "Restore the file and its head from a copy. A log that is kept in git looks like this "
+        "after a checkout of an older commit. If it is right as it is now, say why: "
+        "`outlay guard accept --reason ...`."
+    )
 
 
 class CeilingUnusable(Refused):

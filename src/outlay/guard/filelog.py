@@ -2,7 +2,9 @@
 
 One appended write and one fsync per transaction. ``spend.head`` is then written, not fsynced: it
 is a lower bound. After a killed process it is exact or one line behind; after a power failure it
-may be further behind, and never ahead, because the log is on disk before it is written.
+may be further behind, and never ahead, because the log is on disk before it is written. What this
+machine has seen is kept in the outlay home as well, and the log's first line in the manifest: a log
+that is behind either, or has lost its head, is refused until a person accepts it.
 
 A process keeps its fold and reads only what was appended since, so a transaction costs the same
 however long the log is; a fresh process folds the log once.
@@ -12,25 +14,40 @@ from __future__ import annotations
 
 import fcntl
 import os
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.guard.books import Books, Inconsistent
-from outlay.guard.chain import START, Head, Link, Scanned, link_entries, scan
-from outlay.guard.disk import is_there, make_directory, read_from, sync_directory
+from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
+from outlay.guard.chain import NOTHING, Head, Link, Missing, Scanned, link_entries, scan
+from outlay.guard.decisions import judge_again
+from outlay.guard.disk import (
+    HeadFile,
+    Memory,
+    is_there,
+    make_directory,
+    read_from,
+    sync_directory,
+)
 from outlay.guard.entries import AnyEntry, AnyLine, Simple, timestamp
-from outlay.guard.errors import SpendLogAltered, SpendLogUnusable
-from outlay.guard.head import parse, record
+from outlay.guard.errors import (
+    CeilingUnusable,
+    SpendLogAltered,
+    SpendLogRolledBack,
+    SpendLogUnusable,
+)
+from outlay.guard.head import NO_SLOTS, SLOT_BYTES, record
+from outlay.guard.locking import LockStuck, excludes, local_locks, lock, turn_at, unlock
 from outlay.guard.posting import Answer, Posting
 from outlay.guard.spendlog import Verification
 
 _LOCK_TIMEOUT_S = 30.0
-_FIRST_WAIT_S = 0.0005
-_LONGEST_WAIT_S = 0.01
+_LEAST_EXPECTED = 8  # digits of a hash that name one line of a log
+_NO_HEAD = "spend.head, which should be beside it, is missing or empty"
+_BAD_HEAD = "spend.head can't be read"
 
 
 def head_path(log_path: Path) -> Path:
@@ -38,70 +55,134 @@ def head_path(log_path: Path) -> Path:
     return log_path.with_suffix(".head")
 
 
+def read_log_path(path: str | os.PathLike[str]) -> Path:
+    """Return the file that a path leads to, links followed.
+
+    Raises:
+        InvalidValue: It is no path, or that of a file which is no log: a head, a manifest.
+    """
+    expected = "the path of a spend log, such as spend.jsonl"
+    try:
+        resolved = Path(path).resolve()
+    except (TypeError, ValueError, OSError, RuntimeError):
+        raise InvalidValue("log_path", path, expected) from None
+    if resolved.suffix == ".head" or resolved.name in ("", MANIFEST_NAME):
+        raise InvalidValue("log_path", str(path), f"{expected}; no .head and no {MANIFEST_NAME}")
+    return resolved
+
+
 class FileSpendLog:
     """``spend.jsonl`` and its head."""
 
     def __init__(self, path: Path, *, clock: Clock = SYSTEM) -> None:
-        self.path = path
-        self._head_path = head_path(path)
+        self.path = read_log_path(path)
+        self._head = HeadFile(head_path(self.path))
+        self._memory = Memory(self.path)
         self._clock = clock
-        self._mutex = threading.Lock()
-        self._next_head_at = 0
+        self._manifest = manifest_path(self.path)
+        self._slots = self._remembered = NO_SLOTS
+        self._first_named: str | None = None
         self._seen: Head | None = None  # the furthest line read or written here, for ever
+        self._locks_checked = False
         self._forget()
 
     def _forget(self) -> None:
         """Drop the fold, so that the next use reads the file from its start."""
         self._books = Books()
-        self._scanned = Scanned(lines=(), link=START, torn=b"", findings=())
+        self._scanned = NOTHING
         self._identity: tuple[int, int] | None = None
+        self._pid = os.getpid()
 
     def transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
         """Decide on the whole log, append, fsync, then answer."""
-        with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as log:
+        create = os.O_CREAT if self._identity is None and self._is_new() else 0
+        with self._locked(os.O_RDWR | os.O_APPEND | create, fcntl.LOCK_EX) as log:
             head = self._catch_up(log)
             posting = decide(self._books)
             if posting.entries:
-                self._append(log, posting.entries)
+                self._append(log, posting.entries, begin=head is None)
             elif head is None or head.offset < self._scanned.link.offset:
                 # The answer rests on lines that a killed writer may not have made durable.
                 os.fsync(log)
             return posting.answer
 
-    def books(self) -> Books:
-        """Return the fold of the log as it stands."""
+    def look(self, ask: Callable[[Books], Answer]) -> Answer:
+        """Ask something of the fold as it stands, while nobody changes it."""
         if self._is_new():
-            return Books()
+            return ask(Books())
         with self._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
             self._catch_up(log)
-            return self._books
+            self._remember()
+            return ask(self._books)
+
+    def books(self) -> Books:
+        """Return the fold of the log as it stands: a copy, which does not change."""
+        return self.look(Books.copy)
+
+    def head(self) -> str:
+        """Return the hash of the last chained line; empty before there is one."""
+        return self.look(lambda _: self._scanned.link.hash if self._scanned.link.first else "")
 
     def lines(self) -> tuple[AnyLine, ...]:
         """Return every line that counts, in order, read afresh."""
-        return tuple(line for _, line in self._read_afresh().lines)
+        fresh, missing = self._read_afresh()
+        fresh._refuse(missing)
+        return tuple(line for _, line in fresh._scanned.lines)
 
-    def verify(self) -> Verification:
-        """Check every line; what is wrong becomes a finding."""
+    def accept(self, entry: Callable[[Books, tuple[Missing, ...]], AnyEntry]) -> None:
+        """Take the log for what it is now, in spite of what was seen before.
+
+        Args:
+            entry: Makes the line that says so, of the books and of what is missing. What it raises
+                leaves everything as it was.
+
+        Raises:
+            SpendLogAltered: The chain itself is broken, which no line can mend.
+        """
+        with self._locked(os.O_RDWR | os.O_APPEND | os.O_CREAT, fcntl.LOCK_EX) as log:
+            missing = self._read_on(log)
+            accepted = entry(self._books, missing)
+            self._seen = None
+            self._append(log, (accepted,), begin=True)
+            assert self._seen is not None
+            self._head.replace(self._seen)
+            self._memory.replace(self._seen)
+            self._name_first_line()
+
+    def verify(self, *, expect: str = "") -> Verification:
+        """Check every line, and every decision; what is wrong becomes a finding.
+
+        Args:
+            expect: The hash, or its first digits, of a line that has to be there.
+        """
+        where, findings, fresh = str(self.path), list[Finding](), None
         try:
-            scanned = self._read_afresh()
-            findings = [*scanned.findings, *self._doubts(scanned)]
-            lines = [line for _, line in scanned.lines]
+            fresh, missing = self._read_afresh()
         except SpendLogAltered as error:
-            where = str(self.path)
-            findings = [Finding(source=where, line=error.line, message=error.problem)]
-            lines = []
+            findings.append(Finding(source=where, line=error.line, message=error.problem))
         except SpendLogUnusable as error:
-            findings, lines = [Finding(source=str(self.path), message=error.problem)], []
-        chained = sum(not isinstance(line, Simple) for line in lines)
-        return Verification(lines=len(lines), chained=chained, findings=tuple(findings))
+            findings.append(Finding(source=where, message=error.problem))
+        if fresh is None:
+            return Verification(lines=0, chained=0, findings=tuple(findings))
+        scanned = fresh._scanned
+        findings += (Finding(source=where, line=one.line, message=one.problem) for one in missing)
+        findings += (*scanned.findings, *self._doubts(scanned))
+        today = timestamp(self._clock.wall_ns())[:10]
+        findings += judge_again(scanned.lines, source=where, today=today)
+        findings += self._unexpected(scanned, expect)
+        chained = sum(not isinstance(line, Simple) for _, line in scanned.lines)
+        return Verification(
+            lines=len(scanned.lines), chained=chained, findings=tuple(findings),
+            head=scanned.link.hash if scanned.link.first else "",
+        )  # fmt: skip
 
-    def _read_afresh(self) -> Scanned:
+    def _read_afresh(self) -> tuple[FileSpendLog, tuple[Missing, ...]]:
         fresh = FileSpendLog(self.path, clock=self._clock)
-        if self._is_new():
-            return fresh._scanned
+        fresh._seen = self._seen
+        if fresh._is_new():
+            return fresh, ()
         with fresh._locked(os.O_RDONLY, fcntl.LOCK_SH) as log:
-            fresh._catch_up(log)
-        return fresh._scanned
+            return fresh, fresh._read_on(log)
 
     def _doubts(self, scanned: Scanned) -> Iterator[Finding]:
         """Yield what is not wrong but can't be vouched for."""
@@ -109,21 +190,42 @@ class FileSpendLog:
         if scanned.torn:
             message = f"the last {len(scanned.torn)} bytes were cut off while being written"
             yield Finding(source=where, line=link.lines + 1, message=message, severity="warning")
-        if link.lines and self._read_head() is None:
-            message = "no spend.head beside it: removed last lines can't be excluded"
-            yield Finding(source=where, message=message, severity="warning")
         if link.offset > link.covered + 1:
             message = "its last lines carry no hash; the next chained line will cover them"
             yield Finding(source=where, line=link.lines, message=message, severity="warning")
 
+    def _unexpected(self, scanned: Scanned, expect: str) -> Iterator[Finding]:
+        wanted = expect.strip().lower()
+        if not wanted:
+            return
+        if len(wanted) < _LEAST_EXPECTED or wanted.strip("0123456789abcdef"):
+            raise InvalidValue("--expect", expect, "a hash as `outlay guard status` shows it")
+        if not any(known.startswith(wanted) for known in scanned.hashes):
+            message = (
+                f"no line has the hash {wanted}: the log was rolled back or written anew since "
+                "that was its head"
+            )
+            yield Finding(source=str(self.path), message=message)
+
     # -- the file ---------------------------------------------------------------------------
+
+    def is_known(self) -> bool:
+        """Return whether there is a log, or ever was one as far as this machine can tell."""
+        return not self._is_new()
+
+    def was_removed(self) -> bool:
+        """Return whether there was a log, as far as this machine can tell, and is none."""
+        return self.is_known() and not is_there(self.path)
 
     def _is_new(self) -> bool:
         """Return whether nothing was ever written; what can't be looked at is no new log."""
         try:
-            return self._seen is None and not (is_there(self.path) or is_there(self._head_path))
+            there = is_there(self.path) or is_there(self._head.path)
         except OSError as error:
             raise self._refusal(error) from error
+        if there or self._seen or self._memory.seen().head:
+            return False
+        return not first_line_of(self._manifest, self.path.name)
 
     @contextmanager
     def _locked(self, flags: int, kind: int) -> Iterator[int]:
@@ -132,32 +234,56 @@ class FileSpendLog:
         The file is opened each time: a descriptor kept open would share its lock with every
         process forked from this one.
         """
-        if not self._mutex.acquire(timeout=_LOCK_TIMEOUT_S):
-            raise self._unusable("another thread of this process holds it", "Try again.")
         try:
-            log = self._open_and_lock(flags, kind)
-            try:
-                yield log
-            finally:
-                os.close(log)
+            with turn_at(os.fspath(self.path), _LOCK_TIMEOUT_S):
+                if self._pid != os.getpid():
+                    self._forget()  # forked, perhaps in the middle of another thread's use
+                log = self._open_and_lock(flags, kind)
+                try:
+                    self._check_locks(kind)
+                    yield log
+                finally:
+                    unlock(log)
+                    os.close(log)
+        except LockStuck:
+            raise self._unusable(
+                f"somebody has held its lock for {_LOCK_TIMEOUT_S:g} s and written nothing",
+                "Find the process with `fuser` or `lsof` on the file.",
+            ) from None
         except OSError as error:
             raise self._refusal(error) from error
-        finally:
-            self._mutex.release()
 
     def _open_and_lock(self, flags: int, kind: int) -> int:
         if flags & os.O_CREAT and self._identity is None:
             make_directory(self.path.parent)
         while True:
-            log = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
             try:
-                self._lock(log, kind)
+                log = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
+            except FileNotFoundError:
+                gone = scan(str(self.path), b"", NOTHING.link, self._known_heads()).missing
+                self._refuse((*gone, *self._missing_marks(NOTHING.link)))
+                raise
+            try:
+                lock(log, kind, patience_s=_LOCK_TIMEOUT_S, clock=self._clock)
                 if os.path.samestat(os.fstat(log), self.path.stat()):
                     return log
             except BaseException:
                 os.close(log)
                 raise
             os.close(log)  # replaced while we waited: what is appended there would be lost
+
+    def _check_locks(self, kind: int) -> None:
+        """Refuse a file system on which the lock keeps nobody out; looked at once."""
+        if self._locks_checked or kind != fcntl.LOCK_EX:
+            return
+        remedy = "Keep it on a local disk, or on a file system with locks for all machines."
+        remedy += " (Planned: PostgreSQL, for a log that machines share.)"
+        if local := local_locks(self.path.parent):
+            problem = f"on this file system ({local}) a lock keeps no other machine out"
+            raise self._unusable(problem, remedy)
+        if not excludes(self.path):
+            raise self._unusable("on this file system flock keeps nobody out", remedy)
+        self._locks_checked = True
 
     @contextmanager
     def _or_forget(self) -> Iterator[None]:
@@ -168,55 +294,73 @@ class FileSpendLog:
             self._forget()
             raise
 
-    def _lock(self, log: int, kind: int) -> None:
-        """Wait for the lock, at most _LOCK_TIMEOUT_S; the kernel frees a dead process's."""
-        deadline_ns = self._clock.monotonic_ns() + round(_LOCK_TIMEOUT_S * 1e9)
-        wait_s = _FIRST_WAIT_S
-        while True:
-            try:
-                fcntl.flock(log, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if self._clock.monotonic_ns() >= deadline_ns:
-                    raise self._unusable(
-                        f"another process has held its lock for {_LOCK_TIMEOUT_S:g} s",
-                        "Find it with `fuser` or `lsof` on the file.",
-                    ) from None
-                self._clock.sleep(wait_s)
-                wait_s = min(2 * wait_s, _LONGEST_WAIT_S)
-            else:
-                return
-
     def _catch_up(self, log: int) -> Head | None:
-        """Fold what was appended since the last use; return the head."""
+        """Fold what was appended since the last use; return the head.
+
+        Raises:
+            SpendLogRolledBack: What was acknowledged or seen before is not there.
+        """
         with self._or_forget():
-            stat, head = os.fstat(log), self._read_head()
-            if self._identity != (stat.st_dev, stat.st_ino):
+            self._refuse(self._read_on(log))
+            return self._slots.head
+
+    def _read_on(self, log: int) -> tuple[Missing, ...]:
+        """Fold what was appended since the last use; return what is missing."""
+        with self._or_forget():
+            stat, heads = os.fstat(log), self._known_heads()
+            same = self._identity == (stat.st_dev, stat.st_ino)
+            if not same or stat.st_size < self._scanned.link.offset:
                 self._forget()
-                self._identity = (stat.st_dev, stat.st_ino)
-            link = self._scanned.link
-            heads = [known for known in (head, self._seen) if known is not None]
-            furthest = max(heads, key=lambda known: known.offset, default=None)
-            self._check_known_end(link, furthest, stat.st_size)
-            data = read_from(log, link.offset, stat.st_size)
-            ahead = furthest if furthest is not None and furthest.offset > link.offset else None
-            self._fold(scan(str(self.path), data, link, ahead))
-            self._see(self._scanned.link)
-            return head
+            try:
+                self._fold_from(log, self._scanned.link, heads)
+            except SpendLogAltered:
+                if self._scanned is NOTHING:
+                    raise
+                self._forget()  # what was read before may itself have been replaced, and accepted
+                self._fold_from(log, NOTHING.link, heads)
+            self._identity = (stat.st_dev, stat.st_ino)
+            missing = (*self._scanned.missing, *self._missing_marks(self._scanned.link))
+            missing = tuple(one for one in missing if one.hash not in self._books.given_up)
+            if not missing:
+                self._see(self._scanned.link)
+            return missing
+
+    def _known_heads(self) -> tuple[Head, ...]:
+        """Return every line of which somebody knows that it was there."""
+        self._slots, self._remembered = self._head.read(), self._memory.seen()
+        known = (self._slots.head, self._seen, self._remembered.head)
+        return tuple(head for head in known if head is not None)
+
+    def _missing_marks(self, link: Link) -> Iterator[Missing]:
+        """Yield what is missing beside the log: its head, or the line that the manifest names."""
+        if not self._slots.readable:
+            yield Missing(hash="", line=0, problem=_BAD_HEAD)
+        elif self._slots.head is None and link.first:
+            yield Missing(hash="", line=0, problem=_NO_HEAD)
+        self._first_named = first = first_line_of(self._manifest, self.path.name)
+        if first and first != link.first:
+            problem = f"{MANIFEST_NAME} names another first line: the log is gone or begun anew"
+            yield Missing(hash=first, line=1, problem=problem)
+
+    def _refuse(self, missing: tuple[Missing, ...]) -> None:
+        if missing:
+            raise SpendLogRolledBack(str(self.path), missing[0].line, missing[0].problem)
 
     def _see(self, link: Link) -> None:
         """Remember the last chained line: whatever becomes of the files, it has to stay there."""
         if link.covered and link.offset > link.covered:
             self._seen = Head(link.covered + 1, link.hash)
 
-    def _check_known_end(self, link: Link, head: Head | None, size: int) -> None:
-        reached = max(link.offset, head.offset if head else 0)
-        if size < reached:
-            problem = f"the file ends at byte {size}; acknowledged lines reached {reached}"
-            raise SpendLogAltered(str(self.path), link.lines + 1, problem)
-        if head and head.offset == link.covered + 1 and head.hash != link.hash:
-            raise SpendLogAltered(
-                str(self.path), link.lines, "it is not the line that was acknowledged"
-            )
+    def _remember(self) -> None:
+        if self._seen is not None:
+            self._memory.remember(self._seen, self._remembered, given_up=self._books.given_up)
+
+    def _fold_from(self, log: int, link: Link, heads: tuple[Head, ...]) -> None:
+        size, last = os.fstat(log).st_size, Head(link.covered + 1, link.hash)
+        if size == link.offset and all(head == last for head in heads):
+            return  # nothing new: the most frequent case, and no need to start a scan
+        data = read_from(log, link.offset, size)
+        self._fold(scan(str(self.path), data, link, heads))
 
     def _fold(self, scanned: Scanned) -> None:
         for number, line in scanned.lines:
@@ -226,45 +370,33 @@ class FileSpendLog:
                 raise SpendLogAltered(str(self.path), number, str(error)) from None
         self._scanned = scanned
 
-    def _append(self, log: int, entries: tuple[AnyEntry, ...]) -> None:
+    def _append(self, log: int, entries: tuple[AnyEntry, ...], *, begin: bool) -> None:
         """Write and fsync; then the head, whose failure would have shown before anything else."""
         before = self._scanned
         blob = link_entries(before, entries, ts=timestamp(self._clock.wall_ns()))
-        with self._or_forget(), self._head_opened() as head:
-            self._fold(scan(str(self.path), before.torn + blob, before.link, None))
-            written = os.write(log, blob)
-            if written != len(blob):
-                problem = f"only {written} of {len(blob)} bytes could be written"
-                raise self._unusable(problem, "Make room on its disk.")
-            os.fsync(log)
-            if before.link.offset == 0:
-                sync_directory(self.path.parent)
-            self._see(self._scanned.link)
-            assert self._seen is not None
-            os.pwrite(head, record(self._seen), self._next_head_at)
+        with self._or_forget():
+            if begin:
+                self._head.begin()
+            with self._head.opened() as head:
+                self._fold(scan(str(self.path), before.torn + blob, before.link))
+                written = os.write(log, blob)
+                if written != len(blob):
+                    problem = f"only {written} of {len(blob)} bytes could be written"
+                    raise self._unusable(problem, "Make room on its disk.")
+                os.fsync(log)
+                if begin or before.link.offset == 0:
+                    sync_directory(self.path.parent)
+                self._see(self._scanned.link)
+                assert self._seen is not None
+                os.pwrite(head, record(self._seen), SLOT_BYTES if begin else self._slots.next_at)
+            self._remember()
+            if self._first_named == "":
+                self._name_first_line()
 
-    # -- the head ---------------------------------------------------------------------------
-
-    @contextmanager
-    def _head_opened(self) -> Iterator[int]:
-        head = os.open(self._head_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            yield head
-        finally:
-            os.close(head)
-
-    def _read_head(self) -> Head | None:
-        try:
-            slots = parse(self._head_path.read_bytes())
-        except FileNotFoundError:
-            slots = parse(b"")
-        if not slots.readable:
-            raise self._unusable(
-                "spend.head can't be read",
-                "If `outlay guard verify` finds nothing else wrong, delete spend.head.",
-            )
-        self._next_head_at = slots.next_at
-        return slots.head
+    def _name_first_line(self) -> None:
+        """Let the manifest name the first line; one that can't be written names none."""
+        with suppress(OSError, CeilingUnusable):
+            write_first_line(self._manifest, self.path.name, self._scanned.link.first)
 
     def _refusal(self, error: OSError) -> SpendLogUnusable:
         remedy = "Make it readable and writable, with room on its disk."

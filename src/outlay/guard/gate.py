@@ -2,7 +2,8 @@
 
 The hold is opened before the first step and extended by a thread of its own, so that a slow disk
 or a locked log never holds up a step. When no more can be held, training goes on until what is
-held just pays for stopping, and then stops with the reason.
+held just pays for stopping, and then stops with the reason. What is captured in the end is the cost
+of the attempt as its run log has it, from the start of the process to the attempt's end.
 """
 
 from __future__ import annotations
@@ -119,19 +120,37 @@ class GuardGate:
         self._before = Money(0, rate.currency)
         self._why = ""
         self._tell: Callable[[str], None] = lambda _: None
+        self._logged: Callable[[], Money | None] = lambda: None
         self._over = threading.Event()
         self._awake = threading.Event()
         self._repriced = threading.Lock()
         self._thread = threading.Thread(target=self._tend, name="outlay-guard", daemon=True)
         self._plan_stop()
 
-    def begin(self, tell: Callable[[str], None]) -> None:
-        """Start extending; ``tell`` is told what a reader of the run's log should know."""
-        self._tell = tell
+    def begin(
+        self, tell: Callable[[str], None], logged: Callable[[], Money | None] = lambda: None
+    ) -> None:
+        """Start extending.
+
+        Args:
+            tell: Told what a reader of the run's log should know.
+            logged: Returns what the attempt has cost by now, as its log says; None where there is
+                no log, so that the gate's own clock counts.
+        """
+        self._tell, self._logged = tell, logged
+        self._count_what_was_before()
         hold = self._lease.hold
         how = "opened" if self._lease.owned else "joined"
         tell(f"guard: hold {hold.id} {how}, {hold.amount} at {self._terms.rate}")
         self._thread.start()
+
+    def _count_what_was_before(self) -> None:
+        """Hold what the attempt has cost already: its start-up, and a machine that was kept."""
+        before = self._spent_by_log()
+        if before is not None:
+            self._before, self._since_ns = before, self._clock.monotonic_ns()
+            self._plan_stop()
+            self.tend()
 
     def abandon(self, reason: str) -> None:
         """Release the hold: nothing was trained."""
@@ -160,7 +179,8 @@ class GuardGate:
         self._stop_tending()
         if self._thread.is_alive():
             self._thread.join(_JOIN_S)
-        actual = self._spent()
+        logged = self._spent_by_log()
+        actual = self._spent() if logged is None else logged
         try:
             self._lease.settle(actual)
         except OutlayError as error:
@@ -219,6 +239,14 @@ class GuardGate:
     def _plan_stop(self) -> None:
         stop_ns = self._terms.stop_ns(self._lease.hold.amount - self._before)
         self._stop_at_ns = None if stop_ns is None else self._since_ns + stop_ns
+
+    def _spent_by_log(self) -> Money | None:
+        try:
+            logged = self._logged()
+        except OSError:  # The run log cannot be read; training does not depend on it.
+            return None
+        same = logged is not None and logged.currency == self._terms.rate.currency
+        return logged if same else None
 
     def _spent(self) -> Money:
         return self._before + self._terms.cost(self._clock.monotonic_ns() - self._since_ns)

@@ -39,8 +39,9 @@ def _slot(raw: bytes) -> Head | None:
     words = raw.split()
     if len(raw) != SLOT_BYTES or len(words) != 5 or not words[2].isdigit():
         return None
-    head = Head(int(words[2]), words[3].decode("latin-1"))
-    return head if record(head) == raw else None
+    if not raw.startswith(_START) or words[4] != b"%08x" % zlib.crc32(raw[:-9]):
+        return None
+    return Head(int(words[2]), words[3].decode("latin-1"))
 
 
 def parse(raw: bytes) -> Slots:
@@ -53,3 +54,6 @@ def parse(raw: bytes) -> Slots:
     # The very first record may itself have been cut off; anything else was not written by us.
     first_cut_off = len(raw) < SLOT_BYTES and (raw.startswith(_START) or _START.startswith(raw))
     return Slots(None, 0, readable=first_cut_off)
+
+
+NO_SLOTS = parse(b"")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from outlay.guard.books import Books
-from outlay.guard.scopes import Scope, scopes_of
+from outlay.guard.scopes import BUFFER, Scope, scopes_of
 from outlay.units import Money
 
 
@@ -29,6 +29,24 @@ class Ceilings:
     day: Money | None = None
     month: Money | None = None
 
+    def tightened_by(self, other: Ceilings) -> Ceilings:
+        """Return the tighter of each limit; where both cap labs, a lab needs a cap in both."""
+
+        def tighter(a: Money | None, b: Money | None) -> Money | None:
+            return min((x for x in (a, b) if x is not None), default=None)
+
+        shared = {
+            lab: min(self.labs[lab], other.labs[lab]) for lab in self.labs.keys() & other.labs
+        }
+        if self.labs and other.labs and not shared:
+            shared = {BUFFER: Money(0, self.whole.currency)}  # no lab has any of the money
+        return Ceilings(
+            whole=min(self.whole, other.whole),
+            labs=shared or self.labs or other.labs,
+            day=tighter(self.day, other.day),
+            month=tighter(self.month, other.month),
+        )
+
     def of(self, scope: Scope) -> Money | None:
         """Return the scope's limit."""
         match scope.kind:
@@ -44,20 +62,12 @@ class Ceilings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Override:
-    """A ceiling set in the environment: by which variable, and over what."""
-
-    variable: str
-    over: Money
-    loosens: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Settled:
-    """The ceilings in force, and the override that set them, if one did."""
+    """The ceilings in force, what set the whole's, and the caller's own where a variable did."""
 
     ceilings: Ceilings
-    override: Override | None
+    by: str
+    over: Money | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

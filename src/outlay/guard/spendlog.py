@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.guard.books import Books
-from outlay.guard.entries import AnyLine
+from outlay.guard.chain import Missing
+from outlay.guard.entries import AnyEntry, AnyLine
 from outlay.guard.posting import Answer, Posting
 
 
@@ -23,12 +24,14 @@ class Verification:
     Attributes:
         lines: How many lines were read.
         chained: How many of them carry a hash.
-        findings: What is wrong or in doubt; an ``error`` means that the guard refuses.
+        findings: What is wrong or in doubt; an ``error`` means that the log can't be trusted.
+        head: The hash of the last chained line; empty where there is none.
     """
 
     lines: int
     chained: int
     findings: tuple[Finding, ...]
+    head: str = ""
 
     @property
     def sound(self) -> bool:
@@ -49,14 +52,23 @@ class SpendLog(Protocol):
             SpendLogUnusable: The log can't be read, locked or written.
         """
 
+    def look(self, ask: Callable[[Books], Answer]) -> Answer:
+        """Ask something of the fold as it stands, while nobody changes it."""
+
     def books(self) -> Books:
-        """Return the fold of the log as it stands; not to be changed."""
+        """Return a copy of the fold of the log as it stands."""
+
+    def head(self) -> str:
+        """Return the hash of the last line; empty where lines have none."""
 
     def lines(self) -> tuple[AnyLine, ...]:
         """Return every line that counts, in order."""
 
-    def verify(self) -> Verification:
-        """Check the whole log."""
+    def accept(self, entry: Callable[[Books, tuple[Missing, ...]], AnyEntry]) -> None:
+        """Append the line with which a person accepts the log in spite of what is missing."""
+
+    def verify(self, *, expect: str = "") -> Verification:
+        """Check the whole log, and that a line with the hash ``expect`` is in it."""
 
 
 class MemorySpendLog:
@@ -76,14 +88,29 @@ class MemorySpendLog:
                 self._lines.append(entry)
             return posting.answer
 
+    def look(self, ask: Callable[[Books], Answer]) -> Answer:
+        """Ask something of the fold under the lock."""
+        with self._mutex:
+            return ask(self._books)
+
     def books(self) -> Books:
-        """Return the fold so far."""
-        return self._books
+        """Return a copy of the fold so far."""
+        return self.look(Books.copy)
+
+    def head(self) -> str:
+        """Lines in memory have no hash."""
+        return ""
+
+    def accept(self, entry: Callable[[Books, tuple[Missing, ...]], AnyEntry]) -> None:
+        """Append the line; nothing is ever missing."""
+        self.transact(lambda books: Posting((entry(books, ()),), None))
 
     def lines(self) -> tuple[AnyLine, ...]:
         """Return what was appended."""
         return tuple(self._lines)
 
-    def verify(self) -> Verification:
-        """Nothing in memory can have been edited."""
+    def verify(self, *, expect: str = "") -> Verification:
+        """Nothing in memory can have been edited; nothing there has a hash to be expected."""
+        if expect:
+            raise InvalidValue("--expect", expect, "nothing: a log in memory has no hashes")
         return Verification(lines=len(self._lines), chained=len(self._lines), findings=())

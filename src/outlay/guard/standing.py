@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from outlay.errors import Finding
 from outlay.guard.books import Books
+from outlay.guard.entries import Noted
 from outlay.guard.policy import Ceilings, Standing, standings_of
 from outlay.guard.scopes import WHOLE, Scope
 
@@ -24,13 +25,22 @@ def standings(
     return standings_of(books, ceilings, scopes)
 
 
-def doubts(books: Books, source: str) -> tuple[Finding, ...]:
-    """Return what is in doubt: ceilings that were raised, things rented that can't be found."""
+def doubts(books: Books, source: str, *, today: str) -> tuple[Finding, ...]:
+    """Return what is in doubt: ceilings raised, logs accepted, dates ahead, lost rentals."""
     raised = [
         "the ceiling was raised from {from} to {to} by {by}".format(**noted.detail)
-        + f" at {noted.ts}"
+        + f" at {noted.ts}{_why(noted)}"
         for noted in books.raised
     ]
+    accepted = [
+        f"{noted.detail['by']} accepted the log at {noted.ts} although "
+        f"{noted.detail['found'] or 'its last day lay ahead'}{_why(noted)}"
+        for noted in books.accepted
+    ]
+    ahead = []
+    if books.last_dated.day > today:
+        line = books.last_dated
+        ahead = [f"a line of {line.op_label!r} is dated {line.day}, which lies ahead of {today}"]
     lost = [
         f"hold {hold.id} ({hold.op_label}) pays for something whose id is unknown; "
         "find it with `outlay guard reap`"
@@ -38,6 +48,13 @@ def doubts(books: Books, source: str) -> tuple[Finding, ...]:
         if hold.state == "unknown"
     ]
     return (
-        *(Finding(source=source, message=text, severity="warning") for text in raised),
+        *(
+            Finding(source=source, message=text, severity="warning")
+            for text in (*accepted, *ahead, *raised)
+        ),
         *(Finding(source=source, message=text) for text in lost),
     )
+
+
+def _why(noted: Noted) -> str:
+    return f": {noted.detail['reason']}" if "reason" in noted.detail else ""

@@ -1,34 +1,46 @@
 """A command that *is* the spend: it runs while there is money for it, and not a slice longer.
 
 The supervisor holds money for the next slice before it runs, extends the hold while it runs, and
-records what it cost. A keeper process ends the command should the supervisor die or hang.
+records what it cost: what the run's log adds up to, in which it writes a segment of its own. A
+keeper, which is the command's parent, ends it and everything that it started should the supervisor
+die or hang.
 """
 
 from __future__ import annotations
 
 import secrets
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from types import FrameType
+from typing import NoReturn
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.keeping import Keeping
+from outlay.guard.captures import cost_of_attempt
 from outlay.guard.lease import Terms, warnings
 from outlay.guard.leasing import Lease
-from outlay.guard.processes import MARK_VARIABLE, anything_left, signal_all
 from outlay.handlers import handling
-from outlay.units import Money
+from outlay.ledger import EndStatus, Price
+from outlay.proc.identity import MARK_VARIABLE
+from outlay.proc.keeper import KeeperTerms
+from outlay.proc.strays import StrayFamily
+from outlay.proc.supervisor import KeptEvent, Launch, ProcessSupervisor
+from outlay.record.supervision import Supervised, Supervision
+from outlay.store import outlay_home
+from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 
 _TICK_S = 0.1
 _RETRY_NS = 10**9
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ORPHAN_NOTICE_NS = 2 * 10**9
+_TICKET = "command"
+_OUTLIVES = ("outlay.guard.watch",)  # The watcher of a rental, whoever rented it.
 
 
 class CommandNotStarted(OutlayError):
@@ -49,6 +61,7 @@ class Outcome:
         stopped_because: Why the guard ended it; empty when it ended by itself.
         elapsed_ns: How long it ran, to the last of its processes.
         actual: What that cost.
+        run_dir: Where its run log is; empty where none was wanted.
         recorded: False when the log could not take it; the hold is then still open.
     """
 
@@ -58,6 +71,7 @@ class Outcome:
     actual: Money
     hold: str
     recorded: bool
+    run_dir: str = ""
 
 
 class Supervisor:
@@ -67,6 +81,8 @@ class Supervisor:
         guard: Whose money it is.
         label: What the spend is called.
         terms: The rate, the longest time, the slice and the notice.
+        run_dir: Where to write the run log from which the cost is computed. Without one the cost
+            is the rate times the time that the supervisor measured.
         say: Told what a person should know, one sentence at a time.
     """
 
@@ -77,12 +93,15 @@ class Supervisor:
         terms: Terms,
         *,
         lab: str | None = None,
+        run_dir: Path | None = None,
         clock: Clock = SYSTEM,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._guard = guard
         self._label = label
         self._lab = lab
+        self._run_dir = run_dir
+        self._supervision: Supervision | None = None
         self._terms = terms
         self._clock = clock
         self._listener = say
@@ -103,23 +122,44 @@ class Supervisor:
         self._lease = Lease.open(self._guard, self._label, self._terms, environ, lab=self._lab)
         self._longest_ns = self._terms.longest_ns(self._lease.room())
         self._say_terms()
-        self._mark = secrets.token_hex(8)
         with handling(_FORWARDED, self._remember):
-            self._keeper = Keeping(self._mark, self._terms.notice.ns)
+            self._processes = self._make_keeper()
+            try:
+                self._processes.begin()
+            except OSError as error:
+                self._give_up(command, error)
+            self._begin_log(environ)
             self._start_ns = self._clock.monotonic_ns()
-            self._child = self._start(command, environ)
-            self._keeper.follow(self._child.pid)
+            self._start(command, environ)
             self._promise()
             try:
-                self._watch()
-                self._end_what_is_left()
+                ended = self._watch()
+                self._end_what_is_left(ended)
             except BaseException:
-                self._keeper.fall_silent()  # it ends the command, for which nobody would pay
-                self._child.wait()
+                self._processes.abandon()  # it ends the command, for which nobody would pay
                 raise
             elapsed_ns = self._elapsed_ns()
-            self._keeper.dismiss()
-        return self._record(elapsed_ns)
+            if (log := self._supervision) is not None:
+                self._end_log(log, ended.returncode)
+                elapsed_ns = log.end_ns - log.start_ns
+            self._processes.close()
+        return self._record(elapsed_ns, ended.returncode)
+
+    # -- the run's log ----------------------------------------------------------------------
+
+    def _begin_log(self, environ: Mapping[str, str]) -> None:
+        if self._run_dir is not None:
+            rate = self._terms.rate
+            price = Price(rate.micros_per_hour, rate.currency, source="guard")
+            what = Supervised(run_dir=self._run_dir, name=self._label, price=price)
+            self._supervision = Supervision(what, environ, clock=self._clock)
+
+    def _end_log(self, log: Supervision, code: int) -> None:
+        """Record how the command ended, as its own supervisor saw it."""
+        status: EndStatus = "completed" if code == 0 else "failed"
+        if self._stopping or (self._signal is not None and code != 0):
+            status = "interrupted" if self._signal == signal.SIGINT else "terminated"
+        log.end(status, self._stopping, exit_code=_shell_code(code))
 
     def _say(self, text: str) -> None:
         with suppress(OSError):  # whoever listened is gone; the command does not depend on it
@@ -133,33 +173,61 @@ class Supervisor:
             f"worst overshoot {terms.overshoot()} (slice {terms.slice} + notice {terms.notice})"
         )
 
-    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    def _make_keeper(self) -> ProcessSupervisor:
+        self._mark = secrets.token_hex(8)
+        terms = KeeperTerms(
+            session=self._mark,
+            notice_ns=self._terms.notice.ns,
+            orphan_notice_ns=min(self._terms.notice.ns, _ORPHAN_NOTICE_NS),
+            leftovers="report",
+            spared=_OUTLIVES,
+            record=str(outlay_home() / "kept" / f"{self._mark}.json"),
+        )
+        about = {
+            "kind": "guard", "label": self._label,
+            "hold": self._lease.hold.id, "log": str(self._guard.log_path.absolute()),
+            "owned": self._lease.owned, "rate": str(self._terms.rate),
+            "since_ns": self._clock.monotonic_ns(),
+        }  # fmt: skip
+        return ProcessSupervisor(terms, replaces=True, about=about)
+
+    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
+        # It is in a session of its own, which may not read our terminal, so it is not given one.
+        marks = {MARK_VARIABLE: self._mark, **self._lease.environ()}
+        if self._run_dir is not None:
+            marks["OUTLAY_RUN_DIR"] = str(self._run_dir)
+        launch = Launch(
+            ticket=_TICKET, command=command, env={**environ, **marks},
+            stdin=sys.stdin is not None and not sys.stdin.isatty(),
+        )  # fmt: skip
         try:
-            # A group of its own, so that ending the group does not end the supervisor. A group
-            # in the background may not read the terminal, so it is not given one.
-            stdin = subprocess.DEVNULL if sys.stdin is None or sys.stdin.isatty() else None
-            marks = {MARK_VARIABLE: self._mark, **self._lease.environ()}
-            return subprocess.Popen(command, stdin=stdin, env={**environ, **marks}, process_group=0)
-        except (OSError, ValueError) as error:
-            self._keeper.dismiss()
-            problem = getattr(error, "strerror", None) or str(error)
-            self._lease.void(f"not started: {problem}")
-            raise CommandNotStarted(command[0], problem) from error
+            self._processes.start(launch)
+        except OSError as error:
+            self._processes.close()
+            self._give_up(command, error)
+
+    def _give_up(self, command: Sequence[str], error: OSError) -> NoReturn:
+        problem = error.strerror or str(error)
+        if (log := self._supervision) is not None:
+            log.end("failed", f"not started: {problem}", exit_code=127, t_ns=log.start_ns)
+        self._lease.void(f"not started: {problem}")
+        raise CommandNotStarted(command[0], problem) from error
 
     def _elapsed_ns(self) -> int:
         return self._clock.monotonic_ns() - self._start_ns
 
     # -- while it runs ----------------------------------------------------------------------
 
-    def _watch(self) -> None:
+    def _watch(self) -> KeptEvent:
         while True:
-            with suppress(subprocess.TimeoutExpired):
-                self._child.wait(_TICK_S)
-                return
+            for event in self._processes.wait(_TICK_S):
+                if event.event == "exited":
+                    return event
             now_ns = self._elapsed_ns()
             self._warn(now_ns)
             self._pay(now_ns)
-            self._keeper.replace_if_dead()
+            if self._supervision is not None:
+                self._supervision.beat()
 
     def _warn(self, now_ns: int) -> None:
         for percent in warnings(self._longest_ns, self._seen_ns, now_ns):
@@ -171,7 +239,7 @@ class Supervisor:
         """Extend while there is money; begin stopping when there is not; kill after the notice."""
         if self._kill_ns is not None:
             if now_ns >= self._kill_ns:
-                signal_all(signal.SIGKILL, self._child.pid, self._mark)
+                self._processes.signal(_TICKET, signal.SIGKILL)
             return
         ask_ns = self._terms.ask_ns(self._lease.hold.amount)
         if ask_ns is not None and now_ns >= max(ask_ns, self._retry_ns):
@@ -202,29 +270,27 @@ class Supervisor:
         stop_ns = self._terms.stop_ns(self._lease.hold.amount)
         if stop_ns is not None:
             # A second, so that it is the supervisor who stops the command when both are well.
-            self._keeper.promise(self._start_ns + stop_ns + 10**9)
+            self._processes.promise(self._start_ns + stop_ns + 10**9)
 
     def _begin_stopping(self, now_ns: int, reason: str, number: int) -> None:
         self._stopping = reason
         self._kill_ns = now_ns + self._terms.notice.ns
         if reason:
             self._say(f"ending it ({reason}); it is killed in {self._terms.notice}")
-        signal_all(number, self._child.pid, self._mark)
-        self._keeper.promise(self._start_ns + self._kill_ns)
+        self._processes.signal(_TICKET, number)
+        self._processes.promise(self._start_ns + self._kill_ns)
 
-    def _end_what_is_left(self) -> None:
+    def _end_what_is_left(self, ended: KeptEvent) -> None:
         """End what the command left running behind itself; nobody pays for it any more."""
-        group, mark = self._child.pid, self._mark
-        if not anything_left(group, mark):
+        if not ended.left:
             return
         if self._kill_ns is None:
             self._say("the command ended and left processes behind; ending them")
             self._begin_stopping(self._elapsed_ns(), "", signal.SIGTERM)
-        while anything_left(group, mark):
+        while not any(event.event == "gone" for event in self._processes.wait(_TICK_S)):
             assert self._kill_ns is not None
             if self._elapsed_ns() >= self._kill_ns:
-                signal_all(signal.SIGKILL, group, mark)
-            self._clock.sleep(_TICK_S)
+                self._processes.signal(_TICKET, signal.SIGKILL)
 
     def _remember(self, number: int, _: FrameType | None) -> None:
         if self._signal is not None:
@@ -233,8 +299,17 @@ class Supervisor:
 
     # -- its end ----------------------------------------------------------------------------
 
-    def _record(self, elapsed_ns: int) -> Outcome:
-        actual, recorded = self._terms.cost(elapsed_ns), True
+    def _cost(self, elapsed_ns: int) -> Money:
+        """Return what the run's log says that it cost; without a log, the rate times the time."""
+        measured = self._terms.cost(elapsed_ns)
+        log, run_dir = self._supervision, self._run_dir
+        if log is None or run_dir is None or not log.is_recorded:
+            return measured
+        logged = cost_of_attempt(run_dir, log.segment, log.end_ns)
+        return logged if logged is not None and logged.currency == measured.currency else measured
+
+    def _record(self, elapsed_ns: int, code: int) -> Outcome:
+        actual, recorded = self._cost(elapsed_ns), True
         try:
             self._lease.settle(actual)
         except OutlayError as error:
@@ -244,12 +319,37 @@ class Supervisor:
             )
         else:
             self._say(f"{actual} for {duration_text(elapsed_ns)}")
-        code = self._child.returncode
         return Outcome(
-            exit_code=3 if self._stopping else (code if code >= 0 else 128 - code),
+            exit_code=3 if self._stopping else _shell_code(code),
             stopped_because=self._stopping,
             elapsed_ns=elapsed_ns,
             actual=actual,
             hold=self._lease.hold.id,
             recorded=recorded,
+            run_dir="" if self._run_dir is None else str(self._run_dir),
         )
+
+
+def settle_stray(stray: StrayFamily) -> Money | None:
+    """End a command whose supervisor and keeper were both killed, and record what it cost.
+
+    Returns:
+        What it cost; None where whoever opened the hold settles it.
+
+    Raises:
+        OutlayError: It cannot be recorded; the hold stays open.
+    """
+    about = stray.record.about
+    stray.end()
+    elapsed_ns = SYSTEM.monotonic_ns() - about["since_ns"]
+    stray.forget()
+    if not about["owned"]:
+        return None
+    guard = BudgetGuard.of_log(about["log"])
+    actual = Terms(rate=Rate.parse(about["rate"])).cost(elapsed_ns)
+    guard.record_actual(about["label"], actual, hold=guard.log.books().hold(about["hold"]))
+    return actual
+
+
+def _shell_code(code: int) -> int:
+    return code if code >= 0 else 128 - code

@@ -21,9 +21,9 @@ from outlay.escaping import terminal_text
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import HoldResolved
-from outlay.guard.processes import MARK_VARIABLE
 from outlay.guard.rentals import Tenancy
 from outlay.guard.stale import this_process
+from outlay.proc.identity import MARK_VARIABLE
 from outlay.units import Duration
 
 

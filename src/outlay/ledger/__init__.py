@@ -10,12 +10,14 @@ from outlay.ledger.attempts import (
     training_ranks,
 )
 from outlay.ledger.codec import encode_line
+from outlay.ledger.lives import read_lives
 from outlay.ledger.price import Price
 from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
 from outlay.ledger.records import (
     AttemptEnded,
     AttemptStarted,
     BudgetEvent,
+    BudgetStatement,
     CheckpointCommitted,
     EndStatus,
     Gap,
@@ -36,10 +38,10 @@ from outlay.ledger.records import (
     gpu_count_of,
     kind_of,
 )
-from outlay.ledger.resume import last_committed_step
+from outlay.ledger.resume import Stated, find_statements, last_committed_step
 from outlay.ledger.run_file import RunIdentity, claim_identity, read_identity
 from outlay.ledger.segments import SUPERVISOR, SegmentId, ledger_dir, segment_paths
-from outlay.ledger.writer import SegmentWriter
+from outlay.ledger.writer import SegmentWriter, end_segment
 
 __all__ = [
     "SUPERVISOR",
@@ -47,6 +49,7 @@ __all__ = [
     "AttemptEnded",
     "AttemptStarted",
     "BudgetEvent",
+    "BudgetStatement",
     "CheckpointCommitted",
     "Chunk",
     "EndStatus",
@@ -70,19 +73,23 @@ __all__ = [
     "SlicesChanged",
     "SpanBegun",
     "SpanEnded",
+    "Stated",
     "Step",
     "Unknown",
     "alive_until",
     "claim_identity",
     "derive_attempts",
     "encode_line",
+    "end_segment",
     "energy_of",
     "exact_gpus",
+    "find_statements",
     "gpu_count_of",
     "kind_of",
     "last_committed_step",
     "ledger_dir",
     "read_identity",
+    "read_lives",
     "read_run",
     "segment_paths",
     "training_ranks",

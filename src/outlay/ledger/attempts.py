@@ -13,6 +13,8 @@ from fractions import Fraction
 from itertools import zip_longest
 from typing import Literal
 
+from msgspec.structs import replace as replace_fields
+
 from outlay.ledger.records import (
     AttemptEnded,
     AttemptStarted,
@@ -322,7 +324,7 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
     return Attempt(
         segment=leader.segment,
         ranks=tuple(life.segment for life in (leader, *start.ranks)),
-        header=leader.header or AttemptStarted(t_ns=leader.segment.start_ns),
+        header=_header(start),
         end=leader.end or _witnessed_end(start.signs),
         prices=tuple(sorted(leader.prices, key=lambda change: change.t_ns)),
         start_ns=start.begun_ns,
@@ -332,6 +334,22 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
         nodes=tuple(replace(node, end_ns=min(node.end_ns, last_sign_ns)) for node in start.nodes),
         slices=tuple(sorted(leader.slices, key=lambda change: (change.t_ns, change.seq))),
     )
+
+
+def _header(start: _Start) -> AttemptStarted:
+    """Return what the leader said at its start; prices that it did not know, its supervisor's."""
+    header = start.leader.header or AttemptStarted(t_ns=start.leader.segment.start_ns)
+    for life in start.ranks:
+        stated = life.header
+        if life.segment.rank != SUPERVISOR or stated is None:
+            continue
+        if header.price is None and stated.price is not None:
+            header = replace_fields(
+                header, price=stated.price, gpus=stated.gpus, gpus_source=stated.gpus_source
+            )
+        if header.stopped_machine_price is None:
+            header = replace_fields(header, stopped_machine_price=stated.stopped_machine_price)
+    return header
 
 
 def _witnessed_end(signs: Sequence[SegmentLife]) -> AttemptEnded | None:

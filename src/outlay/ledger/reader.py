@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from pathlib import Path
@@ -18,6 +18,7 @@ from outlay.decoding import BadDocument, open_regular
 from outlay.errors import Finding, NotARun
 from outlay.ledger.codec import Decoded, decode_block
 from outlay.ledger.records import AttemptStarted, Gap, Record
+from outlay.ledger.resume import Stated
 from outlay.ledger.segments import SegmentId, id_from_name, segment_paths
 
 BLOCK_BYTES = 1 << 20
@@ -115,10 +116,17 @@ class LedgerReader:
     Args:
         run_dir: The run's directory.
         decode: What makes records of a block of whole lines, in the codec's stead.
+        stated: By file name, the statement after which a segment is read; others are read whole.
     """
 
-    def __init__(self, run_dir: Path, decode: Callable[[bytes], Decoded] = decode_block) -> None:
+    def __init__(
+        self,
+        run_dir: Path,
+        decode: Callable[[bytes], Decoded] = decode_block,
+        stated: Mapping[str, Stated] | None = None,
+    ) -> None:
         self.run_dir = run_dir
+        self._stated = stated or {}
         self._decode = decode
         self._files: dict[str, _File] = {}
         self._sequences: dict[SegmentId, _Sequence] = {}
@@ -146,6 +154,8 @@ class LedgerReader:
         try:
             with os.fdopen(open_regular(path), "rb") as stream:
                 file = self._place_in(path.name, os.fstat(stream.fileno()).st_ino)
+                if chunk := self._swapped(path.name, file):
+                    yield chunk
                 stream.seek(file.offset)
                 while block := self._next_block(stream, file):
                     yield self._take(path, file, block)
@@ -161,6 +171,17 @@ class LedgerReader:
             file = self._files[name] = _File(inode)
         return file
 
+    def _swapped(self, name: str, file: _File) -> Chunk | None:
+        """Begin a file after its statement; return what threads wrote too early for that."""
+        stated = self._stated.get(name)
+        if stated is None or file.segment is not None:
+            return None
+        file.offset, file.line, file.segment = stated.offset, stated.line, stated.segment
+        sequence = self._sequences[stated.segment] = _Sequence(next_seq=stated.statement.covers)
+        sequence.is_new(stated.statement.seq)
+        new = [record for record in stated.swapped if sequence.is_new(record.seq)]
+        return Chunk(stated.segment, new)
+
     def _next_block(self, stream: BinaryIO, file: _File) -> bytes:
         block = stream.read(BLOCK_BYTES)
         lines = _whole_lines(block, stream)
@@ -171,7 +192,7 @@ class LedgerReader:
     def _take(self, path: Path, file: _File, block: bytes) -> Chunk:
         decoded = self._decode(block)
         if file.segment is None:
-            file.segment = _identify(path, decoded.records)
+            file.segment = identify(path, decoded.records)
         sequence = self._sequences.setdefault(file.segment, _Sequence())
         for index, complaint in decoded.complaints:
             self._complain(path, file.line + index + 1, complaint)
@@ -222,15 +243,15 @@ class LedgerReader:
         self._findings[Finding(source=path.name, line=line, message=message)] = None
 
 
-def read_run(run_dir: Path) -> RunLog:
-    """Read a whole run log at once.
+def read_run(run_dir: Path, stated: Mapping[str, Stated] | None = None) -> RunLog:
+    """Read a whole run log at once, or what follows the statements in it.
 
     Raises:
         NotARun: There is no run log in ``run_dir``.
     """
     if not segment_paths(run_dir):
         raise NotARun(str(run_dir))
-    reader = LedgerReader(run_dir)
+    reader = LedgerReader(run_dir, stated=stated)
     segments: dict[SegmentId, list[Record]] = {}
     for chunk in reader.poll():
         segments.setdefault(chunk.segment, []).extend(chunk.records)
@@ -256,7 +277,8 @@ def _are_consecutive(records: Sequence[Record], next_seq: int) -> bool:
     return [record.seq for record in records] == list(range(next_seq, next_seq + len(records)))
 
 
-def _identify(path: Path, records: Sequence[Record]) -> SegmentId:
+def identify(path: Path, records: Sequence[Record]) -> SegmentId:
+    """Return who wrote a file, by its first records; by its name where they are damaged."""
     first = records[0] if records else None
     if isinstance(first, AttemptStarted):
         return SegmentId(start_ns=first.t_ns, rank=first.rank, host=first.host, pid=first.pid)

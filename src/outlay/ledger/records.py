@@ -177,6 +177,18 @@ class BudgetEvent(_Base, frozen=True, kw_only=True, tag="budget_event"):
     data: dict[str, Any] = {}
 
 
+class BudgetStatement(_Base, frozen=True, kw_only=True, tag="budget_statement"):
+    """What a replay of this segment's records numbered below ``covers`` gives a budget.
+
+    It repeats what those records say, so that a start need not read them. ``form`` is the version
+    of ``state``: a reader that does not know it reads the records.
+    """
+
+    form: int
+    covers: Bounded
+    state: dict[str, Any]
+
+
 class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
     """A sign of life, with what the accelerators did since the last one where that is known."""
 
@@ -225,6 +237,7 @@ KnownRecord = (
     | PriceChanged
     | SlicesChanged
     | BudgetEvent
+    | BudgetStatement
     | Heartbeat
     | Note
     | Payload

@@ -7,6 +7,7 @@ counted, said once, and recorded as a gap as soon as writing works again.
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import logging
 import os
@@ -17,8 +18,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outlay.clock import Clock
-from outlay.ledger.codec import encode_line, is_readable
-from outlay.ledger.records import LARGEST, AttemptStarted, Gap, KnownRecord, Step, kind_of
+from outlay.ledger.codec import decode_block, encode_line, is_readable
+from outlay.ledger.records import (
+    LARGEST,
+    AttemptEnded,
+    AttemptStarted,
+    Gap,
+    KnownRecord,
+    Step,
+    kind_of,
+)
 
 _log = logging.getLogger("outlay")
 
@@ -48,6 +57,8 @@ class _Ends(NamedTuple):
 class SegmentWriter:
     """Appends records to one file, which it creates and nobody else writes.
 
+    ``gap_numbers`` are the sequence numbers of the gaps that it wrote on its own account.
+
     The usual append takes no lock: a number from a counter and one ``write`` to a descriptor in
     append mode are each atomic, and readers put records in order by their number.
 
@@ -58,12 +69,17 @@ class SegmentWriter:
     """
 
     def __init__(self, path: Path, header: AttemptStarted, clock: Clock) -> None:
+        self._set_up(path, header, clock, next_seq=1)
+        self._open(header.t_ns)
+
+    def _set_up(self, path: Path, header: AttemptStarted, clock: Clock, *, next_seq: int) -> None:
         self.path = path
         self.lost = 0
+        self.gap_numbers: set[int] = set()
         self._header = encode_line(header, 0)
         self._start_ns = header.t_ns
         self._clock = clock
-        self._numbers = itertools.count(1)
+        self._numbers = itertools.count(next_seq)
         self._fd = _CLOSED
         self._trouble: _Trouble | None = None
         self._trouble_lock = threading.RLock()  # Reentrant: a signal handler may append, too.
@@ -71,7 +87,27 @@ class SegmentWriter:
         self._silent = False
         self._warned = False
         _live_writers.add(self)
-        self._open(header.t_ns)
+
+    @classmethod
+    def resumed(cls, path: Path, clock: Clock) -> SegmentWriter:
+        """Go on with the segment of a process that is dead, behind its last record.
+
+        Raises:
+            OSError: It cannot be read or written, or holds no header.
+        """
+        content = path.read_bytes()
+        records = decode_block(content[: content.rfind(b"\n") + 1]).records
+        header = next((r for r in records if isinstance(r, AttemptStarted)), None)
+        if header is None:
+            raise OSError(errno.ENODATA, "no header", str(path))
+        writer = cls.__new__(cls)
+        writer._set_up(path, header, clock, next_seq=max(record.seq for record in records) + 1)
+        writer._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        weakref.finalize(writer, os.close, writer._fd).atexit = False
+        if not content.endswith(b"\n"):
+            reason = "its writer was killed within a record"
+            writer._trouble = _Trouble(header.t_ns, reason, torn=True)
+        return writer
 
     def append(self, record: KnownRecord) -> int:
         """Write one record and return its sequence number; on failure it is counted as lost."""
@@ -209,11 +245,16 @@ class SegmentWriter:
         if not trouble.lost:
             return b""
         if trouble.gap_seq is None:
-            trouble.gap_seq = next(self._numbers)
+            trouble.gap_seq = self._gap_number()
         gap = Gap(
             t_ns=record.t_ns, lost=trouble.lost, since_ns=trouble.since_ns, reason=trouble.reason
         )
         return encode_line(gap, trouble.gap_seq)
+
+    def _gap_number(self) -> int:
+        number = next(self._numbers)
+        self.gap_numbers.add(number)
+        return number
 
     def _is_open(self, t_ns: int) -> bool:
         if self._fd != _CLOSED:
@@ -227,7 +268,7 @@ class SegmentWriter:
         """
         self._fd = _CLOSED
         if lost is None:
-            gap_seq = next(self._numbers)
+            gap_seq = self._gap_number()
             self.lost = gap_seq - 1
             self._trouble = _Trouble(self._start_ns, reason, lost=self.lost, gap_seq=gap_seq)
         else:
@@ -247,6 +288,30 @@ class SegmentWriter:
         """In a forked child: the segment stays the parent's, and this copy falls silent."""
         self._trouble_lock = threading.RLock()  # The parent's may be held by a thread not here.
         self.close()
+
+
+def end_segment(path: Path, end: AttemptEnded) -> bool:
+    """Append the end that a process did not live to write; False where it has one already.
+
+    For segments whose writer is known to be dead: nobody else may append to them.
+
+    Raises:
+        OSError: The file cannot be read or written.
+    """
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    records = decode_block(whole).records if whole else ()
+    if any(isinstance(record, AttemptEnded) for record in records):
+        return False
+    seal = b"" if len(whole) == len(content) else b"\n"
+    line = encode_line(end, 1 + max((record.seq for record in records), default=0))
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, seal + line)
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    return True
 
 
 def _is_usual(record: KnownRecord) -> bool:

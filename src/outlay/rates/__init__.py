@@ -17,7 +17,7 @@ from outlay.rates.amounts import (
     units,
     units_of,
 )
-from outlay.rates.build import RunRates, run_rates
+from outlay.rates.build import RunRates, cost_to_last_record, run_rates
 from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
 from outlay.rates.gaps import given_back
 from outlay.rates.gpus import GpuPiece, gpu_pieces, total_gpus
@@ -35,6 +35,7 @@ __all__ = [
     "apportion",
     "cost",
     "cost_at_most",
+    "cost_to_last_record",
     "given_back",
     "gpu_pieces",
     "hourly",

@@ -79,6 +79,15 @@ def _currency(change: InForce) -> str:
     return change.price.currency
 
 
+def cost_to_last_record(attempts: Sequence[Attempt]) -> Money | None:
+    """Return what a run has cost, from its begin to its last record; None without a price."""
+    if not attempts:
+        return None
+    until_ns = attempts[-1].last_sign_ns
+    function = run_rates(attempts, until_ns).function
+    return None if function is None else function.cost_between(attempts[0].start_ns, until_ns)
+
+
 def _findings(
     attempts: Sequence[Attempt], changes: Sequence[Sequence[InForce]], currency: str
 ) -> Iterator[Finding]:

@@ -63,11 +63,16 @@ class Recorder:
         self.gates: list[Gate] = []
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
+        self._end_ns: int | None = None
         self._settled = False  # Whether a step can begin without a look at the two above.
 
     def now_ns(self) -> int:
-        """Return the present instant on the attempt's axis, in UTC nanoseconds."""
-        return self.monotonic_ns() + self.wall_offset_ns
+        """Return the present instant on the attempt's axis, in UTC nanoseconds.
+
+        From the attempt's end on it is that end: what gates record while they settle changes
+        nothing about what they settle.
+        """
+        return self._end_ns or self.monotonic_ns() + self.wall_offset_ns
 
     def steps(
         self,
@@ -204,6 +209,7 @@ class Recorder:
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
         """Record the end of the attempt and stop writing."""
         self._write_left_step()
+        self._end_ns = self.now_ns()
         for gate in self.gates:
             gate.finish(status)
         self.writer.sync()  # Where the segment was deleted it is begun anew, for the end to be in.

@@ -12,9 +12,11 @@ class Writer(Protocol):
 
     Attributes:
         lost: How many records could not be written.
+        gap_numbers: The sequence numbers that it used for gaps, which nobody appended.
     """
 
     lost: int
+    gap_numbers: set[int]
 
     def append(self, record: KnownRecord) -> int:
         """Write one record and return its sequence number."""
@@ -32,7 +34,9 @@ class Writer(Protocol):
 class NullWriter:
     """A writer that keeps nothing, for when recording is switched off."""
 
-    lost = 0
+    def __init__(self) -> None:
+        self.lost = 0
+        self.gap_numbers: set[int] = set()
 
     def append(self, record: KnownRecord) -> int:
         """Drop the record."""

@@ -85,6 +85,9 @@ def _budget(run: RunReading) -> Iterator[Block]:
         return
     rows = tuple(_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known)
     yield Table(("limit", "used", "of", "left", "share"), rows)
+    if report.cost is not None:
+        parts = tuple(report.cost.rows(report.budget.charge_cost))
+        yield Table(("part of the cost", "cost", "budget"), parts)
     if report.stop_reason is not None:
         yield Figure("stopped by", report.stop_reason, report.stop_reason)
     elif report.forecast is not None and run.goodput.alive:

@@ -11,12 +11,12 @@ from outlay.units.quantity import duration_text
 def verdict(run: RunReading) -> str:
     """Return what a reader in a hurry should know."""
     summary = run.goodput
-    if summary.goodput is None:
+    if not summary.wall_ns:
         return "Nothing happened yet: the run has no wall time."
     state = "So far" if summary.alive else "In all"
     price = "no price" if summary.cost is None else str(summary.cost)
     spent = f"{state} {duration_text(summary.wall_ns)} of wall time, {price}"
-    if summary.progress.last_step is None:
+    if summary.goodput is None:
         got = "; no steps were recorded, so nobody knows how much of it was productive."
     else:
         got = f", {summary.goodput:.1%} of it productive. {_loss(summary)}"

@@ -9,7 +9,7 @@ from outlay.report import svg
 from outlay.report.html import charts, legend, note, section, table, whole_page
 from outlay.report.sweep_charts import Chart, Lines, Plane, Spans, Waterfall, charts_of
 from outlay.sweep.aggregate.comparison import fairness, replicates, verdict
-from outlay.sweep.aggregate.rows import Row, Subject
+from outlay.sweep.aggregate.rows import Row, Subject, exact_money
 from outlay.sweep.journal import Event
 
 
@@ -55,12 +55,19 @@ def _tables(rows: Sequence[Row]) -> Iterable[str]:
     if equal:
         headings = ["limit", "runs", "least used", "most used", "spread"]
         yield section("How equal the budgets were", table(headings, equal))
-    yield section("Runs", table(_SHOWN, [[row.get(name) for name in _SHOWN] for row in rows]))
+    cells = [[exact_money(name, row.get(name)) for name in _SHOWN] for row in rows]
+    yield section("Runs", table(_SHOWN, cells), note(_AMOUNTS))
 
 
 _SHOWN: Final = (
-    "run_id", "status", "accuracy_value", "accuracy_best", "cost", "currency", "goodput", "errors",
+    "run_id", "status", "accuracy_value", "accuracy_best", "planned_cost", "cost", "charged_cost",
+    "currency", "goodput", "errors",
 )  # fmt: skip
+_AMOUNTS: Final = (
+    "cost: from the start of a run's first process to the end of its last, all attempts, as its "
+    "ceiling captured it. planned_cost: what its budget or timeout foresaw. charged_cost: what its "
+    "own budget charged; the rest of the cost is start-up and what the budget leaves out."
+)
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 
 

@@ -1,31 +1,41 @@
 """``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load.
 
 The command keeps its terminal, its signals and its exit code. It is watched from outside, so that
-without step data it is known to be busy or idle, never productive.
+without step data it is known to be busy or idle, never productive. Should outlay be killed, the
+command goes on, and so do its books: its keeper starts an heir (``outlay.runs.heir``).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import signal
-import subprocess
+import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import FrameType
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
 from outlay.handlers import handling
+from outlay.ledger import SegmentWriter
+from outlay.proc.keeper import KeeperTerms
+from outlay.proc.supervisor import Launch, ProcessSupervisor
+from outlay.record import Recorder
 from outlay.record.meters.energy import worst_quality
 from outlay.record.meters.quality import Quality
 from outlay.runs.figures import RunFigures, read_figures
 from outlay.runs.gpus import GpuLoad, find_gpus
 from outlay.runs.options import Options
 from outlay.runs.supervised import SupervisedAttempt, shell_code
+from outlay.store import outlay_home
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
+TICKET = "command"
+BEAT_S = 15
+_NO_HEIR = KeeperTerms(session="", leftovers="leave", cgroup=False)
 _SAMPLE_S = 1.0
-_BEAT_EVERY_SAMPLES = 15
 
 
 class CommandNotStarted(OutlayError):
@@ -60,16 +70,29 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     """
     forwarder = _Forwarder()
     with handling(FORWARDED, forwarder.handle):
-        attempt = SupervisedAttempt(options, clock)
+        processes = ProcessSupervisor(_NO_HEIR, own_session=False, replaces=True)
         try:
-            child = subprocess.Popen(command, env=attempt.environment(os.environ))
+            processes.begin()  # Before the run: what the keeper takes is not the command's time.
         except OSError as error:
+            raise CommandNotStarted(command[0], error.strerror or str(error)) from None
+        try:
+            attempt = SupervisedAttempt(options, clock)
+        except BaseException:
+            processes.close()
+            raise
+        _name_heir(processes, options, attempt.recorder)
+        try:
+            processes.start(_launch(command, attempt.environment(os.environ)))
+        except OSError as error:
+            processes.close()
             attempt.end("failed", f"not started: {error.strerror}")
             raise CommandNotStarted(command[0], error.strerror or str(error)) from None
-        forwarder.forward_to(child)
+        forwarder.forward_to(processes)
         gpus = find_gpus()
-        returncode = _watch(child, GpuLoad(attempt.recorder, gpus))
+        returncode = watch(processes, GpuLoad(attempt.recorder, gpus))
+        forwarder.stop()
         attempt.reaped(returncode, received=forwarder.received)
+    processes.close()
     return ExecResult(
         exit_code=shell_code(returncode),
         figures=_figures(options, clock.wall_ns()),
@@ -85,21 +108,43 @@ def _figures(options: Options, now_ns: int) -> RunFigures | None:
         return None
 
 
-def _watch(child: subprocess.Popen[bytes], load: GpuLoad) -> int:
-    """Wait for the child, recording signs of life and what its GPUs do."""
+def _name_heir(processes: ProcessSupervisor, options: Options, recorder: Recorder) -> None:
+    """Have somebody else record on should we die; where nothing is recorded there is nobody."""
+    if not isinstance(recorder.writer, SegmentWriter):
+        return
+    session, segment = secrets.token_hex(8), str(recorder.writer.path.absolute())
+    module = (sys.executable, "-m", "outlay.runs.heir")
+    heir = (*module, segment, str(recorder.wall_offset_ns), session)
+    processes.terms = replace(
+        _NO_HEIR, session=session, heir=(*heir, "line"), record=str(record_path(session))
+    )
+    processes.about = {"kind": "exec", "run_dir": str(options.dir), "heir": list(heir)}
+
+
+def record_path(session: str) -> Path:
+    """Return where a family is named for the next command."""
+    return outlay_home() / "kept" / f"{session}.json"
+
+
+def _launch(command: Sequence[str], env: dict[str, str]) -> Launch:
+    return Launch(ticket=TICKET, command=command, env=env, stdin=True, group=os.getpgrp())
+
+
+def watch(processes: ProcessSupervisor, load: GpuLoad) -> int:
+    """Wait for the command, recording signs of life and what its GPUs do.
+
+    Raises:
+        KeeperKilled: How the command ends cannot be learnt any more.
+    """
     samples = 0
     while True:
-        try:
-            return child.wait(timeout=_SAMPLE_S)
-        except subprocess.TimeoutExpired:
-            samples += 1
-            load.sample()
-            if samples % _BEAT_EVERY_SAMPLES == 0:
-                load.record()
-        finally:
-            if child.returncode is not None:
-                load.sample()
-                load.record()
+        ended = [event for event in processes.wait(_SAMPLE_S) if event.event == "exited"]
+        load.sample()
+        samples += 1
+        if ended or samples % BEAT_S == 0:
+            load.record()
+        if ended:
+            return ended[0].returncode
 
 
 class _Forwarder:
@@ -107,21 +152,25 @@ class _Forwarder:
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
-        self._child: subprocess.Popen[bytes] | None = None
+        self._processes: ProcessSupervisor | None = None
 
-    def forward_to(self, child: subprocess.Popen[bytes]) -> None:
-        """Name the command; a signal that came before it was started is delivered now."""
-        self._child = child
+    def forward_to(self, processes: ProcessSupervisor) -> None:
+        """Name who has the command; a signal that came before it was started is delivered now."""
+        self._processes = processes
         if self.received is not None:
-            child.send_signal(self.received)
+            processes.signal(TICKET, self.received, "command")
+
+    def stop(self) -> None:
+        """Hand nothing on any more."""
+        self._processes = None
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """Remember a signal, and hand it on if the command is there to get it."""
         del frame
         self.received = signal.Signals(number)
-        if self._child is not None and not (number == signal.SIGINT and _has_terminal()):
+        if self._processes is not None and not (number == signal.SIGINT and _has_terminal()):
             # With a terminal, Ctrl-C reaches the command directly: it shares our group.
-            self._child.send_signal(number)
+            self._processes.signal(TICKET, number, "command")
 
 
 def _has_terminal() -> bool:

@@ -97,7 +97,7 @@ def figures_of(view: RunView) -> RunFigures:
     return RunFigures(
         run_id=view.identity.run_id,
         model=view.identity.model,
-        name=view.identity.name or last.header.name,
+        name=view.name,
         dir=str(view.dir or ""),
         status=view.status,
         attempts=len(attempts),

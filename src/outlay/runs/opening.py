@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -33,6 +34,7 @@ from outlay.record.machine import ProcessStart, process_start
 from outlay.record.writers import NullWriter
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Options
+from outlay.units import Money
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
@@ -102,7 +104,7 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
         if budget is not None:
             budget.begin(recorder, header, segment)
         if guard is not None:
-            guard.begin(recorder.note)
+            guard.begin(recorder.note, _cost_by_log(options, segment, recorder))
         if joint is not None:
             recorder.gates.append(joint)
         undone_on_error.pop_all()
@@ -111,6 +113,15 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
         run_id=run_id, rank=about.rank, recorder=recorder, resume_step=resume_step, lock=lock,
         budget=budget, guard=guard,
     )  # fmt: skip
+
+
+def _cost_by_log(
+    options: Options, segment: SegmentId, recorder: Recorder
+) -> Callable[[], Money | None]:
+    """Return what asks the run's log for the cost of the attempt so far."""
+    from outlay.guard.captures import cost_of_attempt
+
+    return lambda: cost_of_attempt(options.dir, segment, recorder.now_ns())
 
 
 _recorded_in: set[int] = set()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.money import Funds
 from outlay.sweep.outcomes import Verdict
@@ -24,6 +25,7 @@ class Active:
         started_ns: When it started, on the monotonic clock.
         share: What it was given of this machine.
         funds: The hold that pays for it, where the sweep has a ceiling.
+        log: What the harness writes of it in the run's log; None where it supervises itself.
         log_size: How many bytes the run had printed before this attempt.
         stopped: What the run becomes because it was told to end.
         kill_ns: After how long it is ended by force.
@@ -35,6 +37,7 @@ class Active:
     started_ns: int
     share: Share = ELSEWHERE
     funds: Funds | None = None
+    log: Supervision | None = None
     log_size: int = 0
     stopped: Verdict | None = None
     kill_ns: int | None = None
@@ -49,6 +52,8 @@ class Active:
         Raises:
             SpendLogUnusable: Nobody can say whether there is money.
         """
+        if self.log is not None:
+            self.log.beat()
         elapsed_ns = now_ns - self.started_ns
         if self.stopped is None:
             reason = CANCELLED if asked else self._reason_to_stop(elapsed_ns)

@@ -12,22 +12,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from outlay import rates
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.ledger import exact_gpus
+from outlay.sweep.attempt_log import gpus_in
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.errors import SweepInUse
+from outlay.sweep.harness import close_books
 from outlay.sweep.journal import Journal
 from outlay.sweep.launch import LOG_NAME
 from outlay.sweep.lock import SweepLock
 from outlay.sweep.manifest import Manifest, read_manifest
-from outlay.sweep.money import Treasury, cost_of
-from outlay.sweep.outcomes import judge
+from outlay.sweep.money import Treasury
 from outlay.sweep.recording import Recording
-from outlay.sweep.run_ends import logged_end
-from outlay.units import Money, Rate
+from outlay.units import Money
 
 LOCAL: Final = ("process", "torchrun")
 _PATIENCE_NS: Final = 60 * 10**9
@@ -95,15 +93,15 @@ class Detached:
 
     def _settle(self, run: str, ended: Ended) -> None:
         state, static = self.manifest.state(run), self.manifest.runs[run]
-        cost = cost_of(_rate_of(static), ended)
-        ceiling = self.manifest.about.get("ceiling")
+        ceiling, treasury = self.manifest.about.get("ceiling"), None
         if ceiling and state.hold:
             amount = Money.parse(ceiling, name="ceiling")
-            Treasury(self.manifest.root, amount, self.clock).settle_lost(state.hold, run, cost)
-        verdict = judge(ended, None, logged_end(self.manifest.root / run, self.clock.wall_ns()))
+            treasury = Treasury(self.manifest.root, amount, self.clock)
+        remote = not is_local(static)
+        verdict, priced = close_books(self.manifest, run, ended, treasury, remote=remote)
         if self._journal is None:
             self._journal = Journal(self.manifest.root, self.clock)
-        Recording(self.manifest, self._journal).end(run, verdict, ended, cost)
+        Recording(self.manifest, self._journal).end(run, verdict, ended, priced)
 
     def _engine_of(self, run: str) -> Engine | None:
         """Return a run's engine; None, and a finding, where it cannot be had here."""
@@ -177,19 +175,9 @@ def is_local(static: Mapping[str, Any]) -> bool:
 def task_of(manifest: Manifest, run: str) -> Task:
     """Return an attempt as another process may find it again."""
     static, directory = manifest.runs[run], manifest.root / run
-    gpus = _gpus_of(static)
+    gpus = gpus_in(static)
     return Task(
         name=run, ticket=manifest.state(run).ticket, command=(), env={},
         cwd=Path(manifest.about["work_dir"]), directory=directory, log=directory / LOG_NAME,
         gpus=gpus, nodes=gpus // (static.get("world_size") or 1),
     )  # fmt: skip
-
-
-def _gpus_of(static: Mapping[str, Any]) -> int:
-    return static.get("most_gpus") or static.get("gpus") or 1
-
-
-def _rate_of(static: Mapping[str, Any]) -> Rate | None:
-    price = static.get("price")
-    charged = exact_gpus(static.get("charged_gpus") or _gpus_of(static))
-    return rates.rate_of(Rate.parse(price, name="price"), charged) if price else None

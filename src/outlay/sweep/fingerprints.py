@@ -40,6 +40,9 @@ def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
     """Return what decides a run's result: not its name, place, price or patience."""
     settings = run.settings
     budget = settings.budget
+    terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
+    if budget is not None and budget.charge_cost != "all" and terms is not None:
+        terms.append(budget.charge_cost)
     content: dict[str, Any] = {
         "entrypoint": settings.entrypoint,
         "engine": settings.engine,
@@ -48,7 +51,7 @@ def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
         "params": run.params,
         "overrides": run.overrides,
         "env": {key: value for key, value in run.env.items() if not is_secret_name(key)},
-        "budget": None if budget is None else [budget.mode, budget.limits, budget.charge],
+        "budget": terms,
         "steps_per_epoch": None if budget is None else budget.steps_per_epoch,
         "nnodes": settings.nnodes,
         "node_rank": settings.node_rank,

@@ -15,22 +15,24 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.errors import BudgetGuardExceeded
+from outlay.ledger import gpu_count_of
+from outlay.record.supervision import Supervision
+from outlay.sweep import attempt_log
 from outlay.sweep.active import Active
+from outlay.sweep.attempt_log import AttemptCost
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.errors import SweepNotRecorded
 from outlay.sweep.interrupts import Interrupts
 from outlay.sweep.journal import Journal
 from outlay.sweep.launch import LOG_NAME
 from outlay.sweep.manifest import Manifest
-from outlay.sweep.money import Funds, Treasury, cost_of, rate_of
+from outlay.sweep.money import Funds, Treasury, rate_of
 from outlay.sweep.outcomes import Verdict, judge
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.recording import Recording
 from outlay.sweep.room import ELSEWHERE, Room
-from outlay.sweep.run_ends import logged_end
 from outlay.sweep.tasks import Tasks
 from outlay.sweep.tries import Tries, lost_its_port
-from outlay.units import Money
 
 TICK_S: Final = 0.2
 
@@ -105,6 +107,7 @@ class Harness:
         with self.interrupts.heard(remote=all(engine.remote for engine in self.engines.values())):
             while self.step():
                 pass
+        self.correct_late()
         if self._unwritten is not None:
             raise self._unwritten
         self.manifest.write()
@@ -185,13 +188,21 @@ class Harness:
             if funds is not None:
                 funds.void("its start could not be written down")
             raise
+        log_size = _size(task.log)
+        log = None if engine.remote else self._begin_log(run, task)
         self._add(
             Active(
                 run=run, ticket=ticket, engine=engine, started_ns=self.clock.monotonic_ns(),
-                share=share, funds=funds, log_size=_size(task.log),
+                share=share, funds=funds, log=log, log_size=log_size,
             )
         )  # fmt: skip
         engine.submit(task)
+
+    def _begin_log(self, run: PlannedRun, task: Task) -> Supervision:
+        what = attempt_log.supervised(
+            run.id, task.directory, run.settings.price, gpu_count_of(run.charged_gpus)
+        )  # fmt: skip
+        return attempt_log.begin(what, task.env, self.clock)
 
     def _add(self, active: Active) -> None:
         self._tries.count(active.run)
@@ -235,18 +246,26 @@ class Harness:
         del self.active[active.ticket]
         self._going[run.settings.engine] -= 1
         self._room.give_back(active.share)
-        verdict = judge(ended, active.stopped, self._logged_end(run))
+        directory, log = self.manifest.root / run.id, active.log
+        since_ns = 0 if log is None else log.start_ns
+        verdict = judge(ended, active.stopped, attempt_log.logged_end(directory, since_ns))
         port_lost = verdict.status == "error" and self._lost_its_port(active)
         if port_lost:
             verdict = Verdict("error", f"its port {active.share.port} was taken ({verdict.reason})")
-        cost = cost_of(rate_of(run), ended)
+        if log is not None:
+            attempt_log.end(log, verdict, ended)
+            ended = replace(ended, elapsed_ns=log.end_ns - log.start_ns)
+        priced = attempt_log.price_attempt(
+            directory, self.manifest.state(run.id), rate_of(run), ended,
+            recorded=None if log is None else log.is_recorded,
+        )  # fmt: skip
         if active.funds is not None:
             if ended.how == "not_started":
                 active.funds.void("it could not be started")
             else:
-                active.funds.settle(cost)
-        self._record_end(run, verdict, ended, cost)
-        self.ended(self.manifest.root / run.id)
+                priced = active.funds.settle(priced)
+        self._record_end(run, verdict, ended, priced)
+        self.ended(directory)
         failed = verdict.status in ("error", "preempted")
         if failed and self._tries.may_try_again(run, port_lost=port_lost):
             self._queue.appendleft(run)
@@ -269,23 +288,61 @@ class Harness:
             )
         )  # fmt: skip
 
+    def correct_late(self) -> None:
+        """Correct the captures of runs whose logs were written to after them."""
+        for run in list(self.manifest.states):
+            state, directory = self.manifest.state(run), self.manifest.root / run
+            more = attempt_log.late_cost(directory, state)
+            if more is None or more.cost is None:
+                continue
+            if self.treasury is not None and state.hold:
+                self.treasury.correct(run, more.cost)
+            try:
+                self._recording.correct(run, more)
+            except SweepNotRecorded as error:
+                self._unwritten = error
+
     def settle_earlier(self, run: PlannedRun, ended: Ended, hold: str) -> None:
         """Write down how an attempt of an earlier harness ended."""
-        cost = cost_of(rate_of(run), ended)
-        if self.treasury is not None and hold:
-            self.treasury.settle_lost(hold, run.id, cost)
-        self._record_end(run, judge(ended, None, self._logged_end(run)), ended, cost)
+        remote = self.engines[run.settings.engine].remote
+        treasury = self.treasury if hold else None
+        verdict, priced = close_books(self.manifest, run.id, ended, treasury, remote=remote)
+        self._record_end(run, verdict, ended, priced)
 
     def _record_end(
-        self, run: PlannedRun, verdict: Verdict, ended: Ended, cost: Money | None
+        self, run: PlannedRun, verdict: Verdict, ended: Ended, priced: AttemptCost
     ) -> None:
         try:
-            self._recording.end(run.id, verdict, ended, cost)
+            self._recording.end(run.id, verdict, ended, priced)
         except SweepNotRecorded as error:
             self._unwritten = error
 
-    def _logged_end(self, run: PlannedRun) -> str | None:
-        return logged_end(self.manifest.root / run.id, self.clock.wall_ns())
+
+def close_books(
+    manifest: Manifest, run: str, ended: Ended, treasury: Treasury | None, *, remote: bool
+) -> tuple[Verdict, AttemptCost]:
+    """End the log of an attempt whose harness is gone, and capture what it cost.
+
+    Args:
+        manifest: Of the sweep.
+        run: Whose attempt it was.
+        ended: How it ended, as far as anybody knows.
+        treasury: The guard, where a hold paid for it.
+        remote: Whether it ran elsewhere, and so wrote its end into the log itself.
+    """
+    static, state, directory = manifest.runs[run], manifest.state(run), manifest.root / run
+    since_ns = 0 if remote else state.started_ns or 0
+    verdict = judge(ended, None, attempt_log.logged_end(directory, since_ns))
+    hold = None if treasury is None else treasury.held(state.hold)
+    if not remote:
+        attempt_log.end_for_another(
+            static, directory, state, verdict=verdict, ended=ended,
+            held=None if hold is None else hold.amount, clock=manifest.clock,
+        )  # fmt: skip
+    priced = attempt_log.price_attempt(directory, state, attempt_log.rate_in(static), ended)
+    if treasury is not None:
+        priced = treasury.settle_lost(state.hold, run, priced)
+    return verdict, priced
 
 
 def _size(path: Path) -> int:

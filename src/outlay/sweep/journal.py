@@ -35,7 +35,9 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         command: What was started.
         env: What the sweep added to its environment.
         cost_micros: What the attempt cost, in millionths of ``currency``.
+        logged_micros: What the run's log added up to then; None where it did not say.
         hold: The hold that pays for it.
+        corrects: Whether it only adds to what an attempt that has ended cost.
     """
 
     t_ns: Int64
@@ -48,8 +50,10 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     command: list[str] = []
     env: dict[str, str] = {}
     cost_micros: Int64 | None = None
+    logged_micros: Int64 | None = None
     currency: str = ""
     hold: str = ""
+    corrects: bool = False
 
 
 _decoder = Decoder[Event](Event)

@@ -7,7 +7,9 @@ the manifest repeats it for people and other programs, at a cost that does not g
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +18,7 @@ import msgspec
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.decoding import BadDocument, read_document
+from outlay.errors import OutlayError
 from outlay.files import write_whole
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
 from outlay.sweep.journal import LARGEST, Event, Status, read_events
@@ -112,9 +115,13 @@ def is_sweep(directory: Path) -> bool:
     return (directory / NAME).is_file()
 
 
-def bring_up_to_date(root: Path) -> None:
-    """Rewrite the manifest from the journal, for a harness that cannot any more."""
-    read_manifest(root).write()
+def main() -> None:
+    """Rewrite a manifest from the journal, for a harness that was killed.
+
+    The journal has it all; where the manifest cannot be written, the next harness will.
+    """
+    with suppress(OutlayError):
+        read_manifest(Path(sys.argv[1])).write()
 
 
 _SHOWN: Final = (
@@ -164,10 +171,25 @@ def counts(manifest: Manifest, runs: Iterable[str] | None = None) -> dict[str, i
     return found
 
 
-def spent(manifest: Manifest) -> list[Money]:
-    """Return what the runs of a sweep cost so far, by currency."""
+def captured(manifest: Manifest) -> list[Money]:
+    """Return what the attempts of a sweep that have ended cost, by currency."""
+    states = manifest.states.values()
+    return total(Money(s.cost_micros, s.currency) for s in states if s.cost_micros is not None)
+
+
+def planned(manifest: Manifest) -> list[Money]:
+    """Return what the runs of a sweep were planned to cost, by currency; empty where unknown."""
+    stated = [static.get("predicted_cost") for static in manifest.runs.values()]
+    return total(Money.parse(text, name="predicted_cost") for text in stated if text)
+
+
+def total(amounts: Iterable[Money]) -> list[Money]:
+    """Return the sum of amounts by currency."""
     micros: dict[str, int] = {}
-    for state in manifest.states.values():
-        if state.cost_micros is not None:
-            micros[state.currency] = micros.get(state.currency, 0) + state.cost_micros
+    for amount in amounts:
+        micros[amount.currency] = micros.get(amount.currency, 0) + amount.micros
     return [Money(amount, currency) for currency, amount in sorted(micros.items())]
+
+
+if __name__ == "__main__":
+    main()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -18,8 +18,9 @@ from outlay.clock import SYSTEM, Clock
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
+from outlay.guard.filelog import FileSpendLog
 from outlay.guard.lease import Terms
-from outlay.sweep.engines.base import Ended
+from outlay.sweep.attempt_log import AttemptCost
 from outlay.sweep.plan import PlannedRun
 from outlay.sweep.prediction import at_most, measured, terms_of
 from outlay.units import Money, Rate
@@ -33,18 +34,13 @@ def rate_of(run: PlannedRun) -> Rate | None:
     return None if price is None else rates.rate_of(price.rate, run.charged_gpus)
 
 
-def cost_of(rate: Rate | None, ended: Ended) -> Money | None:
-    """Return what an attempt cost; None without a price, or where nobody knows how long it ran."""
-    if rate is None or not ended.is_measured:
-        return None
-    return Terms(rate=rate).cost(ended.elapsed_ns)
-
-
-def _capture(guard: BudgetGuard, hold: Hold, run: str, actual: Money | None) -> None:
-    if actual is None:
-        guard.record_actual(run, hold.amount, hold=hold, basis="assumed")
-    else:
-        guard.record_actual(run, actual, hold=hold)
+def _capture(guard: BudgetGuard, hold: Hold, run: str, priced: AttemptCost) -> AttemptCost:
+    """Capture what an attempt cost, or all it held where nobody knows; return what was captured."""
+    if priced.cost is None:
+        priced = replace(priced, cost=hold.amount, assumed=True)
+    basis = "assumed" if priced.assumed else "measured"
+    guard.record_actual(run, priced.cost, hold=hold, basis=basis)
+    return priced
 
 
 @dataclass(slots=True)
@@ -69,9 +65,9 @@ class Funds:
         """Return after how long the run must be told to end, so that the notice is paid for."""
         return self.terms.stop_ns(self.hold.amount)
 
-    def settle(self, actual: Money | None) -> None:
-        """Record what the attempt cost, or all it held where nobody knows."""
-        _capture(self.guard, self.hold, self.hold.op_label, actual)
+    def settle(self, priced: AttemptCost) -> AttemptCost:
+        """Record what the attempt cost, or all it held where nobody knows; return that."""
+        return _capture(self.guard, self.hold, self.hold.op_label, priced)
 
     def void(self, reason: str) -> None:
         """Give the hold back: nothing was started."""
@@ -90,6 +86,12 @@ class Treasury:
         self.guard = BudgetGuard(
             ceiling.amount, root / SPEND_LOG, currency=ceiling.currency, clock=clock
         )
+
+    def begin(self) -> None:
+        """Begin the log of a new sweep, also where one was removed together with its sweep."""
+        log = self.guard.log
+        if isinstance(log, FileSpendLog) and log.was_removed():
+            self.guard.accept("a new sweep was started where there had been another")
 
     def open(
         self, run: PlannedRun, ticket: str, finished_ns: Sequence[int], *, remote: bool
@@ -121,17 +123,26 @@ class Treasury:
 
     def join(self, run: PlannedRun, hold: str) -> Funds | None:
         """Return what an attempt that goes on was given; None where that is settled already."""
-        rate = rate_of(run)
+        rate, held = rate_of(run), self.held(hold)
+        if rate is None or held is None:
+            return None
+        return Funds(self.guard, held, terms_of(rate, 0))
+
+    def held(self, hold: str) -> Hold | None:
+        """Return a hold that is still open, or None."""
         try:
-            held = self.guard.log.books().hold(hold)
+            return self.guard.log.books().hold(hold)
         except (HoldResolved, UnknownHold):
             return None
-        return None if rate is None else Funds(self.guard, held, terms_of(rate, 0))
 
-    def settle_lost(self, hold: str, run: str, actual: Money | None) -> None:
+    def settle_lost(self, hold: str, run: str, priced: AttemptCost) -> AttemptCost:
         """Record an attempt whose harness died: what it cost, or all it held where nobody knows."""
-        with suppress(HoldResolved, UnknownHold):
-            _capture(self.guard, self.guard.log.books().hold(hold), run, actual)
+        held = self.held(hold)
+        return priced if held is None else _capture(self.guard, held, run, priced)
+
+    def correct(self, run: str, more: Money) -> None:
+        """Add what a run that was captured turned out to cost beyond that."""
+        self.guard.correct(run, more.amount, "its log was written to after the capture")
 
     def void_unused(self, used: Collection[str]) -> None:
         """Give back holds whose runs were never started."""

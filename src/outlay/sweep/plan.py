@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from outlay.budget.report import StartUp
 from outlay.errors import Finding
 from outlay.sweep.grid import Grid, Settings
 from outlay.sweep.prediction import Prediction
@@ -76,11 +77,16 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The runs of a sweep, in order, and what they should cost together."""
+    """The runs of a sweep, in order, and what they should cost together.
+
+    Attributes:
+        start_up: What earlier runs of the program took to start; None where nothing is known.
+    """
 
     grid: Grid
     runs: tuple[PlannedRun, ...]
     warnings: tuple[Finding, ...] = ()
+    start_up: StartUp | None = None
 
     @property
     def predicted_cost(self) -> Money | None:

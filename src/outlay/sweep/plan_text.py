@@ -1,4 +1,4 @@
-"""A plan as a document, the same bytes for the same grid, and in words. Pure."""
+"""A plan as a document, and in words: the same bytes for the same plan. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from typing import Any, Final
 from outlay.sweep.launch import SWEEP_MARK, Place, command_of
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.redaction import Redactor
+from outlay.units.quantity import duration_text
 
 _GOES_ON: Final = " \\"
 
 
 def plan_document(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the whole plan as plain data; nothing in it depends on the time or the machine.
+    """Return the whole plan as plain data, the same for the same grid and earlier runs.
 
     Args:
         plan: What is shown.
@@ -28,6 +29,8 @@ def plan_document(plan: Plan, environ: Mapping[str, str]) -> dict[str, Any]:
         "ceiling": None if grid.ceiling is None else str(grid.ceiling),
         "predicted_cost": None if cost is None else str(cost),
         "predicted_hours": _hours(plan.predicted_ns),
+        "start_up_seconds": None if plan.start_up is None else plan.start_up.ns / 1e9,
+        "start_up_attempts": 0 if plan.start_up is None else plan.start_up.attempts,
         "runs": [_run_document(plan, run, redact) for run in plan.runs],
         "warnings": [str(warning) for warning in plan.warnings],
     }
@@ -92,3 +95,12 @@ def budget_text(run: PlannedRun) -> str:
         return f"{budget.mode} {budget.limits['max_epochs']} epochs"
     texts = [bound.dimension.text(bound.limit) for bound in budget.bounds]
     return f"{budget.mode} {', '.join(texts)}"
+
+
+def start_up_text(plan: Plan) -> str:
+    """Return in words what is known of the time before each run's first step."""
+    if plan.start_up is None:
+        return "Start-up is unknown: no earlier run of this sweep has a log."
+    took, attempts = duration_text(plan.start_up.ns), plan.start_up.attempts
+    times = "one start" if attempts == 1 else f"{attempts:,} starts"
+    return f"Start-up takes about {took} a run, measured on {times} of earlier runs."

@@ -8,26 +8,31 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
 from outlay.budget.dimensions import COST, MODES
+from outlay.budget.report import TENTH, StartUp
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.sweep.arguments import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.fingerprints import told_apart
 from outlay.sweep.grid import Entry, Grid, Settings
 from outlay.sweep.plan import Plan, PlannedRun
-from outlay.sweep.prediction import Prediction, predict
+from outlay.sweep.prediction import Prediction, predict, start_up_share
 
 MOST_RUNS: Final = 100_000
 """How many runs a sweep may have: a manifest of more would not be read in reasonable time."""
 RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
 
 
-def make_plan(grid: Grid) -> Plan:
+def make_plan(grid: Grid, start_up: StartUp | None = None) -> Plan:
     """Return the plan of a grid.
+
+    Args:
+        grid: What is to be run.
+        start_up: What earlier runs of the program took to start; None where nothing is known.
 
     Raises:
         InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
@@ -47,13 +52,30 @@ def make_plan(grid: Grid) -> Plan:
         for combo, params in enumerate(combinations, start=1):
             suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
             name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
-            runs.append(_planned(grid, entry, name, params, metadata))
+            run = _planned(grid, entry, name, params, metadata)
+            ns = None if start_up is None else start_up.ns
+            runs.append(replace(run, prediction=predict(entry.settings, run.charged_gpus, ns)))
     if not runs:
         raise InvalidGrid(
             [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
         )
-    warnings = tuple(warning for entry in grid.entries for warning in _doubts(entry, grid.source))
-    return Plan(grid=grid, runs=tuple(told_apart(grid, runs)), warnings=warnings)
+    warnings = [warning for entry in grid.entries for warning in _doubts(entry, grid.source)]
+    warnings += _slow_starts(runs, grid.source)
+    told = tuple(told_apart(grid, runs))
+    return Plan(grid=grid, runs=told, warnings=tuple(warnings), start_up=start_up)
+
+
+def _slow_starts(runs: Sequence[PlannedRun], source: str) -> Iterator[Finding]:
+    """Yield the groups whose runs take more than a tenth of a budget to start, each once."""
+    shares: dict[str, float] = {}
+    for run in runs:
+        if run.prediction.start_up_ns is not None:
+            share = start_up_share(run.settings, run.most_gpus, run.prediction.start_up_ns)
+            shares[run.group] = max(share, shares.get(run.group, 0.0))
+    for group, share in shares.items():
+        if share > 1 / TENTH:
+            message = f"{group}: starting takes {share:.0%} of a budget, judged by earlier runs"
+            yield Finding(source=source, message=message, severity="warning")
 
 
 def _combined(entry: Entry) -> int:
@@ -97,7 +119,7 @@ def _planned(
     env = dict(settings.env)
     if "amp_dtype" in params:
         env[AMP_VARIABLE] = params["amp_dtype"]
-    run = PlannedRun(
+    return PlannedRun(
         id=name,
         group=entry.name,
         params=params,
@@ -108,7 +130,6 @@ def _planned(
         settings=settings,
         prediction=Prediction(),
     )
-    return replace(run, prediction=predict(settings, run.charged_gpus))
 
 
 def _budget_metadata(settings: Settings) -> dict[str, Any]:

@@ -29,18 +29,25 @@ class Prediction:
         ns: How long the run should take.
         cost: What it should cost.
         basis: What the estimate rests on, in words.
+        start_up_ns: How much of the time it takes to start, from earlier runs of the program.
     """
 
     ns: int | None = None
     cost: Money | None = None
     basis: str = ""
+    start_up_ns: int | None = None
 
 
-def predict(settings: Settings, gpus: Fraction) -> Prediction:
-    """Return what a run on so many GPUs should take: the tightest of what limits it."""
+def predict(settings: Settings, gpus: Fraction, start_up_ns: int | None = None) -> Prediction:
+    """Return what a run on so many GPUs should take: the tightest of what limits it.
+
+    A time budget counts training alone, so that starting comes on top of it where it is known.
+    """
     budget = settings.budget
     bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
     times = {"its time budget": bounds.get(TIME)}
+    if TIME in bounds:
+        times["its time budget"] = bounds[TIME] + (start_up_ns or 0)
     times["its timeout"] = None if settings.timeout is None else settings.timeout.ns
     rate = None if settings.price is None else rate_of(settings.price.rate, gpus)
     stated = Money(Usage(cost_units=bounds[COST]).cost_micros) if COST in bounds else None
@@ -48,10 +55,23 @@ def predict(settings: Settings, gpus: Fraction) -> Prediction:
         times["its cost budget"] = Terms(rate=rate).paid_ns(stated)
     known = {basis: ns for basis, ns in times.items() if ns is not None}
     if not known:
-        return Prediction(cost=stated, basis="its cost budget" if stated is not None else "")
+        basis = "its cost budget" if stated is not None else ""
+        return Prediction(cost=stated, basis=basis, start_up_ns=start_up_ns)
     basis = min(known, key=lambda name: known[name])
     cost = stated if basis == "its cost budget" else _cost(rate, known[basis])
-    return Prediction(ns=known[basis], cost=cost, basis=basis)
+    return Prediction(ns=known[basis], cost=cost, basis=basis, start_up_ns=start_up_ns)
+
+
+def start_up_share(settings: Settings, gpus: int, start_up_ns: int) -> float:
+    """Return the largest share of a limit on time or money that starting takes."""
+    budget = settings.budget
+    bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
+    shares = [start_up_ns / bounds[TIME]] if TIME in bounds else []
+    rate = None if settings.price is None else settings.price.rate * gpus
+    paid = _cost(rate, start_up_ns)
+    if COST in bounds and paid is not None:
+        shares.append(paid.micros / Usage(cost_units=bounds[COST]).cost_micros)
+    return max(shares, default=0.0)
 
 
 def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:

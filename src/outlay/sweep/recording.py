@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.decoding import convert
+from outlay.sweep.attempt_log import AttemptCost
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.journal import Event, Journal, Status
 from outlay.sweep.manifest import Manifest
 from outlay.sweep.outcomes import Verdict
-from outlay.units import Money
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,28 @@ class Recording:
         self.journal.append(event, keep=status != "running")
         self.manifest.apply(run, event)
 
-    def end(self, run: str, verdict: Verdict, ended: Ended, cost: Money | None) -> None:
+    def correct(self, run: str, more: AttemptCost) -> None:
+        """Write down that a run that has ended cost more than was known then.
+
+        Raises:
+            SweepNotRecorded: The journal cannot be written.
+        """
+        assert more.cost is not None
+        status = self.manifest.state(run).status
+        self.note(
+            run, status, corrects=True, cost_micros=more.cost.micros,
+            currency=more.cost.currency, logged_micros=more.logged_micros,
+        )  # fmt: skip
+
+    def end(self, run: str, verdict: Verdict, ended: Ended, priced: AttemptCost) -> None:
         """Write down how an attempt ended and what it cost.
 
         Raises:
             SweepNotRecorded: The journal cannot be written.
         """
+        cost = priced.cost
         self.note(
             run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
             elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
-            currency="" if cost is None else cost.currency,
+            currency="" if cost is None else cost.currency, logged_micros=priced.logged_micros,
         )  # fmt: skip

@@ -15,6 +15,7 @@ class RunState:
     Attributes:
         attempts: How often it was started.
         cost_micros: What all its attempts cost so far; None where none had a price.
+        logged_micros: What its log added up to when that was last recorded.
         elapsed_ns: How long all its attempts ran.
     """
 
@@ -27,6 +28,7 @@ class RunState:
     finished_ns: int | None = None
     elapsed_ns: int = 0
     cost_micros: int | None = None
+    logged_micros: int | None = None
     currency: str = ""
     hold: str = ""
     command: list[str] = field(default_factory=list)
@@ -34,6 +36,9 @@ class RunState:
 
     def apply(self, event: Event) -> None:
         """Take in one event."""
+        if event.corrects:
+            self._add_cost(event)
+            return
         self.status = event.status
         self.reason = event.reason
         if event.status == "running":
@@ -46,6 +51,11 @@ class RunState:
         self.finished_ns = event.t_ns if self.attempts else None
         self.returncode = event.returncode
         self.elapsed_ns += event.elapsed_ns
+        self._add_cost(event)
+
+    def _add_cost(self, event: Event) -> None:
+        if event.logged_micros is not None:
+            self.logged_micros = event.logged_micros
         if event.cost_micros is not None:
             self.cost_micros = (self.cost_micros or 0) + event.cost_micros
             self.currency = event.currency

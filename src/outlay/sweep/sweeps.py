@@ -11,12 +11,12 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
+from outlay.proc.identity import end_marked
 from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.detached import detached, is_local
 from outlay.sweep.devices import check_fit
 from outlay.sweep.earlier import settle_earlier
 from outlay.sweep.engines.base import Engine
-from outlay.sweep.engines.leftovers import kill_marked
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.files import plan_file
@@ -84,6 +84,8 @@ def start(plan: Plan, output_dir: Path | None, how: HowToRun) -> Result:
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root):
         manifest = create(plan, root, environ, how.clock, cwd=cwd)
+        if plan.grid.ceiling is not None:
+            Treasury(root, plan.grid.ceiling, how.clock).begin()
         options = _options(how, cwd, environ)
         with _harness(plan, manifest, engines, options, how) as harness:
             harness.run(list(plan.runs))
@@ -138,7 +140,7 @@ def cancel(root: Path) -> Cancelled:
         return Cancelled(harness=holder.pid)
     for run, static in manifest.runs.items():
         if manifest.state(run).status == "running" and is_local(static):
-            kill_marked(manifest.state(run).ticket)
+            end_marked(manifest.state(run).ticket)
     with detached(root) as taken:
         if taken is None or not taken.going_on():
             return Cancelled()

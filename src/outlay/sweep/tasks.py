@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlay.guard.processes import MARK_VARIABLE
+from outlay.proc.identity import MARK_VARIABLE
 from outlay.sweep.engines.base import Task
 from outlay.sweep.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
 from outlay.sweep.plan import Plan, PlannedRun

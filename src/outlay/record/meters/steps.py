@@ -52,6 +52,7 @@ class MeteredWriter:
     def __init__(self, inner: Writer, meters: StepMeters) -> None:
         self._inner = inner
         self._meters = meters
+        self.gap_numbers = inner.gap_numbers
         self.sync = inner.sync
         self.check_place = inner.check_place
         self.close = inner.close

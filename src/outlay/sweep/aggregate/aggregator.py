@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from outlay.budget.document import read_document
 from outlay.clock import utc_datetime
 from outlay.errors import Finding
 from outlay.escaping import write_csv
 from outlay.files import write_whole
+from outlay.sweep.aggregate.facts import RunFacts
 from outlay.sweep.aggregate.from_csv import missing_files, read_artefacts, totals_in
 from outlay.sweep.aggregate.from_ledger import read_ledger
 from outlay.sweep.aggregate.markdown import page
@@ -61,16 +64,25 @@ def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggreg
 def _subject(static: dict[str, Any], state: RunState, directory: Path, now_ns: int) -> Subject:
     facts = read_ledger(directory, now_ns)
     problems: list[str] = []
-    if facts is None:
-        facts = read_artefacts(directory)
-    if facts is None or facts.source == "csv":
+    if facts is None or not facts.trained:
+        told = read_artefacts(directory)
         problems = [f"{name} is missing" for name in missing_files(directory)]
-        if facts is None:
-            problems.append("there is no run log either (see `outlay.run`)")
+        if told is None:
+            problems.append("there is no run log of its training either (see `outlay.run`)")
+        facts = _beside(told, facts)
     return Subject(
         static=static, state=state, facts=facts, totals=_totals(directory),
         problems=tuple(problems) if state.status == "completed" else (),
     )  # fmt: skip
+
+
+def _beside(told: RunFacts | None, watched: RunFacts | None) -> RunFacts | None:
+    """Return what a training's files say, with the time and the money that its supervisor saw."""
+    if told is None or watched is None:
+        return told or watched
+    seen = ("cost_micros", "currency", "wall_ns", "started_ns", "attempts", "phases",
+            "phase_micros", "assumptions", "findings")  # fmt: skip
+    return msgspec.structs.replace(told, **{name: getattr(watched, name) for name in seen})
 
 
 def _totals(directory: Path) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def _replicates(label: str, rows: list[Row]) -> Replicates:
 
 _USED: Final = {
     "max_minutes": "time_minutes", "max_tokens": "tokens", "max_epochs": "epochs",
-    "max_comm_bytes": "comm_bytes", "max_cost_usd": "cost", "max_energy_Wh": "energy_Wh",
+    "max_comm_bytes": "comm_bytes", "max_cost_usd": "charged_cost", "max_energy_Wh": "energy_Wh",
     "max_flops": "flops",
 }  # fmt: skip
 
@@ -100,6 +100,8 @@ def fairness(rows: Sequence[Row]) -> list[Fairness]:
             continue
         for key, column in _USED.items():
             limit, used = row.get(f"limit_{key}"), row.get(column)
+            if used is None and column == "charged_cost":
+                used = row.get("cost")  # No budget wrote down what it charged.
             if limit and used is not None:
                 shares.setdefault(f"{key} = {limit:g}", []).append(used / limit)
     return [

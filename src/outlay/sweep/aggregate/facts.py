@@ -25,6 +25,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         metrics: The values of each metric, in the order in which they came.
         phases: Wall time by phase.
         stop_reason: Which limit ended it, in words.
+        trained: Whether the training itself recorded; otherwise its supervisor alone did.
     """
 
     source: str
@@ -43,6 +44,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     started_ns: int | None = None
     attempts: int = 1
     stop_reason: str = ""
+    trained: bool = True
     metrics: dict[str, list[Seen]] = {}
     phases: dict[str, int] = {}
     phase_micros: dict[str, int] = {}

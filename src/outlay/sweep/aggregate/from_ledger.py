@@ -12,11 +12,12 @@ from outlay.decoding import BadDocument, Decoder, read_file
 from outlay.errors import NotARun
 from outlay.files import write_whole
 from outlay.goodput.follower import GoodputFollower, RunView
-from outlay.ledger import segment_paths
+from outlay.goodput.summary import known_goodput
+from outlay.ledger import SUPERVISOR, segment_paths
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 2
+_VERSION: Final = 3
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -80,10 +81,11 @@ def _facts(view: RunView) -> RunFacts:
         flops=work.flops or None,
         cost_micros=None if parts.cost is None else parts.cost.micros,
         currency="" if parts.cost is None else parts.cost.currency,
-        goodput=parts.goodput,
+        goodput=known_goodput(view, parts),
         wall_ns=parts.wall_ns,
         started_ns=start_ns,
         attempts=len(view.timeline.attempts),
+        trained=any(s.rank != SUPERVISOR for a in view.timeline.attempts for s in a.ranks),
         stop_reason=str(stops[-1].data.get("text", "")) if stops else "",
         metrics={
             name: [Seen(point.value, point.t_ns - start_ns, point.step) for point in series]

@@ -7,14 +7,14 @@ from typing import Final
 
 from outlay.escaping import markdown_row, markdown_text
 from outlay.sweep.aggregate.comparison import fairness, replicates, verdict
-from outlay.sweep.aggregate.rows import Row, Subject
+from outlay.sweep.aggregate.rows import Row, Subject, exact_money
 from outlay.units.shown import number_text
 
 _LEADING: Final = ("run_id", "status")
 _FIGURES: Final = (
     "world_size", "ips_mean", "step_time_ms", "bytes_per_step", "accuracy_metric",
-    "accuracy_value", "accuracy_best", "time_to_target_min", "cost", "currency", "energy_Wh",
-    "goodput", "errors",
+    "accuracy_value", "accuracy_best", "time_to_target_min", "planned_cost", "cost",
+    "charged_cost", "currency", "energy_Wh", "goodput", "errors",
 )  # fmt: skip
 
 
@@ -49,7 +49,9 @@ def _runs(rows: Sequence[Row]) -> str:
     params = dict.fromkeys(name for row in rows for name in row if name.startswith("param_"))
     shown = [name for name in _FIGURES if any(row.get(name) not in (None, "") for row in rows)]
     columns = [*_LEADING, *params, *shown]
-    return _table(columns, [[_cell(row.get(name)) for name in columns] for row in rows])
+    return _table(
+        columns, [[_cell(exact_money(name, row.get(name))) for name in columns] for row in rows]
+    )
 
 
 def _fairness(rows: Sequence[Row]) -> str:

@@ -10,14 +10,15 @@ from outlay.sweep.aggregate.configurations import labels_of
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.sweep.states import RunState
 from outlay.sweep.targets import Target, usual_direction
+from outlay.units import Money
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 Row = dict[str, Any]
 FIRST: Final = (
     "run_id", "status", "world_size", "ips_mean", "step_time_ms", "bytes_per_step",
     "accuracy_metric", "accuracy_value", "accuracy_best", "target_value", "time_to_target_min",
-    "energy_Wh", "fidelity_mean", "cost", "currency", "goodput", "wall_minutes", "stop_reason",
-    "errors", "configuration", "budget_mode",
+    "energy_Wh", "fidelity_mean", "planned_cost", "cost", "charged_cost", "currency", "goodput",
+    "wall_minutes", "stop_reason", "errors", "configuration", "budget_mode",
 )  # fmt: skip
 TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flops")
 
@@ -67,9 +68,9 @@ def _row(subject: Subject) -> Row:
         "target_value": target.value,
         "errors": "; ".join(_errors(subject)),
         "budget_mode": about.get("budget_mode"),
-        "cost": None if state.cost_micros is None else state.cost_micros / 1e6,
-        "currency": state.currency or None,
-    }
+        "planned_cost": _planned(static),
+        "charged_cost": subject.totals.get("cost_usd"),
+    } | _money(state, facts)
     if facts is not None:
         row |= _figures(facts) | _metric(facts, target, subject.totals)
     limits = (static.get("budget") or {}).get("limits", {})
@@ -100,9 +101,21 @@ def _figures(facts: RunFacts) -> Row:
         "wall_minutes": None if facts.wall_ns is None else facts.wall_ns / 60e9,
         "stop_reason": facts.stop_reason or None,
     }
-    if facts.cost_micros is not None:
-        row |= {"cost": facts.cost_micros / 1e6, "currency": facts.currency}
     return row
+
+
+def _money(state: RunState, facts: RunFacts | None) -> Row:
+    """Return what a run cost, as it was captured; of one that goes on, what its log says so far."""
+    known = state.logged_micros is not None and state.status != "running"
+    if facts is not None and facts.cost_micros is not None and not known:
+        return {"cost": facts.cost_micros / 1e6, "currency": facts.currency}
+    cost = None if state.cost_micros is None else state.cost_micros / 1e6
+    return {"cost": cost, "currency": state.currency or None}
+
+
+def _planned(static: Mapping[str, Any]) -> float | None:
+    text = static.get("predicted_cost")
+    return float(Money.parse(text, name="predicted_cost").amount) if text else None
 
 
 def _metric(facts: RunFacts, target: Target, totals: Mapping[str, Any]) -> Row:
@@ -166,6 +179,13 @@ def _totals(subject: Subject) -> Row:
         "flops": facts.flops,
     }
     return {name: stated[name] if name in stated else measured[name] for name in TOTALS}
+
+
+def exact_money(column: str, value: Any) -> Any:
+    """Return a cell for people: amounts to the micro-unit, so that they can be added up by eye."""
+    if column.endswith("cost") and isinstance(value, float):
+        return f"{value:,.6f}"
+    return value
 
 
 def columns_of(rows: Iterable[Row]) -> list[str]:

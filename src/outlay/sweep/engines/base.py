@@ -56,6 +56,7 @@ class Ended:
         returncode: As the system gives it, negative for a signal; None unless it exited.
         asked: Whether it was told to end before it did.
         elapsed_ns: How long it ran; 0 where that is not known.
+        ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where the engine cannot say.
         reason: Anything else worth telling.
         never_ran: Whether it is certain that nothing ran.
     """
@@ -64,6 +65,7 @@ class Ended:
     returncode: int | None = None
     asked: bool = False
     elapsed_ns: int = 0
+    ended_ns: int = 0
     reason: str = ""
     never_ran: bool = False
 

@@ -1,10 +1,9 @@
-"""Runs that torchrun starts: its workers leave the group, so their end is looked after."""
+"""Runs that torchrun starts, which has to be installed."""
 
 from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
-from typing import ClassVar
 
 from outlay.errors import MissingExtra
 from outlay.sweep.engines.process import ProcessEngine
@@ -16,8 +15,6 @@ class TorchrunEngine(ProcessEngine):
     Raises:
         MissingExtra: torch is not installed.
     """
-
-    thorough: ClassVar[bool] = True
 
     def __init__(self, root: Path) -> None:
         if importlib.util.find_spec("torch") is None:

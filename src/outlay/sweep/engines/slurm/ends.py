@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from outlay.proc.exits import ExitRecord
 from outlay.sweep.engines.base import Ended, How
-from outlay.sweep.engines.exits import ExitRecord
 from outlay.sweep.engines.slurm.queue import JobLook
 from outlay.sweep.engines.slurm.times import Times
 

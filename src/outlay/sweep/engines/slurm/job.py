@@ -13,15 +13,32 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import Final
 
 from outlay.clock import SYSTEM, Clock
-from outlay.guard.processes import MARK_VARIABLE, signal_group
-from outlay.sweep.engines.exits import ExitRecord, write_exit
-from outlay.sweep.engines.leftovers import kill_marked, listeners, signal_listeners
+from outlay.errors import InvalidValue
+from outlay.ledger import EndStatus, GpuCount, gpu_count_of
+from outlay.ledger.price import typed_price
+from outlay.proc.exits import ExitRecord, exit_path, write_exit
+from outlay.proc.identity import (
+    MARK_VARIABLE,
+    Process,
+    catches,
+    descendants,
+    end_all,
+    send,
+    set_subreaper,
+    signal_group,
+)
+from outlay.record.supervision import Supervision
+from outlay.sweep.attempt_log import begin as begin_log
+from outlay.sweep.attempt_log import logged_end, supervised
 from outlay.sweep.engines.slurm.allocation import Allocation, node_log
 from outlay.sweep.engines.slurm.spec import (
     WORD,
@@ -31,6 +48,7 @@ from outlay.sweep.engines.slurm.spec import (
     read_spec,
 )
 from outlay.sweep.engines.slurm.times import Moment, What, give_sign, note, read_times
+from outlay.sweep.outcomes import TAKEN_BACK
 from outlay.units import Duration
 
 LOOK_EVERY_S: Final = 0.1
@@ -55,6 +73,8 @@ class JobRun:
     clock: Clock = SYSTEM
     told: list[int] = field(default_factory=list)
     late: str = ""
+    _start_ns: int = 0
+    _log: Supervision | None = None
     _passed_on: int = 0
     _listens: bool = False
     _term_ns: int | None = None
@@ -62,13 +82,14 @@ class JobRun:
 
     @property
     def mark(self) -> str:
-        """What the processes of this node carry, by which they are found."""
+        """What the processes of this node carry in their environment."""
         return f"{self.spec.ticket}/{self.place.rank}/"
 
     def run(self) -> int:
         """Run the program to its end; return what to exit with."""
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._remember)
+        set_subreaper(on=True)  # Whatever the program leaves behind is ours to end.
         before_ns = self._begin()
         if self.place.restart > self.spec.requeues:
             times = self.spec.requeues
@@ -77,9 +98,12 @@ class JobRun:
             child = self._start()
         except (OSError, ValueError) as error:
             reason = f"could not be started: {getattr(error, 'strerror', None) or error}"
+            if self._log is not None:
+                start_ns = self._log.start_ns
+                self._log.end("failed", reason, exit_code=127, t_ns=start_ns)
             return self._end(127, reason)
         code = self._watch(child, before_ns)
-        kill_marked(self.mark)
+        end_all(descendants, self.clock)
         return self._conclude(code)
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
@@ -97,7 +121,8 @@ class JobRun:
         if times.running_since_ns is not None:
             self._note("lost", times.sign_ns, restart=times.moments[-1].restart)
         before_ns = times.ran_ns()
-        self._note("started", self.clock.wall_ns())
+        self._start_ns = self.clock.wall_ns()
+        self._note("started", self._start_ns)
         return before_ns
 
     def _note(self, what: What, t_ns: int, *, restart: int | None = None) -> None:
@@ -115,10 +140,35 @@ class JobRun:
             asked=bool(self.told) and not reason, reason=reason, restart=self.place.restart,
         )  # fmt: skip
         # First the time: whoever finds the end reads that next.
-        self._note("ended", self.clock.wall_ns())
-        write_exit(Path(self.spec.directory), record, node=self.place.rank)
-        code = record.returncode
-        return code if code >= 0 else 128 - code
+        self._note("ended", self._end_log(self._status(record), reason, record.returncode))
+        write_exit(exit_path(Path(self.spec.directory), self.place.rank), record)
+        return _shell_code(record.returncode)
+
+    def _status(self, record: ExitRecord) -> EndStatus:
+        if self.late or record.asked:
+            return "terminated"
+        return "completed" if record.returncode == 0 else "failed"
+
+    def _begin_log(self, environ: Mapping[str, str]) -> None:
+        """Write down in the run's log that the program is about to be started."""
+        if not self.place.first:
+            return  # What the others add, their own processes record.
+        stated, price = environ.get("OUTLAY_PRICE"), None
+        with suppress(InvalidValue):  # The program says what is wrong with it.
+            if stated:
+                price = typed_price(stated, name="OUTLAY_PRICE", source="environment")
+        gpus: GpuCount = self.spec.gpus
+        with suppress(ValueError, ZeroDivisionError):  # Likewise.
+            gpus = gpu_count_of(Fraction(environ.get("OUTLAY_GPUS") or gpus))
+        what = supervised(self.spec.name, Path(self.spec.directory), price, gpus)
+        self._log = begin_log(what, environ, self.clock, start_ns=self._start_ns)
+
+    def _end_log(self, status: EndStatus, reason: str, code: int) -> int:
+        """Write down in the run's log that the program has ended; return when that was."""
+        if self._log is None:
+            return self.clock.wall_ns()
+        self._log.end(status, reason, exit_code=_shell_code(code))
+        return self._log.end_ns
 
     def _conclude(self, code: int) -> int:
         if self.late:
@@ -127,7 +177,7 @@ class JobRun:
             return self._end(code)
         if self.place.restart >= self.spec.requeues:
             return self._end(code, f"started again {self.spec.requeues} times, and still not done")
-        self._note("requeued", self.clock.wall_ns())
+        self._note("requeued", self._end_log("preempted", TAKEN_BACK, code))
         if self.place.requeue():
             return 1  # Slurm ends what is left of this start, and starts the next when it can.
         return self._end(code, "its time was up, and Slurm would not queue it again")
@@ -144,10 +194,7 @@ class JobRun:
 
     def _is_done(self, code: int) -> bool:
         """Say whether a program that was told to end had finished its work all the same."""
-        from outlay.sweep.run_ends import logged_end  # Loads arithmetic that no other job needs.
-
-        ended = logged_end(Path(self.spec.directory), self.clock.wall_ns())
-        return code == 0 and ended == "completed"
+        return code == 0 and logged_end(Path(self.spec.directory)) == "completed"
 
     # -- the program ------------------------------------------------------------------------
 
@@ -155,6 +202,7 @@ class JobRun:
         environ = {n: v for n, v in os.environ.items() if n not in self.spec.dropped}
         environ |= self.place.variables() | self.spec.env | {MARK_VARIABLE: self.mark}
         command = opened_command(self.spec, environ)
+        self._begin_log(environ)
         environ = {n: v for n, v in environ.items() if not n.startswith(WORD)}
         log = node_log(Path(self.spec.log), self.place.rank)
         with log.open("ab") as output:
@@ -173,7 +221,9 @@ class JobRun:
                 give_sign(Path(self.spec.directory), self.clock.wall_ns())
             if not self._listens and now_ns - heard_ns >= LISTEN_EVERY_NS:
                 heard_ns = now_ns
-                self._listens = bool(listeners(self.mark, signal.SIGUSR2))
+                self._listens = bool(_listeners())
+            if self._log is not None:
+                self._log.beat()
             self._end_when_due(child, before_ns + now_ns - began_ns)
             self._pass_on(child, now_ns)
             self.clock.sleep(LOOK_EVERY_S)
@@ -190,7 +240,8 @@ class JobRun:
         """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
         if len(self.told) > self._passed_on:
             self._passed_on = len(self.told)
-            if signal_listeners(self.mark, signal.SIGUSR2):
+            for process in _listeners():
+                send(process, signal.SIGUSR2)
                 self._listens = True
             self._term_ns = self._term_ns or now_ns + DEAF_AFTER_NS
             # Sooner than Slurm, which would end us with it before we could queue it again.
@@ -201,7 +252,16 @@ class JobRun:
             signal_group(child.pid, signal.SIGTERM)
         if self._kill_ns is not None and now_ns >= self._kill_ns:
             signal_group(child.pid, signal.SIGKILL)
-            kill_marked(self.mark)
+            end_all(descendants, self.clock)
+
+
+def _listeners() -> list[Process]:
+    """Return what is below us and has a handler for the notice."""
+    return [process for process in descendants() if catches(process.pid, signal.SIGUSR2)]
+
+
+def _shell_code(code: int) -> int:
+    return code if code >= 0 else 128 - code
 
 
 def _ignore_notice() -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from outlay.clock import Clock
+from outlay.proc.exits import ExitRecord, read_exit
 from outlay.sweep.engines.base import Ended
-from outlay.sweep.engines.exits import ExitRecord, read_exit
 from outlay.sweep.engines.slurm.batches import Batch
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
 from outlay.sweep.engines.slurm.queue import JobLook, Looks, Slurm

@@ -31,6 +31,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         most_ns: How long all starts together may take; None for as long as Slurm lets them.
         requeues: How often Slurm may start it again.
         notice_ns: How long it has to end when it is told to.
+        gpus: Of all its nodes.
     """
 
     ticket: str
@@ -45,6 +46,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     most_ns: int | None
     requeues: int
     notice_ns: int
+    gpus: int = 1
 
 
 def spec_path(directory: Path, ticket: str) -> Path:
@@ -106,7 +108,7 @@ def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
         ticket=task.ticket, name=task.name, command=command, env=opened,
         dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(sealed), cwd=str(task.cwd),
         directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
-        requeues=options.requeues, notice_ns=options.notice.ns,
+        requeues=options.requeues, notice_ns=options.notice.ns, gpus=task.gpus,
     )  # fmt: skip
     path = spec_path(task.directory, task.ticket)
     write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)

@@ -1,0 +1,229 @@
+"""The keeper's process: it hears its supervisor over pipes, and reaps its children.
+
+It runs as ``python -I -S``, with the standard library alone: one start of it takes 30 ms.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from outlay.clock import SYSTEM
+from outlay.proc.cgroup import Cgroup
+from outlay.proc.identity import ask_for_signal_when_parent_dies, set_subreaper
+from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, introduction
+
+_HEIRS: Final = 3
+
+
+class Line:
+    """One end of two pipes between a supervisor and a keeper: a JSON object a line, both ways."""
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self.reading = reading
+        self._writing = writing
+        self._heard = b""
+
+    @classmethod
+    def pair(cls) -> tuple[Line, Line]:
+        """Return both ends of a new line."""
+        (here, theirs), (there, ours) = os.pipe(), os.pipe()
+        return cls(here, ours), cls(there, theirs)
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        """The two ends of pipes, for a process to inherit."""
+        return self.reading, self._writing
+
+    def say(self, message: dict[str, Any]) -> None:
+        """Send a message; variables that are no text survive in it.
+
+        Raises:
+            OSError: Nobody is there to hear it.
+        """
+        rest = memoryview(json.dumps(message).encode() + b"\n")
+        while rest:
+            rest = rest[os.write(self._writing, rest) :]
+
+    def hear(self) -> list[dict[str, Any]] | None:
+        """Return what was said since; None when the other end is gone."""
+        more = os.read(self.reading, 1 << 16)
+        if not more:
+            return None
+        *lines, self._heard = (self._heard + more).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close_writing(self) -> None:
+        """Say nothing any more."""
+        if self._writing >= 0:
+            os.close(self._writing)
+            self._writing = -1
+
+    def close(self) -> None:
+        """Neither speak nor listen any more."""
+        self.close_writing()
+        os.close(self.reading)
+
+
+class KeeperProcess:
+    """What the keeper's process does: it hears its supervisor and reaps its children."""
+
+    def __init__(self, line: Line, woken: int) -> None:
+        self._line: Line | None = line
+        self._woken = woken
+        self._untold: list[dict[str, Any]] = []
+        self._until_ns: int | None = None
+        self._heirs = 0
+        self.dismissed = False
+        self.keeper = Keeper(KeeperTerms(session=""), self._tell)
+
+    def _tell(self, message: dict[str, Any]) -> None:
+        try:
+            if self._line is None:
+                raise BrokenPipeError
+            self._line.say(message)
+        except OSError:  # An heir will want to know; what a dead harness should is on disk.
+            self._untold.append(message)
+
+    def run(self) -> None:
+        """Keep the commands until the supervisor says goodbye, is gone, or silent for too long."""
+        while not self.dismissed:
+            ready, _, _ = select.select(self._sources(), [], [], self._patience_s())
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+            if not ready and self._is_silent():
+                self.keeper.end_everything(self.keeper.terms.notice_ns)
+                self._until_ns = None
+            alive = self._line is None or self._line.reading not in ready or self._listen()
+            self.keeper.reap()
+            if not alive and not self._pass_on():
+                return
+            if self._line is None and not self.keeper.commands:
+                return
+
+    def _sources(self) -> list[int]:
+        return [self._woken] if self._line is None else [self._woken, self._line.reading]
+
+    def _patience_s(self) -> float | None:
+        if any(command.reported for command in self.keeper.commands.values()):
+            return LOOK_EVERY_S
+        if self._until_ns is None:
+            return None
+        return max(0.0, (self._until_ns - SYSTEM.monotonic_ns()) / 1e9)
+
+    def _is_silent(self) -> bool:
+        return self._until_ns is not None and SYSTEM.monotonic_ns() >= self._until_ns
+
+    def _listen(self) -> bool:
+        """Do what was told; False when the supervisor is gone."""
+        assert self._line is not None
+        heard = self._line.hear()
+        for told in heard or ():
+            self._obey(told)
+        return heard is not None
+
+    def _obey(self, told: dict[str, Any]) -> None:
+        match told.pop("do"):
+            case "keep":
+                self._take_terms(**told)
+            case "start":
+                self.keeper.start(**told)
+            case "signal":
+                self.keeper.signal(**told)
+            case "until":
+                self._until_ns = told["ns"]
+            case _:
+                self.dismissed = True
+
+    def _take_terms(
+        self, *, terms: dict[str, Any], adopted: list[dict[str, Any]], cgroup: str
+    ) -> None:
+        self.keeper.terms = KeeperTerms(**terms)
+        if cgroup:
+            self.keeper.cgroup = Cgroup(Path(cgroup))
+        self.keeper.adopt(adopted)
+        if adopted:
+            self.keeper.parent = False
+        elif self.keeper.cgroup is not None:
+            self.keeper.inside = self.keeper.cgroup.enter(os.getpid())
+
+    def _pass_on(self) -> bool:
+        """The supervisor is gone: start an heir; False when everything has to end."""
+        assert self._line is not None
+        self._line.close()
+        self._line, self._until_ns = None, None
+        keeper = self.keeper
+        if not keeper.terms.heir or not (keeper.commands or self._untold):
+            return False
+        if self._heirs >= _HEIRS:
+            return bool(keeper.commands)  # Nobody can record it; it is not ended for that.
+        self._heirs += 1
+        ours, theirs = Line.pair()
+        with contextlib.suppress(OSError):
+            heir = subprocess.Popen(
+                [*keeper.terms.heir, *map(str, theirs.descriptors)], pass_fds=theirs.descriptors,
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            )  # fmt: skip
+            heir.returncode = 0
+            keeper.helpers.add(heir.pid)
+        theirs.close()
+        self._line = ours
+        untold, self._untold = self._untold, []
+        for message in [*map(introduction, keeper.commands.values()), *untold]:
+            self._tell(message)
+        return True
+
+    def leave(self) -> None:
+        """End what is left, unless it is not ours to end, and clean up."""
+        keeper = self.keeper
+        abandoned = not self.dismissed
+        if keeper.terms.leftovers != "leave":
+            terms = keeper.terms
+            left = keeper.end_everything(terms.orphan_notice_ns if abandoned else terms.notice_ns)
+            if left:
+                pids = ", ".join(str(process.pid) for process in left)
+                sys.stderr.write(f"outlay: processes {pids} were killed and do not end\n")
+        if abandoned:
+            if keeper.terms.afterwards:
+                with contextlib.suppress(OSError):
+                    subprocess.run(keeper.terms.afterwards, stdin=subprocess.DEVNULL, check=False)
+            with contextlib.suppress(OSError):
+                Path(keeper.terms.record).unlink()
+        if keeper.cgroup is not None:
+            for pid in keeper.cgroup.members():  # We, and whoever outlives the command by right.
+                keeper.cgroup.leave(pid)
+            keeper.cgroup.remove()
+
+
+def _wake_on_child() -> int:
+    """Return a descriptor that becomes readable whenever a child ends."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    return reading
+
+
+def main() -> None:
+    """Keep the commands of the supervisor at the other end of the pipes that are named."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGTSTP):
+        # A handler, for commands would inherit SIG_IGN and never hear that they are to end.
+        signal.signal(number, lambda *_: None)
+    # A keeper that somebody stopped goes on when the supervisor dies: the kernel sees to it.
+    ask_for_signal_when_parent_dies(signal.SIGCONT)
+    set_subreaper(on=True)
+    process = KeeperProcess(Line(int(sys.argv[1]), int(sys.argv[2])), _wake_on_child())
+    process.keeper.tell({"event": "ready"})
+    process.run()
+    process.leave()
+
+
+if __name__ == "__main__":
+    main()

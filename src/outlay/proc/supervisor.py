@@ -1,0 +1,380 @@
+"""The supervisor's end: commands that a keeper starts, watches, and ends should we die.
+
+One keeper serves all commands of a supervisor, so that starting another one costs a line on a
+pipe. Should the keeper be killed, the kernel hands its commands to us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from outlay.clock import SYSTEM
+from outlay.errors import OutlayError
+from outlay.proc.cgroup import Cgroup
+from outlay.proc.identity import Process, own_children, read_process, send, set_subreaper
+from outlay.proc.keeper import Keeper, KeeperTerms, Whom
+from outlay.proc.keeper_process import Line
+from outlay.proc.strays import FamilyRecord, write_record
+
+_LOOK_EVERY_S: Final = 0.02
+_MOST_KEEPERS: Final = 10
+_ROOT: Final = str(Path(__file__).parent.parent.parent)
+_PROGRAM: Final = (
+    "import sys; sys.path.insert(0, {!r}); import outlay.proc.keeper_process as k; k.main()"
+)
+
+
+class KeeperKilled(OutlayError):
+    """The keeper was killed; what it kept was ended, unless it is only watched."""
+
+    def __init__(self) -> None:
+        super().__init__("the keeper of the command was killed; start it again")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launch:
+    """A command to start.
+
+    Attributes:
+        ticket: What it is called towards the keeper.
+        env: Its whole environment.
+        output: A file to append its output to; None for our own output.
+        stdin: Whether it reads our input; it reads nothing otherwise.
+        group: The process group to put it into; 0 for one of its own.
+        exit_file: Where the keeper writes down how it ended.
+    """
+
+    ticket: str
+    command: Sequence[str]
+    env: Mapping[str, str]
+    cwd: str | None = None
+    output: str | None = None
+    stdin: bool = False
+    group: int = 0
+    exit_file: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptEvent:
+    """Something that happened to a command.
+
+    Attributes:
+        left: How many processes it left behind; once they are gone, ``gone`` says so.
+    """
+
+    event: Literal["started", "not_started", "exited", "gone"]
+    ticket: str
+    pid: int = 0
+    start: int = 0
+    problem: str = ""
+    returncode: int = 0
+    asked: bool = False
+    elapsed_ns: int = 0
+    ended_ns: int = 0
+    left: int = 0
+
+
+class ProcessSupervisor:
+    """Commands under a keeper.
+
+    Args:
+        terms: What the keeper does when nobody tells it.
+        own_session: Whether commands are kept away from our terminal.
+        replaces: Whether a killed keeper is replaced, and its commands go on; otherwise they end.
+        about: What a person should be told about the family, should nobody be left to keep it.
+    """
+
+    def __init__(
+        self,
+        terms: KeeperTerms,
+        *,
+        own_session: bool = True,
+        replaces: bool = False,
+        about: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.terms = terms
+        self._own_session = own_session
+        self._replaces = replaces
+        self.about = dict(about or {})
+        self._process: subprocess.Popen[bytes] | None = None  # Of an heir its keeper is the parent.
+        self._keeper_process: Process | None = None
+        self._line: Line | None = None
+        self._cgroup: Cgroup | None = None
+        self._direct: Keeper | None = None
+        self._older: frozenset[int] = frozenset()
+        self._introduced: dict[str, dict[str, Any]] = {}
+        self._events: list[KeptEvent] = []
+        self._until_ns: int | None = None
+        self._agreed = False
+        self._pending: set[str] = set()
+        self._replaced = 0
+
+    @classmethod
+    def as_heir(cls, terms: KeeperTerms, line: Line) -> ProcessSupervisor:
+        """Return the supervisor that a keeper started when the one before had died."""
+        heir = cls(terms)
+        heir._line = line
+        return heir
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a keeper was started, and not let go."""
+        return self._line is not None
+
+    # -- what a supervisor does ---------------------------------------------------------------
+
+    def begin(self) -> None:
+        """Start the keeper; it learns its terms with the first command.
+
+        Returns once it is ready, so that what a command takes does not hold what a keeper takes.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        _adopt_orphans(+1)
+        self._older = frozenset(own_children())
+        self._start_keeper()
+        assert self._line is not None
+        if self._line.hear() is None:  # That it is ready, or that it has ended already.
+            self._let_go(farewell=False)
+            raise OSError(None, "the keeper of processes could not be started")
+
+    def submit(self, launch: Launch) -> None:
+        """Have a command started; whether that worked is an event."""
+        if self._line is None:
+            self.begin()
+        if not self._agreed:
+            self._agree()
+        self._pending.add(launch.ticket)
+        self._say("start", **_as_message(launch))
+
+    def start(self, launch: Launch) -> KeptEvent:
+        """Start a command and return once it runs.
+
+        Raises:
+            OSError: It cannot be started.
+        """
+        self.submit(launch)
+        while True:
+            events = self.wait(1.0)
+            mine = [e for e in events if e.event in ("started", "not_started")]
+            self._events += [e for e in events if e not in mine]  # It may have ended already.
+            if mine:
+                break
+        if mine[0].event == "not_started":
+            raise OSError(None, mine[0].problem)
+        self._write_record()
+        return mine[0]
+
+    def signal(self, ticket: str, number: int, whom: Whom = "family") -> None:
+        """Send a signal to a command, to its group, or to everything of it."""
+        if self._direct is not None:
+            self._direct.signal(ticket, number, whom)
+        elif self._line is not None:
+            self._say("signal", ticket=ticket, number=int(number), whom=whom)
+
+    def promise(self, until_ns: int) -> None:
+        """Tell up to when, on the monotonic clock, commands may run without another promise."""
+        self._until_ns = until_ns
+        self._say("until", ns=until_ns)
+
+    def wait(self, timeout_s: float) -> list[KeptEvent]:
+        """Return what happened, as soon as something does; nothing after the time.
+
+        Raises:
+            KeeperKilled: The keeper was killed, and is not to be replaced.
+        """
+        if self._line is None and self._direct is None:
+            return self._take()
+        self._wake_keeper()
+        until_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
+        while True:
+            left_s = max(0.0, (until_ns - SYSTEM.monotonic_ns()) / 1e9)
+            if self._events:
+                left_s = 0.0
+            pause_s = left_s if self._direct is None else min(left_s, _LOOK_EVERY_S)
+            heard = self._hear(pause_s)
+            if self._direct is not None:
+                self._direct.reap()
+            if not heard and (self._events or left_s == 0.0):
+                return self._take()
+
+    def process_of(self, ticket: str) -> Process | None:
+        """Return the first process of a command that goes on."""
+        told = self._introduced.get(ticket)
+        return None if told is None else Process(told["pid"], told["start"])
+
+    def close(self) -> None:
+        """Let the keeper end what is left, and go."""
+        self._let_go(farewell=True)
+
+    def abandon(self) -> None:
+        """Let the keeper do what it does when we die; return when it has."""
+        self._let_go(farewell=False)
+
+    # -- the keeper ---------------------------------------------------------------------------
+
+    def _agree(self) -> None:
+        self._agreed = True
+        if self.terms.cgroup:
+            self._cgroup = Cgroup.make(f"outlay-{self.terms.session}")
+        self._say_terms()
+        self._write_record()
+
+    def _say_terms(self, adopted: Sequence[dict[str, Any]] = ()) -> None:
+        cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
+        self._say("keep", terms=asdict(self.terms), adopted=list(adopted), cgroup=cgroup)
+
+    def _start_keeper(self) -> None:
+        ours, theirs = Line.pair()
+        command = [sys.executable, "-I", "-S", "-c", _PROGRAM.format(_ROOT)]
+        try:
+            self._process = subprocess.Popen(
+                [*command, *map(str, theirs.descriptors)],
+                pass_fds=theirs.descriptors,
+                start_new_session=self._own_session,  # What ends our session does not end it.
+                process_group=None if self._own_session else 0,
+            )
+        finally:
+            theirs.close()
+        self._keeper_process = read_process(self._process.pid)
+        self._line = ours
+
+    def _say(self, what: str, **message: Any) -> None:
+        if self._line is not None:
+            with contextlib.suppress(OSError):  # It was killed, which the next wait finds out.
+                self._line.say({"do": what, **message})
+
+    def _hear(self, timeout_s: float) -> bool:
+        """Take in what the keeper says within the time; False when that is nothing."""
+        if self._line is None:
+            SYSTEM.sleep(timeout_s)
+            return False
+        if not select.select([self._line.reading], [], [], timeout_s)[0]:
+            return False
+        heard = self._line.hear()
+        if heard is None:
+            self._lose_keeper()
+        for told in heard or ():
+            self._take_in(told)
+        return bool(heard)
+
+    def _take_in(self, told: dict[str, Any]) -> None:
+        if told["event"] == "ready":
+            return
+        known = {name: told[name] for name in KeptEvent.__slots__ if name in told}
+        event = KeptEvent(**known)
+        self._pending.discard(event.ticket)
+        if event.event == "started":
+            self._introduced[event.ticket] = told
+        elif event.event != "exited" or not event.left:
+            self._introduced.pop(event.ticket, None)
+        self._events.append(event)
+
+    def _take(self) -> list[KeptEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _wake_keeper(self) -> None:
+        """Let a keeper that somebody stopped go on."""
+        if self._keeper_process is not None:
+            found = read_process(self._keeper_process.pid)
+            if found is not None and found.state == "T":
+                send(self._keeper_process, signal.SIGCONT)
+
+    def _lose_keeper(self) -> None:
+        """The keeper was killed: its commands are ours now."""
+        assert self._line is not None
+        self._line.close()
+        self._line = None
+        if self._process is None:
+            raise KeeperKilled
+        self._process.kill()
+        self._process.wait()
+        introduced = list(self._introduced.values())
+        if self._direct is None:
+            self._direct = Keeper(self.terms, self._take_in, cgroup=self._cgroup, older=self._older)
+            self._direct.adopt(introduced)
+        if not self._replaces or self._pending:  # Whether those were started nobody knows.
+            self._direct.end_family()
+            self._direct = None
+            self._finish()
+            raise KeeperKilled
+        self._replaced += 1
+        if self._replaced > _MOST_KEEPERS:
+            return  # Somebody kills them all, or none can start: we watch the commands alone.
+        self._start_keeper()
+        self._say_terms(introduced)
+        if self._until_ns is not None:
+            self._say("until", ns=self._until_ns)
+        assert self._process is not None
+        self._direct.helpers.add(self._process.pid)
+        self._write_record()
+
+    def _let_go(self, *, farewell: bool) -> None:
+        if self._line is None:
+            if self._direct is not None:  # No keeper would start; we are alone.
+                self._direct.end_everything(self.terms.notice_ns)
+                self._finish()
+            return
+        if farewell:
+            self._say("bye")
+        self._line.close_writing()
+        while self._line.hear() is not None:
+            pass
+        self._line.close()
+        self._line = None
+        if self._process is not None:
+            self._process.wait()
+        self._finish()
+
+    def _finish(self) -> None:
+        if self._process is not None:
+            _adopt_orphans(-1)
+        self._direct = None
+        self._keeper_process = None
+        if self._cgroup is not None:
+            self._cgroup.remove()
+        if self.terms.record:
+            with contextlib.suppress(OSError):
+                Path(self.terms.record).unlink()
+
+    def _write_record(self) -> None:
+        """Leave word of the family for the next command, should both of us be killed at once."""
+        if self.terms.record and self._keeper_process is not None:
+            me = read_process(os.getpid())
+            cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
+            commands = [Process(t["pid"], t["start"]) for t in self._introduced.values()]
+            record = FamilyRecord(
+                session=self.terms.session, supervisor=me or Process(os.getpid(), 0),
+                keeper=self._keeper_process, commands=tuple(commands), cgroup=cgroup,
+                about=self.about,
+            )  # fmt: skip
+            write_record(Path(self.terms.record), record)
+
+
+def _as_message(launch: Launch) -> dict[str, Any]:
+    return {
+        "ticket": launch.ticket, "command": list(launch.command), "env": dict(launch.env),
+        "cwd": launch.cwd, "output": launch.output, "stdin": launch.stdin, "group": launch.group,
+        "exit_file": launch.exit_file,
+    }  # fmt: skip
+
+
+_adopting = 0
+
+
+def _adopt_orphans(change: int) -> None:
+    """Be handed the commands of a killed keeper, for as long as there is a keeper."""
+    global _adopting
+    _adopting += change
+    set_subreaper(on=_adopting > 0)

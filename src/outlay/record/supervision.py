@@ -1,0 +1,158 @@
+"""The segment of a process that starts a command and waits for it, from spawn to reap.
+
+It bounds the attempt that the command is, whether or not the command records anything itself. It
+starts and ends nothing; that is its owner's work.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import outlay
+from outlay.clock import SYSTEM, Clock
+from outlay.ledger import (
+    SUPERVISOR,
+    AttemptEnded,
+    AttemptStarted,
+    EndStatus,
+    GpuCount,
+    Heartbeat,
+    Price,
+    RunIdentity,
+    SegmentId,
+    SegmentWriter,
+    claim_identity,
+    ledger_dir,
+)
+from outlay.ledger.segments import id_from_name, segment_paths
+from outlay.record import facts
+from outlay.record.writers import NullWriter, Writer
+
+BEAT_EVERY_NS = 15 * 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Supervised:
+    """What is started.
+
+    Attributes:
+        run_dir: Where its run log is.
+        name: What the run is called.
+        price: Per GPU-hour; None where nobody said.
+        gpus: Of the whole run.
+        stopped_price: Of the whole machine between attempts, where that is known.
+    """
+
+    run_dir: Path
+    name: str
+    price: Price | None = None
+    gpus: GpuCount = 1
+    stopped_price: Price | None = None
+
+
+class Supervision:
+    """Writes a supervisor's segment; never raises for what the disk does.
+
+    Args:
+        what: What is about to be started.
+        environ: Of what is started: its launcher's variables say which job it belongs to.
+        clock: Where the time comes from.
+        start_ns: When it began, where that is in the past; default: now.
+
+    Attributes:
+        run_id: Of the run in the directory.
+        start_ns: When the attempt began, UTC nanoseconds.
+        end_ns: When it ended, once that is recorded; until then as ``start_ns``.
+        segment: Who writes.
+    """
+
+    def __init__(
+        self,
+        what: Supervised,
+        environ: Mapping[str, str],
+        *,
+        clock: Clock = SYSTEM,
+        start_ns: int | None = None,
+    ) -> None:
+        now_ns = clock.wall_ns()
+        self._clock = clock
+        self._offset_ns = now_ns - clock.monotonic_ns()
+        self.start_ns = now_ns if start_ns is None else start_ns
+        self._beat_ns = self.end_ns = self.start_ns
+        self.segment = SegmentId(self.start_ns, SUPERVISOR)
+        self.run_id = uuid.uuid4().hex
+        self._ended = False
+        self._disabled = facts.is_disabled(environ)
+        self._writer: Writer = NullWriter() if self._disabled else self._open(what, environ)
+
+    def _open(self, what: Supervised, environ: Mapping[str, str]) -> SegmentWriter:
+        about = facts.gather(environ, outlay_version=outlay.__version__)
+        about = replace(about, rank=SUPERVISOR)
+        proposal = RunIdentity(
+            run_id=self.run_id, model="", name=what.name, created_ns=self.start_ns
+        )
+        with contextlib.suppress(OSError):  # The writer meets the same trouble, and counts it.
+            self.run_id = claim_identity(what.run_dir, proposal).run_id
+        header = AttemptStarted(
+            t_ns=self.start_ns, run_id=self.run_id, name=what.name, gpus=what.gpus,
+            gpus_source="stated", price=what.price, stopped_machine_price=what.stopped_price,
+            **{name: getattr(about, name) for name in facts.Facts.__slots__},
+        )  # fmt: skip
+        self.segment = SegmentId(self.start_ns, SUPERVISOR, about.host, about.pid)
+        path = ledger_dir(what.run_dir) / self.segment.file_name
+        return SegmentWriter(path, header, self._clock)
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether the log holds everything that was to be written."""
+        return not self._disabled and not self._writer.lost
+
+    def now_ns(self) -> int:
+        """Return the present on the attempt's axis."""
+        return self._offset_ns + self._clock.monotonic_ns()
+
+    def beat(self) -> None:
+        """Record a sign of life if the last one is old."""
+        now_ns = self.now_ns()
+        if now_ns - self._beat_ns >= BEAT_EVERY_NS:
+            self._beat_ns = now_ns
+            self._writer.append(Heartbeat(t_ns=now_ns))
+
+    def end(
+        self,
+        status: EndStatus,
+        reason: str = "",
+        *,
+        exit_code: int | None = None,
+        t_ns: int | None = None,
+    ) -> None:
+        """Record the end, on disk when this returns; further calls do nothing.
+
+        Args:
+            status: How it ended.
+            reason: Why, in words.
+            exit_code: As a shell gives it.
+            t_ns: When the last of its processes was reaped; default: now.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        self.end_ns = self.now_ns() if t_ns is None else t_ns
+        self._writer.append(
+            AttemptEnded(t_ns=self.end_ns, status=status, reason=reason, exit_code=exit_code)
+        )
+        self._writer.sync()
+        self._writer.close()
+
+
+def latest_supervision(run_dir: Path) -> tuple[Path, SegmentId] | None:
+    """Return the newest segment that a supervisor of a run wrote, if one did."""
+    for path in reversed(segment_paths(run_dir)):
+        segment = id_from_name(path)
+        if segment is not None and segment.rank == SUPERVISOR:
+            return path, segment
+    return None

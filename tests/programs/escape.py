@@ -1,0 +1,77 @@
+"""A command that leaves a process behind, in one of the ways in which processes get away.
+
+Usage: escape.py MODE LOCK READY [stay]
+
+Everything that it starts shares one lock on a file, which is free once the last of them is dead.
+"""
+
+import fcntl
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+mode, lock, ready = sys.argv[1:4]
+held = os.open(lock, os.O_RDWR | os.O_CREAT)
+os.set_inheritable(held, True)
+fcntl.flock(held, fcntl.LOCK_EX)
+
+
+def linger() -> None:
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    Path(ready).write_text(str(os.getpid()))
+    while True:
+        signal.pause()
+
+
+def daemonise() -> bool:
+    """Leave the session and the parent behind; True in the process that did."""
+    if os.fork():
+        return False
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    return True
+
+
+def pause(seconds: float) -> None:
+    threading.Event().wait(seconds)
+
+
+if mode == "empty-environment":
+    if not os.fork():
+        os.setsid()
+        program = f"import signal; open({ready!r}, 'w').write('up'); signal.pause()"
+        os.execve(sys.executable, [sys.executable, "-S", "-c", program], {})
+elif mode == "renamed":
+    if not os.fork():
+        os.setsid()
+        script = f"echo up > '{ready}'; exec -a '[kworker/0:1]' sleep 600"
+        os.execve("/bin/bash", ["[kworker/0:1]", "-c", script], {})
+elif mode == "watcher":
+    if not os.fork():
+        os.setsid()
+        for output in (1, 2):  # Whoever reads ours does not wait for it.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        program = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); "
+        words = ["-S", "-c", program + "signal.pause()", ready, "outlay.guard.watch"]
+        os.execv(sys.executable, [sys.executable, *words])
+elif mode == "double-fork":
+    if daemonise():
+        linger()
+elif mode == "chain":
+    if daemonise():
+        Path(ready).write_text("up")
+        while not os.fork():  # The child goes on and forks again; its parent is gone.
+            os.setsid()
+            pause(0.002)
+        os._exit(0)
+elif mode == "plain":
+    linger()
+
+while not Path(ready).exists() or not Path(ready).read_text():
+    pause(0.01)
+while sys.argv[4:] == ["stay"]:
+    pause(1)

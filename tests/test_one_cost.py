@@ -1,0 +1,186 @@
+"""A run that outlay starts has one cost, from spawn to reap, in every book to the micro-unit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amounts import assert_one_cost, captured_in, logged_cost
+from command_line import in_process, outlay
+from outlay.ledger import SUPERVISOR, AttemptEnded, Note, encode_line, read_run, segment_paths
+from outlay.sweep.files import plan_file
+from outlay.sweep.journal import read_events
+from outlay.sweep.sweeps import HowToRun, resume, start
+from waiting import until
+
+PROGRAMS = Path(__file__).parent / "programs"
+TRAINING = [sys.executable, str(PROGRAMS / "one_cost.py")]
+NS_PER_HOUR = 3600 * 10**9
+
+
+def write_grid(tmp_path: Path, **more: Any) -> Path:
+    grid = {
+        "engine": "process", "arguments": "none", "entrypoint": [*TRAINING, "{how}"],
+        "price": "36 USD/h", "timeout": "2m", "retries": 1, "ceiling": "9 USD",
+        "output_dir": str(tmp_path / "sweep"), "grid": [{"params": {"how": "plain"}}],
+    }  # fmt: skip
+    path = tmp_path / "grid.json"
+    path.write_text(json.dumps(grid | more))
+    return path
+
+
+def watched_ns(run_dir: Path) -> int:
+    """Return how long supervisors watched a run, from each one's first record to its last."""
+    watched = [r for s, r in read_run(run_dir).segments.items() if s.rank == SUPERVISOR]
+    assert all(isinstance(records[-1], AttemptEnded) for records in watched)
+    return sum(records[-1].t_ns - records[0].t_ns for records in watched)
+
+
+def test_a_sweep_of_processes_with_a_kill_a_preemption_and_a_refusal_has_one_cost_per_run(
+    tmp_path: Path,
+) -> None:
+    refused = {"params": {"how": "plain"}, "timeout": "10h"}
+    grid = write_grid(tmp_path, grid=[{"params": {"how": ["plain", "kill", "preempt"]}}, refused])
+    result = start(plan_file(grid), None, HowToRun(jobs=2))
+    assert result.counts == {"completed": 3, "skipped": 1}
+    costs = assert_one_cost(result.root)
+    attempts = {run: state.attempts for run, state in result.manifest.states.items()}
+    assert list(attempts.values()) == [1, 2, 2, 0]
+    for run, cost in costs.items():
+        assert cost == round(watched_ns(result.root / run) * 36_000_000 / NS_PER_HOUR)
+
+
+def test_a_program_that_records_nothing_has_a_log_and_one_cost(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, entrypoint=["sh", "-c", "sleep 0.1"])
+    result = start(plan_file(grid), None, HowToRun())
+    (cost,) = assert_one_cost(result.root).values()
+    assert cost >= 1000  # A tenth of a second at a cent a second.
+
+
+def test_what_could_not_be_started_costs_nothing_anywhere(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path, entrypoint=["/no/such/program"], retries=0)
+    result = start(plan_file(grid), None, HowToRun())
+    assert result.counts == {"error": 1}
+    assert list(assert_one_cost(result.root).values()) == [0]
+
+
+def test_the_runs_of_a_harness_that_was_killed_have_one_cost_after_the_resume(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "sweep"
+    script = "touch up; until [ -e go ]; do sleep 0.02; done"
+    grid = write_grid(
+        tmp_path, entrypoint=["sh", "-c", "cd $OUTLAY_RUN_DIR; " + script], retries=0
+    )  # fmt: skip
+    command = [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(grid)]
+    harness = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    (up,) = [root / run.id / "up" for run in plan_file(grid).runs]
+    until(up.exists, lambda: "the run to start")
+    harness.kill()
+    harness.wait()
+    (up.parent / "go").touch()
+    until((up.parent / "sweep_exit.json").exists, lambda: "the keeper to end the run")
+    result = resume(root, HowToRun(), grid=None, retry_failed=False)
+    assert result.counts == {"completed": 1}
+    assert result.manifest.state(up.parent.name).attempts == 2
+    assert_one_cost(root)
+
+
+def test_a_record_after_the_capture_yields_a_correction(tmp_path: Path) -> None:
+    grid = write_grid(tmp_path)
+    result = start(plan_file(grid), None, HowToRun())
+    (run,) = result.manifest.runs
+    (before,) = assert_one_cost(result.root).values()
+    (path,) = [p for p in segment_paths(result.root / run) if p.name.endswith("-r0.jsonl")]
+    last = read_run(result.root / run).records[-1]
+    late = Note(t_ns=last.t_ns + 60 * 10**9, text="a straggler")
+    with path.open("ab") as stream:
+        stream.write(encode_line(late, 10**6))
+    for report in (result.root / "reports").iterdir():
+        report.unlink()
+    assert resume(result.root, HowToRun(), grid=None, retry_failed=False).counts["completed"] == 1
+    (after,) = assert_one_cost(result.root).values()
+    assert after - before == pytest.approx(600_000, abs=5000)
+    lines = (result.root / "spend.jsonl").read_text().splitlines()
+    kinds = [json.loads(line)["kind"] for line in lines]
+    assert kinds == ["hold", "capture", "correct"]
+    assert [event.corrects for event in read_events(result.root)] == [False, False, True]
+
+
+def test_a_sweep_of_torchrun_has_one_cost_per_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    grid = write_grid(
+        tmp_path, engine="torchrun", entrypoint=[TRAINING[1], "{how}"], timeout="4m",
+        grid=[{"params": {"how": "plain", "world_size": 2}}],
+    )  # fmt: skip
+    result = start(plan_file(grid), None, HowToRun())
+    assert result.counts == {"completed": 1}
+    ((run, cost),) = assert_one_cost(result.root).items()
+    assert cost == round(watched_ns(result.root / run) * 2 * 36_000_000 / NS_PER_HOUR)
+
+
+@pytest.mark.parametrize("how", ["plain", "kill"])
+def test_what_guard_run_captures_is_what_the_log_costs(how: str, tmp_path: Path) -> None:
+    log, run_dir = tmp_path / "spend.jsonl", tmp_path / "run"
+    done = outlay(
+        "guard", "run", "--label", "lab02-x", "--rate", "36 USD/h", "--ceiling", "5", "--log", log,
+        "--dir", run_dir, "--json", "--", *TRAINING, how,
+    )  # fmt: skip
+    assert done.code == (137 if how == "kill" else 0), done.err
+    cost = logged_cost(run_dir)
+    assert captured_in(log, "lab02-x") == done.json["actual"]["micros"] == cost
+    assert cost == round(watched_ns(run_dir) * 36_000_000 / NS_PER_HOUR)
+
+
+def test_a_command_that_guard_run_cannot_start_leaves_a_log_that_costs_nothing(
+    tmp_path: Path,
+) -> None:
+    log, run_dir = tmp_path / "spend.jsonl", tmp_path / "run"
+    done = outlay(
+        "guard", "run", "--label", "x", "--rate", "36 USD/h", "--ceiling", "5", "--log", log,
+        "--dir", run_dir, "--", "/no/such/program",
+    )  # fmt: skip
+    assert done.code == 2
+    assert (
+        captured_in(log, "x")
+        == in_process("cost", "show", run_dir, "--json").json["cost"]["cost"]["micros"]
+        == 0
+    )
+
+
+@pytest.mark.parametrize("how", ["plain", "kill"])
+def test_a_run_under_exec_costs_from_spawn_to_reap(how: str, tmp_path: Path) -> None:
+    done = outlay("exec", "--price", "36 USD/h", "--dir", tmp_path, "--json", "--", *TRAINING, how)
+    cost = logged_cost(tmp_path)
+    assert done.json["run"]["cost"]["micros"] == cost
+    assert cost == round(watched_ns(tmp_path) * 36_000_000 / NS_PER_HOUR)
+
+
+def test_a_run_that_guards_itself_captures_its_cost_to_its_last_record(tmp_path: Path) -> None:
+    log, run_dir = tmp_path / "spend.jsonl", tmp_path / "run"
+    script = (
+        "import outlay\n"
+        f"guard = outlay.BudgetGuard(5, {str(log)!r})\n"
+        f"with outlay.run('m', dir={str(run_dir)!r}, price='36 USD/h', guard=guard) as run:\n"
+        "    for _ in run.steps(range(3)): pass\n"
+    )
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", script], check=True)
+    cost = logged_cost(run_dir)
+    assert captured_in(log, "m") == cost > 0
+    phases = {row["phase"] for row in in_process("goodput", run_dir, "--json").json["phases"]}
+    assert "program_startup" in phases
+
+
+def test_goodput_of_a_command_without_steps_is_unknown(tmp_path: Path) -> None:
+    done = outlay("exec", "--price", "36 USD/h", "--dir", tmp_path, "--", "sh", "-c", "sleep 0.05")
+    assert done.code == 0
+    assert in_process("goodput", tmp_path, "--json").json["goodput"] is None
+    assert "goodput unknown: no steps were recorded" in in_process("goodput", tmp_path).out
+    assert in_process("report", tmp_path, "--json").json["goodput"]["goodput"] is None
+    assert in_process("goodput", tmp_path, "--fail-under", "1").code == 3
