@@ -4,8 +4,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PYTEST_ARGS ?=
+FUZZ_EXAMPLES ?= 60000
 
-.PHONY: demo test check lint types unit coverage docs bench clean
+.PHONY: demo test check lint types unit coverage docs bench fuzz audit clean
 
 demo: .venv/.installed
 	$(BIN)/outlay demo
@@ -31,6 +32,17 @@ unit: .venv/.dev-installed
 # Not part of `check`: under coverage the tests of the pure zone take as long as all of them without.
 coverage: .venv/.dev-installed
 	$(BIN)/python tools/pure-coverage
+
+# About an hour: the same tests as in `unit`, with many more examples each.
+fuzz: .venv/.dev-installed
+	FUZZ_EXAMPLES=$(FUZZ_EXAMPLES) $(BIN)/python -m pytest -n 2 tests/fuzz $(PYTEST_ARGS)
+
+# Needs the network; says so where there is none.
+audit: .venv/.dev-installed
+	$(BIN)/pip install --quiet 'pip-audit>=2.7'
+	mkdir -p dist
+	$(BIN)/pip-audit --skip-editable --format cyclonedx-json --output dist/sbom.json
+	$(BIN)/pip-audit --skip-editable
 
 docs: .venv/.dev-installed
 	$(BIN)/python tools/write-cli-reference

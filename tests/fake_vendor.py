@@ -18,6 +18,7 @@ class Answer:
     Attributes:
         cut_at: Send only so many bytes of the body, then hang up.
         drip: Send the body a byte at a time, slowly and without end.
+        drip_head: Send a header so.
     """
 
     status: int = 200
@@ -25,6 +26,7 @@ class Answer:
     headers: dict[str, str] = field(default_factory=dict)
     cut_at: int | None = None
     drip: bool = False
+    drip_head: bool = False
 
 
 def as_json(value: Any) -> Answer:
@@ -73,6 +75,11 @@ def serving(*answers: Answer) -> Iterator[FakeVendor]:
             self.send_response(answer.status)
             for name, value in answer.headers.items():
                 self.send_header(name, value)
+            if answer.drip_head:
+                self.flush_headers()
+                self.wfile.write(b"X-Long: ")
+                self._drip()
+                return
             if answer.drip:
                 self.end_headers()
                 self._drip()

@@ -150,7 +150,7 @@ def test_the_document_says_when_a_vendor_has_nothing() -> None:
 def test_the_document_is_dated_and_lists_what_is_wrong() -> None:
     text = as_markdown(full_survey())
     assert "Snapshot of 2026-09-21 14:13:20Z" in text
-    assert "- runpod: row 3: a price / of words" in text
+    assert "- runpod: row 3: a price \\| of words" in text
 
 
 def test_the_pick_is_justified_from_the_table_in_one_paragraph() -> None:

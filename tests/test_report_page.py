@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
-from outlay.report.latex import escaped, table
+from outlay.escaping import latex_text
+from outlay.report.latex import table
 from outlay.report.sweep_charts import pareto
 from outlay.report.sweep_page import page
 from outlay.sweep.aggregate.facts import RunFacts, Seen
@@ -123,7 +124,7 @@ def test_costs_in_the_tables_have_their_currency() -> None:
 def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
     text = table(rows_of([subject(1, 0.9, 900_000)]))
     assert r"lr=1 & 1 & $0.9$ & 0.9~USD \\" in text
-    assert escaped("a_b & 5%") == r"a\_b \& 5\%"
+    assert latex_text("a_b & 5%") == r"a\_b \& 5\%"
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8))

@@ -31,21 +31,21 @@ def test_no_run_of_these_tests_is_noticed_in_the_callers_home(
 def test_a_run_leaves_a_notice_of_its_directory(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path / "run"):
         pass
-    assert [notice.run_dir for notice in notices()] == [tmp_path / "run"]
+    assert [notice.run_dir for notice in notices()[0]] == [tmp_path / "run"]
 
 
 def test_the_same_run_leaves_one_notice(tmp_path: Path) -> None:
     for _ in range(3):
         with outlay.run("m", dir=tmp_path / "run"):
             pass
-    assert len(list(notices())) == 1
+    assert len(notices()[0]) == 1
 
 
 def test_only_the_first_rank_leaves_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     with outlay.run("m", dir=tmp_path / "run"):
         pass
-    assert list(notices()) == []
+    assert notices() == ([], [])
 
 
 def test_no_database_is_opened(tmp_path: Path, private_home: Path) -> None:
@@ -58,8 +58,26 @@ def test_no_database_is_opened(tmp_path: Path, private_home: Path) -> None:
 def test_a_notice_that_cannot_be_read_is_dropped(private_home: Path, text: str) -> None:
     leave_notice("good", Path("/runs/good"))
     (private_home / "inbox" / "bad.json").write_text(text)
-    assert [notice.run_dir for notice in notices()] == [Path("/runs/good")]
+    assert [notice.run_dir for notice in notices()[0]] == [Path("/runs/good")]
     assert not (private_home / "inbox" / "bad.json").exists()
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b'{"dir": "a\\u0000b"}', b'{"dir": "\xff"}'])
+def test_a_notice_of_bad_bytes_is_named(private_home: Path, raw: bytes) -> None:
+    leave_notice("good", Path("/runs/good"))
+    (private_home / "inbox" / "bad.json").write_bytes(raw)
+    found, findings = notices()
+    assert [notice.run_dir for notice in found] == [Path("/runs/good")]
+    assert [Path(finding.source).name for finding in findings] == ["bad.json"]
+
+
+def test_a_directory_named_like_a_notice_is_named_and_left_alone(private_home: Path) -> None:
+    leave_notice("good", Path("/runs/good"))
+    (private_home / "inbox" / "x.json").mkdir()
+    found, findings = notices()
+    assert len(found) == 1
+    assert [Path(finding.source).name for finding in findings] == ["x.json"]
+    assert (private_home / "inbox" / "x.json").is_dir()
 
 
 def test_a_home_that_cannot_be_written_does_not_stop_a_run(
@@ -69,7 +87,7 @@ def test_a_home_that_cannot_be_written_does_not_stop_a_run(
     monkeypatch.setenv("OUTLAY_HOME", str(tmp_path / "file"))
     with outlay.run("m", dir=tmp_path / "run"):
         pass
-    assert list(notices()) == []
+    assert notices() == ([], [])
 
 
 def test_a_directory_whose_name_is_no_text_does_not_stop_a_run(tmp_path: Path) -> None:
@@ -82,10 +100,10 @@ def test_a_run_whose_log_is_not_there_yet_keeps_its_notice(tmp_path: Path) -> No
     ledger_dir(tmp_path / "run").mkdir(parents=True)
     leave_notice("early", tmp_path / "run")
     refresh_registered(open_store(), 0)
-    assert [notice.run_dir for notice in notices()] == [tmp_path / "run"]
+    assert [notice.run_dir for notice in notices()[0]] == [tmp_path / "run"]
 
 
 def test_a_run_that_is_gone_leaves_no_notice(tmp_path: Path) -> None:
     leave_notice("gone", tmp_path / "run")
     refresh_registered(open_store(), 0)
-    assert list(notices()) == []
+    assert notices() == ([], [])

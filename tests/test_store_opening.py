@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Engine, MetaData, func, insert, select, text
 
+from command_line import in_process
+from outlay import run
 from outlay.errors import InvalidValue
 from outlay.store import (
     StoreTooNew,
@@ -179,3 +181,30 @@ runs.register(store, [RunRow(run_id=me, started_ns=0, last_seen_ns=0, updated_ns
         assert connection.scalar(select(func.count()).select_from(schema.versions)) == (
             migrations.NEWEST
         )
+
+
+@pytest.mark.parametrize(
+    ("column", "cell"),
+    [
+        ("tags", "{not json"),
+        ("steps", "many"),
+        ("tags", "[1]"),
+        ("started_ns", "x"),
+        ("gpus", "1.5"),
+    ],
+)
+def test_a_row_with_a_damaged_cell_is_derived_anew(tmp_path: Path, column: str, cell: str) -> None:
+    for name in ("good", "bad"):
+        with run("m", dir=tmp_path / name, name=name):
+            pass
+    assert in_process("runs").code == 0
+    store = sqlite3.connect(str(store_url().database))
+    store.execute(f"UPDATE runs SET {column} = ? WHERE name = 'bad'", [cell])
+    store.commit()
+    store.close()
+    found = {row.name: row.status for row in runs.list_runs(open_store())}
+    assert found == {"good": "completed", "bad": "damaged"}
+    shown = in_process("runs", "--json").json
+    assert {row["name"]: row["status"] for row in shown["runs"]} == dict.fromkeys(
+        ["good", "bad"], "completed"
+    )

@@ -256,6 +256,18 @@ grid:
     assert "iso_tokens" in found[3][1]
 
 
+BOMB = "".join(
+    f"{new}: &{new} [{','.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+AXIS = list(range(1000))
+
+
+def test_a_commit_that_looks_like_a_number_is_text() -> None:
+    runs = plan_of("grid:\n- params: {rev: [5e3a9c1, 1e3]}").runs
+    assert [run.params["rev"] for run in runs] == ["5e3a9c1", 1000.0]
+
+
 @pytest.mark.parametrize(
     ("text", "line", "message"),
     [
@@ -278,6 +290,13 @@ grid:
         ("ceiling: lots\ngrid: [{}]", 1, "ceiling"),
         ("price: 2 EUR/h\ngrid:\n- budget: {mode: iso_cost, limit: 5}", 3, "the price in EUR"),
         ("grid: &all\n- params: {a: *all}", 2, "refers to itself"),
+        ("name: ../../x\ngrid: [{}]", 1, "without slashes"),
+        ("name: ..\ngrid: [{}]", 1, "without slashes"),
+        ("a: &a [x,x,x,x,x,x,x,x,x]\n" + BOMB + "grid: [{}]", 1, "its aliases stand for"),
+        ("grid:\n- params: {a: " + "[" * 100 + "]" * 100 + "}", 2, "nested deeper"),
+        (f"grid:\n- params: {{a: {AXIS}, b: {AXIS}}}", 2, "its axes multiply to 1,000,000 runs"),
+        ("grid:\n- params: {a: !!binary aGk=}", 2, "are not read"),
+        ("grid:\n- params: {a: 0b_}", 1, "cannot be read"),
     ],
 )
 def test_a_wrong_grid_says_what_and_where(text: str, line: int, message: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlay.sweep.redaction import REDACTED, Redactor, is_secret_name
+from outlay.sweep.redaction import REDACTED, Redactor, is_secret_name, recorded
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,57 @@ def test_a_secret_is_removed_wherever_its_value_stands() -> None:
 def test_a_switch_under_a_secret_name_takes_no_word_out_of_other_texts() -> None:
     redact = Redactor([{"USE_AUTH": "false"}])
     assert redact.text("hydra.job.chdir=false") == "hydra.job.chdir=false"
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        "Server=db;Password={};Database=x", "AccountName=a;AccountKey={};Suffix=x",
+        "https://host/x?password={}&page=1", "postgres://host/db?sslpassword={}",
+        "https://hooks.slack.com/services/{}", "https://discord.com/api/webhooks/1/{}",
+        "Authorization: Bearer {}", "Bearer {}", "python x.py --token {} --lr 1", "--api-key={}",
+        "MYSQL_PWD={} mysqldump", '{{"private_key": "{}"}}', '{{\\"password\\": \\"{}\\"}}',
+        "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
+        "password: '{}'", "https://me:{}@host/db", "https://me:p@{}@host/db", "sig={}",
+    ],
+)  # fmt: skip
+def test_a_secret_is_known_by_its_form(form: str) -> None:
+    shown = Redactor([]).text(form.format("Zq9secretZq9"))
+    assert "Zq9secretZq9" not in shown
+    assert REDACTED in shown
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--token", "{}"], ["--api-key", "{}"], ["-password", "{}"], ["--db.password", "{}"]],
+)
+def test_a_word_behind_a_secret_flag_is_removed(words: list[str]) -> None:
+    shown = Redactor([]).command([word.format("Zq9secretZq9") for word in [*words, "--lr", "0.1"]])
+    assert shown == [words[0], REDACTED, "--lr", "0.1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "max_tokens=2048", "tokens=50k", "--max-tokens 512", "model.key_dim=64", "lr=0.1",
+        "special_tokens=[a,b]", "token_mixer=attention", "hydra.job.chdir=false",
+        "data.root=s3://bucket/key", "https://example.org/data.tar?part=1", "PWD=/data",
+        "train.save_dir=/a/b", "use_auth=false",
+    ],
+)  # fmt: skip
+def test_a_setting_is_no_secret(text: str) -> None:
+    assert Redactor([]).text(text) == text
+    assert Redactor([]).command(text.split()) == text.split()
+
+
+def test_only_listed_variables_of_the_environment_are_recorded() -> None:
+    environment = {
+        "PATH": "/bin", "CUDA_VISIBLE_DEVICES": "0", "SLURM_JOB_ID": "7", "SLURM_JWT": "x",
+        "MY_OWN": "x", "MYSQL_PWD": "x", "HYDRA_API_KEY": "x", "DATABASE_URL": "x",
+    }  # fmt: skip
+    assert set(recorded(environment)) == {"PATH", "CUDA_VISIBLE_DEVICES", "SLURM_JOB_ID"}
+
+
+@pytest.mark.parametrize("unit", ["a=", "-token ", "Bearer ", "https://", "eyJ", "a.", 'key="'])
+def test_a_long_text_is_looked_through_once(unit: str) -> None:
+    assert Redactor([]).text(unit * 20_000)

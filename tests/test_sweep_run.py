@@ -134,11 +134,11 @@ def test_no_secret_of_the_environment_is_in_any_file(
 def test_a_variable_that_is_no_text_reaches_the_program_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(os.environb, b"LATIN", b"caf\xe9")
-    result = run_grid(tmp_path, 'printf %s "$LATIN"', grid=[{}])
+    monkeypatch.setitem(os.environb, b"HYDRA_LATIN", b"caf\xe9")
+    result = run_grid(tmp_path, 'printf %s "$HYDRA_LATIN"', grid=[{}])
     assert (result.root / "001_group01" / "sweep.log").read_bytes() == b"caf\xe9"
     environment = read_manifest(result.root).about["environment"]
-    assert environment["LATIN"] == "caf\\udce9"
+    assert environment["HYDRA_LATIN"] == "caf\\udce9"
 
 
 def test_runs_know_their_budget_price_and_place_without_code(tmp_path: Path) -> None:

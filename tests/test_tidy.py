@@ -183,3 +183,97 @@ def test_a_decision_has_its_number_a_status_and_what_speaks_against_it(path: Pat
     assert text.startswith(f"# {int(path.name[:4])}. ")
     assert re.search(r"^Status: (accepted|replaced by .+), \d{4}-\d{2}\.$", text, re.MULTILINE)
     assert {"Decision", "What speaks against it"} <= set(headings(text))
+
+
+DECODERS = {
+    ("msgspec", "convert"), ("json", "decode"), ("json", "Decoder"), ("json", "loads"),
+    ("json", "load"), ("csv", "reader"), ("csv", "DictReader"), ("tomllib", "load"),
+    ("tomllib", "loads"), ("yaml", "load"), ("yaml", "safe_load"), ("yaml", "parse"),
+    ("OmegaConf", "load"), ("pickle", "load"), ("pickle", "loads"), ("marshal", "loads"),
+    ("ast", "literal_eval"), ("zlib", "decompress"), ("zlib", "decompressobj"),
+    ("gzip", "decompress"), ("gzip", "open"),
+}  # fmt: skip
+MAY_DECODE = {
+    "src/outlay/decoding.py",  # The edge itself.
+    "src/outlay/ledger/codec.py",  # The run log's own codec, which checks every line's checksum.
+    "src/outlay/proc/keeper_process.py",  # These two run without packages, and read what a
+    "src/outlay/proc/strays.py",  # process of outlay of the same user wrote.
+}
+
+
+def decoder_calls(source: str) -> list[str]:
+    """Return the calls of a module that turn bytes or text into values."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr=name, value=ast.Name(id=owner) | ast.Attribute(attr=owner)):
+                if (owner, name) in DECODERS:
+                    found.append(f"{owner}.{name}")
+            case ast.ImportFrom(module=str(module), names=names):
+                owner = module.rpartition(".")[2]
+                found += [f"{owner}.{n.name}" for n in names if (owner, n.name) in DECODERS]
+            case _:
+                pass
+    return found
+
+
+def test_bytes_become_values_at_one_edge() -> None:
+    calls = {name_of(p): decoder_calls(text_of(p)) for p in (ROOT / "src").rglob("*.py")}
+    assert {name for name, found in calls.items() if found} == MAY_DECODE
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import msgspec\nmsgspec.json.decode(b'')",
+        "import json\njson.loads('1')",
+        "from json import loads\nloads('1')",
+        "import yaml\nyaml.safe_load('a')",
+        "d = msgspec.json.Decoder(int).decode",
+    ],
+)
+def test_a_decoder_elsewhere_is_noticed(source: str) -> None:
+    assert decoder_calls(source)
+
+
+WRITERS = {
+    ("csv", "writer"), ("csv", "DictWriter"), ("html", "escape"), ("rich.console", "Console"),
+    ("console", "Console"), ("stdout", "write"), ("stderr", "write"), ("typer", "secho"),
+}  # fmt: skip
+MAY_WRITE = {
+    "src/outlay/escaping.py",  # The edge itself.
+    "src/outlay/cli/output.py",  # The terminal: its console escapes whatever it is given.
+    "src/outlay/budget/bar.py",  # Shows amounts of a budget, and no text of anybody.
+    "src/outlay/cli/guard_options.py",  # These three escape the line that they write.
+    "src/outlay/guard/watch.py",
+    "src/outlay/proc/keeper_process.py",  # Numbers of processes.
+    "src/outlay/guard/budget_guard.py",  # A constant.
+    "src/outlay/sweep/aggregate/__main__.py",  # A constant.
+}
+
+
+def writer_calls(source: str) -> list[str]:
+    """Return what a module uses to put text where people see it."""
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Attribute(attr=name, value=ast.Name(id=owner) | ast.Attribute(attr=owner)):
+                found += [f"{owner}.{name}"] if (owner, name) in WRITERS else []
+            case ast.ImportFrom(module=str(module), names=names):
+                found += [f"{module}.{n.name}" for n in names if (module, n.name) in WRITERS]
+            case _:
+                pass
+    return found
+
+
+def test_text_reaches_people_at_one_edge() -> None:
+    calls = {name_of(p): writer_calls(text_of(p)) for p in (ROOT / "src").rglob("*.py")}
+    assert {name for name, found in calls.items() if found} == MAY_WRITE
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["import csv\ncsv.writer(f)", "from html import escape", "import sys\nsys.stdout.write('x')"],
+)
+def test_a_writer_elsewhere_is_noticed(source: str) -> None:
+    assert writer_calls(source)

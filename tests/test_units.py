@@ -42,7 +42,7 @@ def test_money_is_parsed_exactly(text: object, expected: Money) -> None:
     "value",
     [
         math.nan, math.inf, -1, True, None, "", "five", "$5 USD", "5 US", "1e99", b"5", "-3 USD",
-        "9e999999", "1e-999999", Money(-1),
+        "9e999999", "1e-999999", Money(-1), "\uff11 USD", "\u0661", "1__0", "1_", "_1", "1_.5",
     ],
 )  # fmt: skip
 def test_what_is_no_amount_is_refused_with_what_was_seen(value: object) -> None:

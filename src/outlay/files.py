@@ -13,17 +13,20 @@ from typing import NamedTuple
 
 
 @contextlib.contextmanager
-def draft_of(path: Path, *, synced: bool = False) -> Iterator[Path]:
+def draft_of(path: Path, *, synced: bool = False, private: bool = False) -> Iterator[Path]:
     """Yield a path to write to; what stands there takes the file's place when the block ends well.
 
     Args:
         path: The file to replace, in a directory that exists.
         synced: Whether the content must be on disk before it takes the place, so that not even a
             power loss leaves less than one of the two.
+        private: Whether only its owner may read it.
     """
     # Other processes, threads and signal handlers may be at the same file: no draft is shared.
     draft = path.with_name(f".{path.name}.{os.urandom(6).hex()}.draft")
     try:
+        if private:
+            os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         yield draft
         if synced:
             with draft.open("rb") as written:
@@ -35,9 +38,9 @@ def draft_of(path: Path, *, synced: bool = False) -> Iterator[Path]:
         raise
 
 
-def write_whole(path: Path, content: bytes, *, synced: bool = False) -> None:
+def write_whole(path: Path, content: bytes, *, synced: bool = False, private: bool = False) -> None:
     """Replace a file by one with this content, or leave it as it is and raise OSError."""
-    with draft_of(path, synced=synced) as draft:
+    with draft_of(path, synced=synced, private=private) as draft:
         draft.write_bytes(content)
 
 

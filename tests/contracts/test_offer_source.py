@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from hypothesis import given, settings
@@ -177,6 +180,64 @@ def test_a_vendor_that_drips_is_given_up_at_the_deadline(case: Case) -> None:
         patience = Patience(deadline_s=0.2, tries=1)
         snapshot = fetch(VendorSource(case.vendor, base_url=vendor.url, key=KEY, patience=patience))
     assert "in time" in reason(snapshot)
+
+
+def test_a_vendor_that_drips_its_headers_is_given_up_at_the_deadline(case: Case) -> None:
+    with serving(Answer(drip_head=True)) as vendor:
+        patience = Patience(deadline_s=0.2, tries=1)
+        snapshot = fetch(VendorSource(case.vendor, base_url=vendor.url, key=KEY, patience=patience))
+    assert "in time" in reason(snapshot)
+
+
+def test_an_answer_packed_with_gzip_is_read(case: Case) -> None:
+    body = gzip.compress(json.dumps(case.good()).encode())
+    answer = Answer(body=body, headers={"content-encoding": "gzip"})
+    assert not fetched(case, answer).failed
+
+
+def test_an_answer_that_unpacks_beyond_the_limit_is_a_failure(case: Case) -> None:
+    bomb = gzip.compress(bytes(80 * 2**20))
+    assert "more than" in reason(
+        fetched(case, Answer(body=bomb, headers={"content-encoding": "gzip"}))
+    )
+
+
+@pytest.mark.parametrize("packed", ["gzip, gzip", "br", "deflate"])
+def test_an_answer_packed_otherwise_or_twice_is_not_unpacked(case: Case, packed: str) -> None:
+    body = gzip.compress(gzip.compress(json.dumps(case.good()).encode()))
+    answer = Answer(body=body, headers={"content-encoding": packed})
+    assert "packed" in reason(fetched(case, answer))
+
+
+@pytest.mark.parametrize("cut", [-4, 5])
+def test_gzip_that_is_cut_off_is_a_failure(case: Case, cut: int) -> None:
+    body = gzip.compress(json.dumps(case.good()).encode())[:cut]
+    answer = Answer(body=body, headers={"content-encoding": "gzip"})
+    assert "cut off" in reason(fetched(case, answer))
+
+
+ECHOES: list[Callable[[bytes], bytes]] = [
+    lambda key: key,
+    lambda key: quote(key, safe="").encode(),
+    lambda key: "".join(f"%{byte:02x}" for byte in key).encode(),
+    lambda key: base64.b64encode(key),
+    lambda key: base64.urlsafe_b64encode(b"Bearer " + key),
+    lambda key: base64.b64encode(b"user:" + key + b"!"),
+    lambda key: base64.b64encode(b"x" + key),
+    lambda key: key.hex().encode(),
+]
+
+
+@pytest.mark.parametrize("echo", ECHOES)
+def test_a_key_that_a_vendor_repeats_in_any_form_is_struck_out(
+    case: Case, echo: Callable[[bytes], bytes]
+) -> None:
+    odd_key = "sk/very+secret=0123456789&abc"
+    said = b"bad request: " + echo(odd_key.encode())
+    text = reason(fetched(case, Answer(status=400, body=said), key=odd_key))
+    assert "***" in text
+    # All but the edges of a group of base64 that the key shares with what stands beside it.
+    assert echo(odd_key.encode()).decode()[12:-12] not in text
 
 
 def test_nobody_there_is_a_failure(case: Case) -> None:

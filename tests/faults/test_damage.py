@@ -13,6 +13,7 @@ from outlay.ledger import (
     Note,
     SegmentId,
     Step,
+    codec,
     encode_line,
     ledger_dir,
     read_run,
@@ -156,3 +157,12 @@ def test_a_new_attempt_never_continues_a_torn_file(tmp_path: Path) -> None:
         pass
     assert path.read_bytes() == torn
     assert len(list(ledger_dir(tmp_path).glob("*.jsonl"))) == 2
+
+
+def test_a_sound_block_is_decoded_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Digits of checksums and times are no long numbers: one such line would slow all others."""
+    monkeypatch.setattr(codec, "_decode_each", lambda _: pytest.fail("line by line"))
+    segment = Segment()
+    for number in range(5000):
+        segment.step(0.01, tokens=number)
+    assert len(decode_block(b"".join(to_lines(segment.records))).records) == 5001

@@ -9,11 +9,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from outlay.advise.optimizer import CostOptimizer
 from outlay.advise.recommendation import OptimizationRecommendation, merged
 from outlay.cost.exchange import CorruptCosts, read_json, write_json
+from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
 
 RECOMMENDATIONS = "recommendations.json"
@@ -37,7 +36,7 @@ def import_recommendations(
     for line, row in enumerate(read_json(path, list[Any]) or [], 1):
         try:
             taken.append(_parsed(row))
-        except msgspec.ValidationError as error:
+        except BadDocument as error:
             findings.append(Finding(source=str(path), message=f"recommendation {line}: {error}"))
     optimizer.keep(taken)
     return len(taken), tuple(findings)
@@ -52,7 +51,7 @@ def export_recommendations(optimizer: CostOptimizer, directory: Path) -> int:
     path = directory / RECOMMENDATIONS
     try:
         present = [_parsed(row) for row in read_json(path, list[Any]) or []]
-    except msgspec.ValidationError as error:
+    except BadDocument as error:
         raise CorruptCosts(path, str(error)) from None
     everything = merged([*present, *optimizer.get_all_recommendations(hours=_EVER_HOURS)])
     write_json(path, [each.to_dict() for each in everything])
@@ -60,4 +59,4 @@ def export_recommendations(optimizer: CostOptimizer, directory: Path) -> int:
 
 
 def _parsed(row: object) -> OptimizationRecommendation:
-    return msgspec.convert(row, OptimizationRecommendation)
+    return convert(row, OptimizationRecommendation)

@@ -20,6 +20,7 @@ import msgspec
 from outlay.budget.dimensions import EPOCHS
 from outlay.budget.limits import Bound, StopReason, reached, would_pass
 from outlay.budget.usage import Usage, joined
+from outlay.decoding import Decoder
 from outlay.errors import OutlayError
 
 MAX_SHARE: Final = 100
@@ -140,6 +141,9 @@ def _safe_steps(bound: Bound, left: int, each: int, reports: Sequence[Report]) -
     return left // (each if steady else 2 * each)
 
 
+_decoder = Decoder[Report](Report)
+
+
 def encode(report: Report) -> bytes:
     """Return a report as bytes; JSON, since its integers may exceed 64 bits."""
     return msgspec.json.encode(report)
@@ -147,4 +151,4 @@ def encode(report: Report) -> bytes:
 
 def decode(payload: bytes) -> Report:
     """Return a report as it was sent."""
-    return msgspec.json.decode(payload, type=Report)
+    return _decoder.decode(payload)

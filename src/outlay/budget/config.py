@@ -13,6 +13,7 @@ import msgspec
 
 from outlay.budget.dimensions import MODES
 from outlay.budget.terms import LIMIT_KEYS, Budget
+from outlay.decoding import BadDocument, decode, parse_yaml, read_text
 from outlay.errors import InvalidValue, choices
 
 VARIABLE: Final = "OUTLAY_BUDGET"
@@ -125,15 +126,15 @@ def _flag(value: object, key: str) -> bool:
 
 def _decode_json(text: str, *, name: str) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        return decode(text, dict[str, Any])
+    except BadDocument as error:
         raise InvalidValue(name, text, f"{_EXPECTED} ({error})") from None
 
 
 def _load_yaml(path: Path, *, name: str) -> Mapping[str, Any]:
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = read_text(path)
+    except (OSError, BadDocument) as error:
         raise InvalidValue(name, str(path), f"a file that can be read ({error})") from None
     return _parse_yaml(text, name=name)
 
@@ -142,11 +143,13 @@ def _parse_yaml(text: str, *, name: str) -> Mapping[str, Any]:
     # OmegaConf reads YAML as Hydra does, interpolations included.
     from omegaconf import OmegaConf
     from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError  # type: ignore[import-untyped]
 
     try:
-        tree = _plain(OmegaConf.create(text), name=name)
-    except (YAMLError, OmegaConfBaseException) as error:
+        stated = parse_yaml(text).tree
+        if not isinstance(stated, dict):  # A text would be read once more.
+            raise InvalidValue(name, text, _EXPECTED)
+        tree = _plain(OmegaConf.create(stated), name=name)
+    except (BadDocument, OmegaConfBaseException) as error:
         raise InvalidValue(name, text, f"{_EXPECTED} ({error})") from None
     if not isinstance(tree, Mapping) or set(tree) == {text.strip()}:
         raise InvalidValue(name, text, _EXPECTED)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.budget import snapshots
+from outlay.decoding import BadDocument, read_file
 from outlay.errors import Finding, InvalidValue
 from outlay.files import write_whole
 
@@ -32,6 +33,6 @@ def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None
 def read_document(run_dir: Path) -> dict[str, Any] | None:
     """Return the last state that was written, or None where there is none that can be read."""
     try:
-        return snapshots.from_json((run_dir / NAME).read_bytes())
-    except (OSError, InvalidValue):
+        return snapshots.from_json(read_file(run_dir / NAME))
+    except (OSError, BadDocument, InvalidValue):
         return None

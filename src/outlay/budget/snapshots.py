@@ -18,6 +18,7 @@ from outlay.budget.dimensions import EPOCHS
 from outlay.budget.limits import StopReason
 from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
+from outlay.decoding import BadDocument, decode
 from outlay.errors import Finding, InvalidValue
 from outlay.rates import units_of
 from outlay.units import Money
@@ -99,9 +100,10 @@ def check_unchanged(budget: Budget, snapshot: Mapping[str, Any]) -> None:
     Raises:
         BudgetChanged: They differ; a snapshot that states none is taken as it is.
     """
-    changes = budget.changed_from(
-        snapshot.get("mode", budget.mode), snapshot.get("limits", budget.limits)
-    )
+    limits = snapshot.get("limits", budget.limits)
+    if not isinstance(limits, Mapping):
+        raise BudgetChanged({"limits": (limits, dict(budget.limits))})
+    changes = budget.changed_from(snapshot.get("mode", budget.mode), limits)
     if changes:
         raise BudgetChanged(changes)
 
@@ -172,6 +174,6 @@ def from_json(text: str | bytes) -> dict[str, Any]:
         InvalidValue: It is no JSON object.
     """
     try:
-        return msgspec.json.decode(text, type=dict[str, Any])
-    except msgspec.MsgspecError as error:
+        return decode(text, dict[str, Any])
+    except BadDocument as error:
         raise InvalidValue("budget snapshot", text[:80], f"a JSON object ({error})") from None

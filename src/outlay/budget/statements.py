@@ -18,6 +18,7 @@ from outlay.budget.charges import Charges, Ongoing
 from outlay.budget.fold import Period, SegmentSpend
 from outlay.budget.surviving import Run, Surviving
 from outlay.budget.usage import Usage
+from outlay.decoding import BadDocument, convert
 from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
@@ -121,9 +122,9 @@ def read_state(statement: BudgetStatement) -> StatedState | None:
     if statement.form != FORM or not 0 < statement.covers <= statement.seq:
         return None
     try:
-        state = msgspec.convert(statement.state, StatedState)
+        state = convert(statement.state, StatedState)
         Surviving.of(state.runs, next_step=state.next_step, lowest=state.lowest)
-    except (msgspec.ValidationError, OverflowError):
+    except (BadDocument, OverflowError):
         return None
     return state if state.periods else None
 

@@ -75,7 +75,10 @@ class Budget:
     @classmethod
     def stated_in(cls, terms: Mapping[str, Any]) -> Self:
         """Return a budget as a run recorded it; cost was all that the run cost at first."""
-        limits = {**terms["limits"], "steps_per_epoch": terms.get("steps_per_epoch")}
+        limits = terms.get("limits")
+        if not isinstance(limits, Mapping) or "mode" not in terms:
+            raise InvalidValue("budget", terms, "a mode and its limits, as a run records them")
+        limits = {**limits, "steps_per_epoch": terms.get("steps_per_epoch")}
         return replace(
             cls.of(terms["mode"], limits),
             charge=terms.get("charge", "training"),

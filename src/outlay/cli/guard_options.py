@@ -12,6 +12,7 @@ import typer
 
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
+from outlay.escaping import terminal_text
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import manifest_path, read_manifest
 from outlay.guard.entries import Vendor
@@ -105,7 +106,7 @@ def _cash(price: Price, name: str) -> Price:
 def say(text: str) -> None:
     """Tell a person something while a command runs; standard output is the command's own."""
     with suppress(OSError):  # Nobody reads it any more; what costs money still has to be ended.
-        sys.stderr.write(f"outlay: {text}\n")
+        sys.stderr.write(f"outlay: {terminal_text(text)}\n")
         sys.stderr.flush()
 
 

@@ -12,6 +12,7 @@ import typer
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, counted, new_table, print_findings, print_json
 from outlay.clock import SYSTEM, utc_datetime
+from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.partition_rates import read_rates
 from outlay.runs.sacct import Accounts, read_accounts
@@ -53,9 +54,9 @@ def import_sacct(
 
 def _text(file: Path) -> str:
     try:
-        return file.expanduser().read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "no UTF-8 text"
+        return read_text(file.expanduser(), largest=LARGEST_TABLE)
+    except (OSError, BadDocument) as error:
+        problem = getattr(error, "strerror", None) or str(error)
         raise InvalidValue("FILE", str(file), f"a file that can be read ({problem})") from None
 
 

@@ -4,32 +4,74 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import msgspec
 from rich.cells import cell_len
-from rich.console import Console, JustifyMethod
+from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.segment import Segment
 from rich.table import Table
+from rich.text import Text
 
 from outlay.errors import Finding
+from outlay.escaping import json_text, one_line, terminal_text
+
 
 # Text is shown as it is: the name of a run, a span or an offer may hold "[/]" or ":100:", which
 # rich would take for a style or a picture.
-console = Console(highlight=False, markup=False, emoji=False)
-errors = Console(stderr=True, highlight=False, markup=False, emoji=False)
+class SafeConsole(Console):
+    """A console on which text is seen and never obeyed, whoever wrote it."""
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Return text as rich handles it; what a terminal would obey is made visible first."""
+        return super().render_str(terminal_text(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yield what is written; text that came here by another way is made visible, too."""
+        for segment in super().render(renderable, options):
+            if segment.control is None and segment.text.isprintable():
+                yield segment
+            else:
+                yield segment._replace(text=terminal_text(segment.text))
+
+
+console = SafeConsole(highlight=False, markup=False, emoji=False)
+errors = SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 _LAID_OUT = 100  # Rows.
 
 
 def print_json(value: object) -> None:
     """Print one indented JSON document; structs, dataclasses and paths included."""
-    encoded = msgspec.json.encode(value, enc_hook=str)
-    sys.stdout.write(msgspec.json.format(encoded, indent=2).decode() + "\n")
+    encoded = msgspec.json.format(_encoded(value), indent=2)
+    sys.stdout.write(json_text(encoded.decode()) + "\n")
     sys.stdout.flush()  # Now, where a reader that went away is answered without a traceback.
 
 
 def print_json_line(value: object) -> None:
     """Print one JSON object on a line of its own, for streams of them."""
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=str).decode() + "\n")
+    sys.stdout.write(json_text(_encoded(value).decode()) + "\n")
+
+
+def _encoded(value: object) -> bytes:
+    try:
+        return msgspec.json.encode(value, enc_hook=str)
+    except UnicodeEncodeError:  # A path need not be Unicode, and JSON is.
+        return msgspec.json.encode(_visible(msgspec.to_builtins(value, enc_hook=str)))
+
+
+def _visible(value: object) -> object:
+    match value:
+        case str():
+            return terminal_text(value)
+        case dict():
+            return {_visible(key): _visible(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_visible(item) for item in value]
+        case _:
+            return value
 
 
 def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
@@ -37,7 +79,7 @@ def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
     for finding in findings:
         style = "red" if finding.severity == "error" else "yellow"
         to.print(f"{finding.severity} ", style=style, end="")
-        to.print(str(finding), soft_wrap=True)
+        to.print(one_line(str(finding)), soft_wrap=True)
 
 
 def print_sentence(text: str) -> None:

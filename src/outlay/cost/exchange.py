@@ -16,6 +16,7 @@ import msgspec
 
 from outlay.cost.analyzer import CostAnalyzer
 from outlay.cost.training import TrainingMetrics
+from outlay.decoding import BadDocument, convert, read_document
 from outlay.errors import Finding, OutlayError
 from outlay.files import write_whole
 
@@ -81,7 +82,7 @@ def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: li
     for name, value in values.items():
         try:
             take(name, value)
-        except (OutlayError, msgspec.ValidationError, KeyError, TypeError, ValueError) as error:
+        except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
             findings.append(Finding(source=name, message=f"{type(error).__name__}: {error}"))
         else:
             taken += 1
@@ -89,7 +90,7 @@ def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: li
 
 
 def _import_report(analyzer: CostAnalyzer, run_id: str, report: object) -> None:
-    values = msgspec.convert(report, dict[str, Any])
+    values = convert(report, dict[str, Any])
     metrics = values.get("metrics") or _metrics_behind(values, run_id)
     analyzer.analyze_training_run(TrainingMetrics.from_dict(metrics))
 
@@ -122,10 +123,10 @@ def read_json(path: Path, kind: type[T]) -> T | None:
         CorruptCosts: It holds something else.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return read_document(path, kind)
     except FileNotFoundError:
         return None
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (OSError, BadDocument) as error:
         raise CorruptCosts(path, str(error)) from None
 
 

@@ -7,7 +7,6 @@ cost are the same figure.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from decimal import Decimal
 
 from outlay.clock import utc_datetime
 from outlay.cost.charges import RunCharge
+from outlay.escaping import write_csv
 from outlay.goodput.breakdown import Window
 from outlay.units import Money
 
@@ -76,9 +76,7 @@ def focus_rows(
 def to_csv(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
     """Return rows as CSV with a header."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    write_csv(text, columns, rows)
     return text.getvalue()
 
 

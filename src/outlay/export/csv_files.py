@@ -6,13 +6,13 @@ record of several consecutive steps is one row, with what one of them took in th
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from outlay.errors import Finding
+from outlay.escaping import write_csv
 from outlay.files import draft_of
 from outlay.ledger import Metric, Record, RunLog, SegmentId, Step, read_run
 from outlay.units.quantity import MILLIJOULES_PER_WH
@@ -157,7 +157,5 @@ def _place(record: Metric, start_ns: int) -> dict[str, Any]:
 
 def _write(path: Path, columns: Iterable[str], rows: Iterable[Mapping[str, Any]]) -> Path:
     with draft_of(path) as draft, draft.open("w", newline="", encoding="utf-8") as stream:
-        writer = csv.DictWriter(stream, list(columns), restval="", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        write_csv(stream, list(columns), rows)
     return path

@@ -6,7 +6,6 @@ opened again is read once, so that no step's deviation is written twice.
 
 from __future__ import annotations
 
-import csv
 import errno
 import fcntl
 import io
@@ -18,6 +17,8 @@ from pathlib import Path
 import msgspec
 
 from outlay.clock import utc_datetime
+from outlay.decoding import BadDocument, Decoder, csv_records, read_file
+from outlay.escaping import write_csv
 from outlay.export.scalars import STEP_DEVIATION, Scalar, scalars
 from outlay.goodput.readings import Reading
 
@@ -65,16 +66,14 @@ class CsvSink(_FileSink):
 
     def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
         text = io.StringIO()
-        writer = csv.writer(text, lineterminator="\n")
-        if first:
-            writer.writerow(COLUMNS)
-        for s in new:
-            writer.writerow([time, s.name, s.value, s.step, s.window_s])
+        rows = ([time, s.name, s.value, s.step, s.window_s] for s in new)
+        named = (dict(zip(COLUMNS, row, strict=True)) for row in rows)
+        write_csv(text, COLUMNS, named, header=first)
         return text.getvalue().encode()
 
     def _last_deviation(self) -> int:
         with self._path.open(newline="", errors="replace") as stream:
-            rows = csv.DictReader(stream)
+            rows = csv_records(stream)
             steps = (row["step"] for row in rows if row.get("name") == STEP_DEVIATION)
             return max((int(step) for step in steps if step and step.isdecimal()), default=-1)
 
@@ -100,11 +99,11 @@ class JsonLinesSink(_FileSink):
 
     def _last_deviation(self) -> int:
         last = -1
-        decoder = msgspec.json.Decoder(_Line)
-        for text in self._path.read_bytes().splitlines():
+        decoder = Decoder[_Line](_Line)
+        for text in read_file(self._path, largest=1 << 30).splitlines():
             try:
                 line = decoder.decode(text)
-            except msgspec.MsgspecError:
+            except BadDocument:
                 continue  # Somebody else's line, or a torn one: nothing to go by.
             if line.name == STEP_DEVIATION:
                 last = max(last, line.step)

@@ -18,6 +18,7 @@ from typing import IO, Protocol
 
 import msgspec
 
+from outlay.decoding import BadDocument, decode
 from outlay.export.sinks import LentSink
 from outlay.export.uploads import Tally, Upload, Uploads
 from outlay.export.worker import TALLY_BYTES, Order
@@ -62,8 +63,8 @@ class ProcessUploader:
         """Return what was uploaded and lost so far."""
         if not self._output.closed:
             text = os.pread(self._output.fileno(), TALLY_BYTES, 0)
-            with contextlib.suppress(msgspec.DecodeError):  # None yet, or one half replaced.
-                self._last = msgspec.json.decode(text, type=Tally)
+            with contextlib.suppress(BadDocument):  # None yet, or one half replaced.
+                self._last = decode(text, Tally)
         return self._last
 
     def stop(self, timeout_s: float, *, final: bool) -> None:

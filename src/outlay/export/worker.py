@@ -14,6 +14,7 @@ import threading
 
 import msgspec
 
+from outlay.decoding import decode
 from outlay.export.uploads import Tally, Upload, Uploads
 
 NICENESS = 10
@@ -37,7 +38,7 @@ def padded(tally: Tally) -> bytes:
 
 def main() -> None:
     """Do what the input says, until it says otherwise or ends."""
-    order = msgspec.json.decode(sys.stdin.buffer.readline(), type=Order)
+    order = decode(sys.stdin.buffer.readline(), Order)
     logging.basicConfig(format="outlay monitor: %(message)s", level=logging.WARNING)
     os.nice(NICENESS)
     stop = threading.Event()

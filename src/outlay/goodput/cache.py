@@ -13,17 +13,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 from urllib.parse import quote
 
 import msgspec
 
+from outlay.decoding import BadDocument, Decoder, read_document, read_file
 from outlay.errors import InvalidValue
 from outlay.files import write_whole
 from outlay.goodput.logs import Entry, EntryInfo, plain
 from outlay.goodput.types import BadputParts
 
-_decode = msgspec.json.Decoder(Entry).decode
+_decode = Decoder[Entry](Entry).decode
+_LARGEST: Final = 1 << 30
 _encoder = msgspec.json.Encoder(enc_hook=plain)
 
 
@@ -69,7 +71,10 @@ class GoodputCache:
     """
 
     def __init__(
-        self, job_name: str, cache_dir: str | Path = "/tmp", gcs_path: str | None = None
+        self,
+        job_name: str,
+        cache_dir: str | Path = "/tmp",  # noqa: S108 - documented; no link is followed there
+        gcs_path: str | None = None,
     ) -> None:
         if gcs_path is not None:
             expected = "None; mount the bucket and name it as cache_dir"
@@ -86,7 +91,7 @@ class GoodputCache:
         """Append entries, and then note how far the log was read."""
         if entries:
             self._timeline.parent.mkdir(parents=True, exist_ok=True)
-            with self._timeline.open("ab+") as stream:
+            with os.fdopen(_open_own(self._timeline), "ab+") as stream:
                 fcntl.flock(stream, fcntl.LOCK_EX)  # The uploaders of a job share its cache.
                 _drop_torn_line(stream)
                 stream.write(_encoded(entries))
@@ -127,8 +132,8 @@ class GoodputCache:
     def get_last_entry_info(self) -> EntryInfo | None:
         """Return how far the log was read; None when nothing says so."""
         try:
-            found = msgspec.json.decode(self._metadata.read_bytes(), type=_Metadata)
-        except (OSError, msgspec.MsgspecError):
+            found = read_document(self._metadata, _Metadata)
+        except (OSError, BadDocument):
             return None
         return found.last_entry_timestamp, found.last_entry_id
 
@@ -157,9 +162,15 @@ class GoodputCache:
 
     def _lines(self) -> list[bytes]:
         try:
-            return self._timeline.read_bytes().split(b"\n")[:-1]
-        except OSError:
+            return read_file(self._timeline, largest=_LARGEST).split(b"\n")[:-1]
+        except (OSError, BadDocument):
             return []
+
+
+def _open_own(path: Path) -> int:
+    """Open a file to append to: for its owner alone, and not where a link leads."""
+    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    return os.open(path, flags, 0o600)
 
 
 def _encoded(entries: Sequence[Entry]) -> bytes:
@@ -181,5 +192,5 @@ def _drop_torn_line(stream: BinaryIO) -> None:
 def _entry(line: bytes) -> Entry | None:
     try:
         return _decode(line)
-    except msgspec.MsgspecError:
+    except BadDocument:
         return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 from zlib import crc32
 
 import msgspec
 
 from outlay.account.payload_events import instant_of, parse_event
 from outlay.account.payload_steps import ns_of_seconds
+from outlay.decoding import BadDocument, Decoder, decode_as_python, read_file
 from outlay.errors import Finding, InvalidValue
 from outlay.files import draft_of
 from outlay.goodput.logs import Entry, plain
@@ -27,6 +27,9 @@ from outlay.ledger import (
     segment_paths,
 )
 
+LARGEST_FILE: Final = 1 << 30
+_decode = Decoder[Any](object).decode
+
 
 def import_payloads(path: Path, run_dir: Path) -> list[Finding]:
     """Make a run log of a file with one payload per line, and return what is wrong in the file.
@@ -39,9 +42,9 @@ def import_payloads(path: Path, run_dir: Path) -> list[Finding]:
             already.
     """
     try:
-        text = path.read_bytes()
-    except OSError as error:
-        expected = f"a file that can be read ({error.strerror})"
+        text = read_file(path, largest=LARGEST_FILE)
+    except (OSError, BadDocument) as error:
+        expected = f"a file that can be read ({getattr(error, 'strerror', None) or error})"
         raise InvalidValue("payloads", str(path), expected) from None
     findings: list[Finding] = []
     entries = list(_entries(text, path.name, findings))
@@ -77,10 +80,12 @@ def _entries(text: bytes, source: str, findings: list[Finding]) -> Iterator[Entr
 
 
 def _decoded(raw: bytes) -> Any:
-    with contextlib.suppress(msgspec.DecodeError, RecursionError):
-        return msgspec.json.decode(raw)
-    with contextlib.suppress(ValueError, RecursionError):
-        return plain(json.loads(raw))  # With NaN, which Python writes and JSON does not have.
+    with contextlib.suppress(BadDocument):
+        return _decode(raw)
+    with contextlib.suppress(BadDocument, UnicodeEncodeError):
+        entry = plain(decode_as_python(raw))
+        msgspec.json.encode(entry)  # What no log can hold, such as half a surrogate pair.
+        return entry
     return None
 
 

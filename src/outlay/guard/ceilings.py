@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from outlay.decoding import BadDocument, Decoder
 from outlay.errors import InvalidValue, choices
 from outlay.files import write_whole
 from outlay.guard.books import Books
@@ -48,8 +49,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     first_lines: dict[str, str] | None = None
 
 
-_decoder = msgspec.json.Decoder(Manifest)
-_names_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_decoder = Decoder[Manifest](Manifest)
+_names_decoder = Decoder[dict[str, object]](dict[str, object])
 
 
 def manifest_path(log_path: Path) -> Path:
@@ -116,7 +117,7 @@ def read_manifest(path: Path) -> Manifest | None:
             return None
         manifest = _decoder.decode(raw)
         names = _names_decoder.decode(raw)
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, BadDocument) as error:
         raise CeilingUnusable(str(path), str(error), "a readable manifest.json") from error
     known = [name for name in Manifest.__struct_fields__ if name.startswith("ceiling")]
     for name in names:

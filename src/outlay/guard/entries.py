@@ -14,6 +14,7 @@ from decimal import ROUND_CEILING, Decimal
 import msgspec
 
 from outlay.clock import utc_datetime
+from outlay.decoding import Decoder
 from outlay.units.money import MICROS
 from outlay.units.numbers import EXACT
 
@@ -164,8 +165,8 @@ AnyEntry = Held | Extended | Captured | Voided | Corrected | Noted | Sealed
 AnyLine = AnyEntry | Simple
 
 _encoder = msgspec.json.Encoder(decimal_format="number")
-_entry_decoder: msgspec.json.Decoder[AnyEntry] = msgspec.json.Decoder(AnyEntry)
-_simple_decoder = msgspec.json.Decoder(Simple)
+_entry_decoder = Decoder[AnyEntry](AnyEntry)
+_simple_decoder = Decoder[Simple](Simple)
 
 
 def encode(entry: AnyEntry) -> bytes:

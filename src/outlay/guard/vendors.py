@@ -7,10 +7,10 @@ process list shows it.
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 
+from outlay.decoding import BadDocument, decode_as_python
 from outlay.errors import InvalidValue, OutlayError, choices
 from outlay.guard.entries import Vendor
 
@@ -138,8 +138,8 @@ def _is_gone(vendor: Vendor, item: object) -> bool:
 
 def _json(output: str) -> object:
     try:
-        return json.loads(output)
-    except json.JSONDecodeError as error:
+        return decode_as_python(output)
+    except BadDocument as error:
         raise Garbled(f"the answer is no JSON ({error})") from None
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import OutlayError
+from outlay.escaping import terminal_text
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import HoldResolved
@@ -83,7 +84,7 @@ def watch(place: Tenancy, poll: Duration) -> None:
 
 def _say(text: str) -> None:
     with suppress(OSError):  # a disk without room for words still has something to end
-        sys.stdout.write(f"{utc_text(SYSTEM.wall_ns())} {text}\n")
+        sys.stdout.write(f"{utc_text(SYSTEM.wall_ns())} {terminal_text(text)}\n")
         sys.stdout.flush()
 
 

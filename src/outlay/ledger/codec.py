@@ -15,6 +15,7 @@ from zlib import crc32
 
 import msgspec
 
+from outlay.decoding import check_limits, has_long_number
 from outlay.ledger.records import KnownRecord, Record, Step, Unknown
 
 _PREFIX = b'{"v":1,'
@@ -58,12 +59,21 @@ def decode_block(block: bytes) -> Decoded:
     """Return every record of a block of whole lines; never raises on bad bytes."""
     lines = block.split(b"\n")
     lines.pop()  # What follows the last newline is empty: a block is made of whole lines.
-    if _are_sealed(lines) and _are_of_this_version(block, len(lines)):
+    if (
+        _are_sealed(lines)
+        and _are_of_this_version(block, len(lines))
+        and not has_long_number(block)
+    ):
         try:
             return Decoded(_decoder.decode_lines(block), [])
         except _UNREADABLE:
             pass  # An unknown kind or an older schema is among them: take them one by one.
     return _decode_each(lines)
+
+
+def is_readable(line: bytes) -> bool:
+    """Say whether a reader takes a line that ``encode_line`` made."""
+    return not decode_block(line).complaints
 
 
 def _are_sealed(lines: Sequence[bytes]) -> bool:
@@ -106,6 +116,7 @@ def _decode_line(line: bytes) -> Record:
         raise ValueError("the line is damaged: its checksum does not match")
     if not line.startswith(_PREFIX):
         raise ValueError("the line was written by another version of outlay; upgrade to read it")
+    check_limits(line)
     try:
         return _decoder.decode(line)
     except msgspec.ValidationError as error:

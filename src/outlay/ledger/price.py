@@ -12,6 +12,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 
 from outlay.clock import utc_text
+from outlay.decoding import BadDocument, decode
 from outlay.errors import InvalidValue
 from outlay.units import Rate
 from outlay.units.quantity import NS_PER_HOUR, duration_text
@@ -34,7 +35,7 @@ class Price(msgspec.Struct, frozen=True, omit_defaults=True):
         fetched_ns: When that offer was seen, UTC nanoseconds; 0 for a typed price.
     """
 
-    micros_per_hour: int
+    micros_per_hour: Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)]
     currency: str = "USD"
     source: str = "stated"
     kind: Kind = "cash"
@@ -129,7 +130,7 @@ def handed_on(price: Price) -> str:
 
 def _read_handed(text: str, name: str) -> Price:
     try:
-        price = msgspec.json.decode(text, type=_HandedPrice)
-    except msgspec.MsgspecError as error:
+        price = decode(text, _HandedPrice)
+    except BadDocument as error:
         raise InvalidValue(name, text, f"a price as a JSON object ({error})") from None
     return Price(*(getattr(price, field) for field in Price.__struct_fields__))

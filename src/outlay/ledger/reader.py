@@ -14,6 +14,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import BinaryIO
 
+from outlay.decoding import BadDocument, open_regular
 from outlay.errors import Finding, NotARun
 from outlay.ledger.codec import Decoded, decode_block
 from outlay.ledger.records import AttemptStarted, Gap, Record
@@ -21,6 +22,11 @@ from outlay.ledger.resume import Stated
 from outlay.ledger.segments import SegmentId, id_from_name, segment_paths
 
 BLOCK_BYTES = 1 << 20
+LONGEST_LINE = 64 << 20
+"""How many bytes are looked through for the end of a line."""
+_END = b'"kind":"attempt_ended"'
+_IN_FLIGHT = 256
+"""So many numbers before its last may lack a record that a thread was writing at a kill."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +75,7 @@ class _Sequence:
     missing: list[range] = field(default_factory=list)
     damaged: int = 0
     lost: int = 0
+    ended: bool = False
 
     def is_new(self, seq: int) -> bool:
         """Say whether ``seq`` was not seen before, and take note of it."""
@@ -88,6 +95,19 @@ class _Sequence:
     def unexplained(self) -> int:
         """How many records are missing beyond those known to be damaged or lost in writing."""
         return sum(hole.stop - hole.start for hole in self.missing) - self.damaged - self.lost
+
+    @property
+    def in_flight(self) -> int:
+        """How many single records are missing among the last ones.
+
+        A thread takes its record's number and then writes it. A kill in between leaves a hole of
+        one record, which was not acknowledged, behind which other threads may have written. Before
+        a process records its end, nothing is in flight any more.
+        """
+        if self.ended:
+            return 0
+        recent = self.next_seq - _IN_FLIGHT
+        return sum(hole.stop - hole.start for hole in self.missing if hole.start >= recent)
 
 
 class LedgerReader:
@@ -132,7 +152,7 @@ class LedgerReader:
 
     def _poll_file(self, path: Path) -> Iterator[Chunk]:
         try:
-            with path.open("rb") as stream:
+            with os.fdopen(open_regular(path), "rb") as stream:
                 file = self._place_in(path.name, os.fstat(stream.fileno()).st_ino)
                 if chunk := self._swapped(path.name, file):
                     yield chunk
@@ -141,6 +161,8 @@ class LedgerReader:
                     yield self._take(path, file, block)
         except OSError as error:
             self._complain(path, 0, f"cannot be read: {error.strerror}")
+        except BadDocument as error:
+            self._complain(path, 0, f"cannot be read: {error}")
 
     def _place_in(self, name: str, inode: int) -> _File:
         """Return where to read on: from the start where a deleted file was begun anew."""
@@ -175,6 +197,7 @@ class LedgerReader:
         for index, complaint in decoded.complaints:
             self._complain(path, file.line + index + 1, complaint)
         sequence.damaged += len(decoded.complaints)
+        sequence.ended = sequence.ended or _END in block
         if decoded.first_seq == sequence.next_seq:  # A record for every line, and all of them new.
             sequence.next_seq += len(decoded.records)
             file.line += len(decoded.records)
@@ -198,7 +221,15 @@ class LedgerReader:
 
     def _missing_records(self) -> Iterator[Finding]:
         for segment, sequence in sorted(self._sequences.items()):
-            if sequence.unexplained > 0:
+            if sequence.unexplained <= 0:
+                continue
+            if sequence.unexplained <= sequence.in_flight:
+                message = (
+                    f"{sequence.unexplained} of its last records were not written to their end: "
+                    "threads were recording when the process was killed, or still are"
+                )
+                yield Finding(source=segment.file_name, message=message, severity="warning")
+            else:
                 message = f"{sequence.unexplained} records are missing in the middle"
                 yield Finding(source=segment.file_name, message=message)
 
@@ -236,7 +267,7 @@ def _whole_lines(block: bytes, stream: BinaryIO) -> bytes:
     if end or not block:
         stream.seek(end - len(block), 1)
         return block[:end]
-    rest = stream.readline()
+    rest = stream.readline(LONGEST_LINE)
     return block + rest if rest.endswith(b"\n") else b""
 
 

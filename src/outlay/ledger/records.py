@@ -16,11 +16,14 @@ from outlay.ledger.price import Price
 
 EndStatus = Literal["completed", "failed", "interrupted", "terminated", "preempted"]
 
-_MOST = 2**62 - 1
-Bounded = Annotated[int, msgspec.Meta(ge=-_MOST, le=_MOST)]
+LARGEST = 2**62 - 1
+Bounded = Annotated[int, msgspec.Meta(ge=-LARGEST, le=LARGEST)]
 """What readers keep in columns of 64 bits, and add in pairs; a line with more is a finding."""
 
-GpuCount = int | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}/[1-9][0-9]{0,8}$")]
+Amount = Annotated[int, msgspec.Meta(ge=0, le=LARGEST)]
+"""A count or an amount, which is never less than nothing."""
+_Rank = Annotated[int, msgspec.Meta(ge=-1, le=LARGEST)]
+GpuCount = Amount | Annotated[str, msgspec.Meta(pattern=r"^[0-9]{1,9}/[1-9][0-9]{0,8}$")]
 """How many GPUs: a whole number as it is, a share of one in lowest terms, such as ``"1/7"``."""
 
 UNWRITTEN = -1
@@ -55,9 +58,9 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     run_id: str = ""
     model: str = ""
     name: str = ""
-    rank: int = 0
-    world_size: int = 1
-    pid: int = 0
+    rank: _Rank = 0
+    world_size: Amount = 1
+    pid: Amount = 0
     host: str = ""
     boot_id: str = ""
     user: str = ""
@@ -73,8 +76,8 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     gpus: GpuCount = 1
     price: Price | None = None
     stopped_price: Price | None = None
-    nodes: int = 0
-    node: int = 0
+    nodes: Amount = 0
+    node: Amount = 0
     node_gpus: GpuCount = 0
     gpus_source: str = ""
     process_start_ns: Bounded = 0
@@ -89,7 +92,7 @@ class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):
 
     status: EndStatus
     reason: str = ""
-    exit_code: int | None = None
+    exit_code: Bounded | None = None
 
 
 class SpanBegun(_Base, frozen=True, kw_only=True, tag="span_begun"):
@@ -106,7 +109,7 @@ class SpanBegun(_Base, frozen=True, kw_only=True, tag="span_begun"):
 class SpanEnded(_Base, frozen=True, kw_only=True, tag="span_ended"):
     """The span that began at sequence number ``begun`` of the same segment is over."""
 
-    begun: int
+    begun: Bounded
 
 
 class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
@@ -124,7 +127,7 @@ class Step(_Base, frozen=True, kw_only=True, tag="step", gc=False):
     comm_bytes: int = 0
     energy_mj: int = 0
     flops: int = 0
-    count: Annotated[int, msgspec.Meta(ge=1, le=_MOST)] = 1
+    count: Annotated[int, msgspec.Meta(ge=1, le=LARGEST)] = 1
 
 
 class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
@@ -134,8 +137,8 @@ class Metric(_Base, frozen=True, kw_only=True, tag="metric"):
     """
 
     name: str
-    value: float | str
-    step: int | None = None
+    value: float | Annotated[str, msgspec.Meta(pattern="^(nan|-?inf)$")]
+    step: Bounded | None = None
 
     @property
     def number(self) -> float:
@@ -162,9 +165,9 @@ class SlicesChanged(_Base, frozen=True, kw_only=True, tag="slices_changed"):
     ``available`` of them could.
     """
 
-    active: int
-    total: int
-    available: int
+    active: Amount
+    total: Amount
+    available: Amount
 
 
 class BudgetEvent(_Base, frozen=True, kw_only=True, tag="budget_event"):
@@ -189,8 +192,8 @@ class BudgetStatement(_Base, frozen=True, kw_only=True, tag="budget_statement"):
 class Heartbeat(_Base, frozen=True, kw_only=True, tag="heartbeat"):
     """A sign of life, with what the accelerators did since the last one where that is known."""
 
-    gpu_busy_ns: int = 0
-    energy_mj: int = 0
+    gpu_busy_ns: Bounded = 0
+    energy_mj: Bounded = 0
 
 
 class Note(_Base, frozen=True, kw_only=True, tag="note"):
@@ -209,8 +212,8 @@ class Payload(_Base, frozen=True, kw_only=True, tag="payload"):
 class Gap(_Base, frozen=True, kw_only=True, tag="gap"):
     """The recorder could not write: ``lost`` records are missing before this one."""
 
-    lost: int
-    since_ns: int
+    lost: Amount
+    since_ns: Bounded
     reason: str = ""
 
 

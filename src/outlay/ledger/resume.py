@@ -6,6 +6,7 @@ Nothing before what is looked for is decoded, but for the first record of each s
 from __future__ import annotations
 
 import mmap
+import os
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from outlay.decoding import open_regular
 from outlay.ledger.codec import decode_block
 from outlay.ledger.records import AttemptStarted, BudgetStatement, CheckpointCommitted, Record
 from outlay.ledger.segments import SegmentId, id_from_name, segment_paths
@@ -152,5 +154,5 @@ def _rank(path: Path) -> int:
 
 
 def _mapped(path: Path) -> mmap.mmap:
-    with path.open("rb") as stream:
+    with os.fdopen(open_regular(path), "rb") as stream:
         return mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
 from outlay.ledger.segments import ledger_dir
 
 
@@ -19,7 +20,7 @@ class RunIdentity(msgspec.Struct, frozen=True, kw_only=True):
     run_id: str
     model: str
     name: str
-    created_ns: int
+    created_ns: Int64
 
 
 def run_file(run_dir: Path) -> Path:
@@ -30,8 +31,8 @@ def run_file(run_dir: Path) -> Path:
 def read_identity(run_dir: Path) -> RunIdentity | None:
     """Return the identity of the run in ``run_dir``; None when there is none that can be read."""
     try:
-        return msgspec.json.decode(run_file(run_dir).read_bytes(), type=RunIdentity)
-    except (OSError, msgspec.MsgspecError):
+        return read_document(run_file(run_dir), RunIdentity, largest=MEBIBYTE)
+    except (OSError, BadDocument):
         return None
 
 

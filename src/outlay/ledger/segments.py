@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 LEDGER = "ledger"
-_NAME = re.compile(r"(\d+)-(.*)-(\d+)-r(-?\d+)\.jsonl")
+_NAME = re.compile(r"([0-9]{1,20})-(.*)-([0-9]{1,10})-r(-?[0-9]{1,9})\.jsonl")
+_LATEST_NS = 2**62 - 1
 
 SUPERVISOR = -1
 """The rank of a process that watches the training from outside, such as ``outlay exec``."""
@@ -51,6 +52,6 @@ def segment_paths(run_dir: Path) -> list[Path]:
 def id_from_name(path: Path) -> SegmentId | None:
     """Return who wrote a file by its name alone, for when its first record is damaged."""
     match = _NAME.fullmatch(path.name)
-    if match is None:
+    if match is None or int(match[1]) > _LATEST_NS:
         return None
     return SegmentId(start_ns=int(match[1]), host=match[2], pid=int(match[3]), rank=int(match[4]))

@@ -18,8 +18,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outlay.clock import Clock
-from outlay.ledger.codec import decode_block, encode_line
-from outlay.ledger.records import AttemptEnded, AttemptStarted, Gap, KnownRecord, kind_of
+from outlay.ledger.codec import decode_block, encode_line, is_readable
+from outlay.ledger.records import (
+    LARGEST,
+    AttemptEnded,
+    AttemptStarted,
+    Gap,
+    KnownRecord,
+    Step,
+    kind_of,
+)
 
 _log = logging.getLogger("outlay")
 
@@ -106,10 +114,14 @@ class SegmentWriter:
         seq = next(self._numbers)
         try:
             line = encode_line(record, seq)
+            readable = _is_usual(record) or is_readable(line)
         except Exception as error:  # noqa: BLE001 - the recorder's edge: counted, never raised
             # Of the error only its type: its text may quote what was not meant to be written.
             reason = f"a {kind_of(record)} holds what JSON cannot: {type(error).__name__}"
             self._lose(record, reason)
+            return seq
+        if not readable:
+            self._lose(record, f"a {kind_of(record)} holds a value that no reader would take")
             return seq
         if self._trouble is None:
             try:
@@ -129,10 +141,27 @@ class SegmentWriter:
                 return
             try:
                 os.fsync(self._fd)
-                if os.fstat(self._fd).st_nlink == 0:
-                    self._begin_anew()
             except OSError as error:
                 self._warn(_reason(error))
+            self.check_place()
+
+    def check_place(self) -> None:
+        """Begin the file anew where it was deleted, or another was put in its place."""
+        with self._trouble_lock:
+            if self._fd == _CLOSED:
+                return
+            ours = os.fstat(self._fd)
+            try:
+                there = self.path.stat()
+            except OSError:  # Gone; or moved with its directory, and then it still is the file.
+                if ours.st_nlink == 0:
+                    gone = "the segment file was deleted while it was being written"
+                    self._begin_anew(gone, lost=None)
+                return
+            if (there.st_dev, there.st_ino) != (ours.st_dev, ours.st_ino):
+                # Beside it: what was put there may hold records that ours has, and others do not.
+                self.path = self.path.with_name(f"{self.path.stem}-{os.urandom(4).hex()}.jsonl")
+                self._begin_anew("the segment file was replaced while it was being written", lost=0)
 
     def close(self) -> None:
         """Stop writing; what is appended afterwards is dropped."""
@@ -232,13 +261,18 @@ class SegmentWriter:
             return True
         return self._clock.monotonic_ns() >= self._retry_open_at_ns and self._open(t_ns)
 
-    def _begin_anew(self) -> None:
-        """The file was deleted under us: everything written to it is gone."""
+    def _begin_anew(self, reason: str, *, lost: int | None) -> None:
+        """The file was taken from under us; ``lost`` is None where nothing that was in it is left.
+
+        What of a file that was replaced is left, and where the holes are, readers see.
+        """
         self._fd = _CLOSED
-        reason = "the segment file was deleted while it was being written"
-        gap_seq = self._gap_number()
-        self.lost = gap_seq - 1
-        self._trouble = _Trouble(self._start_ns, reason, lost=self.lost, gap_seq=gap_seq)
+        if lost is None:
+            gap_seq = self._gap_number()
+            self.lost = gap_seq - 1
+            self._trouble = _Trouble(self._start_ns, reason, lost=self.lost, gap_seq=gap_seq)
+        else:
+            self._trouble = _Trouble(self._start_ns, reason, lost=lost)
         self._warn(reason)
 
     def _warn(self, reason: str) -> None:
@@ -278,6 +312,17 @@ def end_segment(path: Path, end: AttemptEnded) -> bool:
     finally:
         os.close(descriptor)
     return True
+
+
+def _is_usual(record: KnownRecord) -> bool:
+    """Say whether a record is a step with usual numbers, of which there may be millions."""
+    return (
+        type(record) is Step
+        and record.step <= LARGEST
+        and record.tokens <= LARGEST
+        and record.count == 1
+        and record.samples + record.flops + record.comm_bytes + record.energy_mj <= LARGEST
+    )
 
 
 def _reason(error: OSError) -> str:

@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue, OutlayError
 from outlay.files import write_whole
 from outlay.ledger.price import AUTO, Price, split_kind
@@ -80,12 +81,12 @@ def read_quotes() -> tuple[Quote, ...]:
     """
     path = price_file()
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=PriceFile)
+        found = read_document(path, PriceFile)
     except FileNotFoundError:
         return ()
     except OSError as error:
         raise PriceFileUnusable(path, error.strerror or str(error)) from None
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except BadDocument as error:
         raise PriceFileUnusable(path, str(error)) from None
     if found.version != VERSION:
         raise PriceFileUnusable(path, f"version {found.version}, and this outlay knows {VERSION}")

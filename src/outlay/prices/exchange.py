@@ -17,6 +17,7 @@ import msgspec
 from sqlalchemy import Engine
 
 from outlay.clock import as_utc, utc_datetime
+from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import write_whole
 from outlay.prices.book import PriceBook
@@ -69,8 +70,8 @@ def read_history(path: Path) -> list[Tracked]:
         CorruptHistory: It is not such a file.
     """
     try:
-        histories = msgspec.json.decode(path.read_bytes(), type=_Histories)
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        histories = read_document(path, _Histories)
+    except (OSError, BadDocument) as error:
         raise CorruptHistory(path, str(error)) from None
     found: list[Tracked] = []
     for key, prices in histories.items():

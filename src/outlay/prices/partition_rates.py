@@ -12,6 +12,7 @@ from typing import Final
 
 import msgspec
 
+from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue
 from outlay.files import write_whole
 from outlay.ledger.price import Price, typed_price
@@ -33,10 +34,10 @@ def read_rates() -> dict[str, Price]:
     """
     path = rates_file()
     try:
-        stated = msgspec.json.decode(path.read_bytes(), type=dict[str, str])
+        stated = read_document(path, dict[str, str])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.MsgspecError) as error:
+    except (OSError, BadDocument) as error:
         expected = f"a JSON object of partitions and rates ({error})"
         raise InvalidValue("rates", str(path), expected) from None
     return {name: read_rate(text, name) for name, text in sorted(stated.items())}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from outlay.clock import utc_text
+from outlay.escaping import markdown_row, markdown_text
 from outlay.prices.alerts import change_percent
 from outlay.prices.offer import Offer, Tier
 from outlay.prices.survey import Placeholder, Rule, Survey, VendorRow
@@ -36,9 +37,10 @@ def as_markdown(survey: Survey) -> str:
 
 def _lines(row: VendorRow) -> Iterator[str]:
     if row.problem is not None:
-        yield f"| {row.vendor} | {_cell(row.problem)} | | | | | | | |"
+        yield f"{markdown_row([row.vendor, row.problem])} | | | | | | |"
     elif not row.offers:
-        yield f"| {row.vendor} | loaded; nothing that fits can be rented now | | | | | | | |"
+        said = "loaded; nothing that fits can be rented now"
+        yield f"{markdown_row([row.vendor, said])} | | | | | | |"
     for offer in row.offers:
         cells = [
             row.vendor,
@@ -51,7 +53,7 @@ def _lines(row: VendorRow) -> Iterator[str]:
             offer.region or "any",
             f"{offer.source}, {utc_text(offer.fetched_ns)}",
         ]
-        yield "| " + " | ".join(map(_cell, cells)) + " |"
+        yield markdown_row(cells)
 
 
 def justification(survey: Survey) -> str:
@@ -68,10 +70,8 @@ def described(offer: Offer) -> str:
 
 
 def _chosen(pick: Offer) -> str:
-    return (
-        f"**{pick.provider}: {described(pick)}** at {pick.price_per_gpu} per GPU-hour, "
-        f"{pick.price} per hour for all of it."
-    )
+    what = markdown_text(f"{pick.provider}: {described(pick)}")
+    return f"**{what}** at {pick.price_per_gpu} per GPU-hour, {pick.price} per hour for all of it."
 
 
 def _why(survey: Survey) -> str:
@@ -97,7 +97,8 @@ def _against(survey: Survey, pick: Offer) -> Iterator[str]:
         more = change_percent(other.price_per_gpu.micros, pick.price_per_gpu.micros)
         joined = {True: "with NVLink", False: "without NVLink", None: "NVLink not known"}
         yield (
-            f"The cheapest at {other.provider} is {described(other)} at {other.price_per_gpu} per "
+            f"The cheapest at {markdown_text(other.provider)} is {markdown_text(described(other))} "
+            f"at {other.price_per_gpu} per "
             f"GPU-hour ({more:+.0f} %, {joined[other.nvlink]})."
         )
 
@@ -119,10 +120,6 @@ def _assumption(plan: Placeholder) -> str:
 
 def _findings(survey: Survey) -> Iterator[str]:
     for finding in survey.findings[:FINDINGS_SHOWN]:
-        yield f"- {_cell(str(finding))}"
+        yield f"- {markdown_text(str(finding))}"
     if len(survey.findings) > FINDINGS_SHOWN:
         yield f"- and {len(survey.findings) - FINDINGS_SHOWN} more"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "/").split())

@@ -51,10 +51,11 @@ def write_exit(path: Path, record: ExitRecord) -> bool:
 
 def read_exit(directory: Path, ticket: str, *, node: int = 0) -> ExitRecord | None:
     """Return how this very attempt ended, or None where that was not written."""
-    import msgspec  # The keeper, which only writes, runs without packages.
+    # Here: the keeper, which only writes, runs without packages.
+    from outlay.decoding import MEBIBYTE, BadDocument, read_document
 
     try:
-        record = msgspec.json.decode(exit_path(directory, node).read_bytes(), type=ExitRecord)
-    except (OSError, msgspec.MsgspecError):
+        record = read_document(exit_path(directory, node), ExitRecord, largest=MEBIBYTE)
+    except (OSError, BadDocument):
         return None
     return record if record.ticket == ticket else None

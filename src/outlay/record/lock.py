@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import struct
 import sys
 from pathlib import Path
+from typing import Final
 
 from outlay.errors import RunInUse
 
-_held_here: set[Path] = set()
+_FLOCK: Final = "hhqqi"
+"""struct flock of Linux: l_type, l_whence, l_start, l_len, l_pid."""
+_held_here: dict[Path, int] = {}
 
 
 class RankLock:
     """Holds one rank of one run for this process.
 
-    A POSIX record lock: the kernel drops it when the process dies, forked children do not inherit
-    it, and network file systems know it. Since it does not exclude the process that holds it, that
+    A lock of the open file (OFD) where the system has them: the kernel drops it when the process
+    dies, network file systems know it, and it outlives whoever else in the process opens and closes
+    the file, such as a copy of the run's directory. Forked children close theirs, which releases
+    nothing. Elsewhere a POSIX record lock, which does not exclude the process that holds it: that
     case is looked up here.
 
     Args:
@@ -37,7 +43,7 @@ class RankLock:
             raise RunInUse(str(ledger.parent), rank, "this process")
         self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.lockf(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _set_lock(self._fd, fcntl.F_WRLCK)
         except (BlockingIOError, PermissionError):
             other = os.read(self._fd, 200).decode(errors="replace").strip()
             os.close(self._fd)
@@ -45,7 +51,7 @@ class RankLock:
         except OSError:
             os.close(self._fd)
             raise
-        _held_here.add(self._path)
+        _held_here[self._path] = self._fd
         with contextlib.suppress(OSError):  # On a full disk the lock holds without a name in it.
             os.ftruncate(self._fd, 0)
             os.write(self._fd, f"{holder}\n".encode())
@@ -53,8 +59,10 @@ class RankLock:
     def release(self) -> None:
         """Let another process record this rank."""
         if self._path in _held_here:
-            _held_here.discard(self._path)
-            os.close(self._fd)
+            descriptor = _held_here.pop(self._path)
+            with contextlib.suppress(OSError):  # A child may not have closed its copy yet.
+                _set_lock(descriptor, fcntl.F_UNLCK)
+            os.close(descriptor)
 
 
 def is_held(ledger: Path, rank: int) -> bool | None:
@@ -70,12 +78,26 @@ def is_held(ledger: Path, rank: int) -> bool | None:
         return None
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        # struct flock of Linux: l_type, l_whence, l_start, l_len, l_pid.
-        question = struct.pack("hhqqi", fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
+        question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)
     finally:
         os.close(descriptor)
-    return bool(struct.unpack("hhqqi", answer)[0] != fcntl.F_UNLCK)
+    return bool(struct.unpack(_FLOCK, answer)[0] != fcntl.F_UNLCK)
+
+
+def _set_lock(descriptor: int, kind: int) -> None:
+    """Take the whole file for this open file alone, or let go of it; raises OSError."""
+    if sys.platform == "linux":
+        whole_file = struct.pack(_FLOCK, kind, os.SEEK_SET, 0, 0, 0)
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whole_file)
+            return
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # A kernel or file system without them.
+                raise
+    fcntl.lockf(
+        descriptor, fcntl.LOCK_UN if kind == fcntl.F_UNLCK else fcntl.LOCK_EX | fcntl.LOCK_NB
+    )
 
 
 def _lock_path(ledger: Path, rank: int) -> Path:
@@ -83,7 +105,10 @@ def _lock_path(ledger: Path, rank: int) -> Path:
 
 
 def _forget_all() -> None:
-    # A forked child holds none of its parent's locks, whatever it inherited.
+    # The parent's locks live as long as one copy of their descriptors does.
+    for descriptor in _held_here.values():
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
     _held_here.clear()
 
 

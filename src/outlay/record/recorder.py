@@ -157,7 +157,7 @@ class Recorder:
     def begin_span(self, name: str, *, overlapped: bool) -> int:
         """Record the begin of a span; another thread than the stepping one is beside it."""
         beside = overlapped or threading.get_ident() != self._stepping_thread
-        return self.append(SpanBegun(t_ns=self.now_ns(), name=name, overlapped=beside))
+        return self.append(SpanBegun(t_ns=self.now_ns(), name=str(name), overlapped=beside))
 
     def end_span(self, begun: int) -> None:
         """Record the end of the span that began at sequence number ``begun``."""
@@ -168,7 +168,7 @@ class Recorder:
         number = self.step_number if step is None else step
         value = float(value)
         written = value if math.isfinite(value) else str(value)
-        self.append(Metric(t_ns=self.now_ns(), name=name, value=written, step=number))
+        self.append(Metric(t_ns=self.now_ns(), name=str(name), value=written, step=number))
 
     def checkpoint_committed(self, step: int | None = None) -> None:
         """Record that everything up to ``step`` (default: the last one) is safe on storage."""
@@ -195,10 +195,11 @@ class Recorder:
         # Past the step that was left: the background thread must not decide what became of it.
         beat = Heartbeat(t_ns=self.now_ns(), gpu_busy_ns=gpu_busy_ns, energy_mj=energy_mj)
         self.writer.append(beat)
+        self.writer.check_place()
 
-    def note(self, text: str, **data: object) -> None:
+    def note(self, text: str | None, **data: object) -> None:
         """Record anything worth keeping."""
-        self.append(Note(t_ns=self.now_ns(), text=text, data=data))
+        self.append(Note(t_ns=self.now_ns(), text="" if text is None else str(text), data=data))
 
     def append(self, record: KnownRecord) -> int:
         """Write a record that is not a step."""

@@ -24,6 +24,9 @@ class Writer(Protocol):
     def sync(self) -> None:
         """Make what was written survive a power loss."""
 
+    def check_place(self) -> None:
+        """Look whether what is written still goes where it belongs."""
+
     def close(self) -> None:
         """Stop writing."""
 
@@ -41,6 +44,9 @@ class NullWriter:
         return 0
 
     def sync(self) -> None:
+        """Do nothing."""
+
+    def check_place(self) -> None:
         """Do nothing."""
 
     def close(self) -> None:

@@ -6,9 +6,9 @@ Pure: text in, text out. Whatever came from a log is escaped here or in ``svg``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from html import escape
 from typing import Final
 
+from outlay.escaping import html_text
 from outlay.report import svg
 from outlay.units.shown import number_text
 
@@ -54,25 +54,25 @@ def whole_page(title: str, verdict: str, parts: Iterable[str]) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width,initial-scale=1">'
         '<meta name="color-scheme" content="light dark">'
-        f"<title>{escape(title)}</title><style>{_STYLE}{_CURVES}</style></head>"
-        f'<body><h1>{escape(title)}</h1><p class="verdict">{escape(verdict)}</p>'
+        f"<title>{html_text(title)}</title><style>{_STYLE}{_CURVES}</style></head>"
+        f'<body><h1>{html_text(title)}</h1><p class="verdict">{html_text(verdict)}</p>'
         f"{''.join(parts)}</body></html>\n"
     )
 
 
 def section(title: str, *parts: str) -> str:
     """Return a part of a page under its heading."""
-    return f"<section><h2>{escape(title)}</h2>{''.join(parts)}</section>"
+    return f"<section><h2>{html_text(title)}</h2>{''.join(parts)}</section>"
 
 
 def note(text: str) -> str:
     """Return a line that says what a chart or table rests on."""
-    return f'<p class="note">{escape(text)}</p>'
+    return f'<p class="note">{html_text(text)}</p>'
 
 
 def legend(labels: Iterable[str]) -> str:
     """Return which line is whose, in the order of their looks."""
-    items = (f"<li>{svg.stroke(n)} {escape(label)}</li>" for n, label in enumerate(labels))
+    items = (f"<li>{svg.stroke(n)} {html_text(label)}</li>" for n, label in enumerate(labels))
     return f'<ul class="legend">{"".join(items)}</ul>'
 
 
@@ -86,7 +86,7 @@ def table(headings: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
     rows = list(cells)
     numeric = {n for row in rows for n, value in enumerate(row) if isinstance(value, int | float)}
     head = "".join(
-        f'<th class="{"n" if n in numeric else ""}">{escape(text)}</th>'
+        f'<th class="{"n" if n in numeric else ""}">{html_text(text)}</th>'
         for n, text in enumerate(headings)
     )
     lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
@@ -96,4 +96,4 @@ def table(headings: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
 def _cell(value: object) -> str:
     if isinstance(value, int | float):
         return f'<td class="n">{number_text(value)}</td>'
-    return f"<td>{escape('' if value is None else str(value))}</td>"
+    return f"<td>{html_text('' if value is None else str(value))}</td>"

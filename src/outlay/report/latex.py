@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
+from outlay.escaping import latex_text
 from outlay.sweep.aggregate.comparison import replicates
 from outlay.sweep.aggregate.rows import Row
 from outlay.units.shown import number_text
-
-_SPECIAL: Final = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_",
-    "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
-}  # fmt: skip
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -21,18 +16,13 @@ def table(rows: Sequence[Row]) -> str:
     lines = [
         r"\begin{tabular}{lrrr}",
         r"\toprule",
-        f"configuration & runs & {escaped(metric)} & cost \\\\",
+        f"configuration & runs & {latex_text(metric)} & cost \\\\",
         r"\midrule",
     ]
     for one in replicates(rows):
         spread = "" if one.half_width is None else f" \\pm {one.half_width:.2g}"
-        currency = escaped(one.currency or "")
+        currency = latex_text(one.currency or "")
         cost = "--" if one.cost is None else f"{number_text(one.cost)}~{currency}"
-        label = escaped(one.label)
+        label = latex_text(one.label)
         lines.append(f"{label} & {len(one.runs)} & ${one.mean:.4g}{spread}$ & {cost} \\\\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
-
-
-def escaped(text: str) -> str:
-    """Return a text as LaTeX sets it."""
-    return "".join(_SPECIAL.get(letter, letter) for letter in text)

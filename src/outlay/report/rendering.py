@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from html import escape
 from itertools import groupby
 from typing import assert_never
 
+from outlay.escaping import html_text, markdown_row, markdown_text
 from outlay.report import html
 from outlay.report.blocks import Block, Chart, Document, Figure, Note, Table
 
@@ -19,9 +19,9 @@ def to_html(document: Document) -> str:
 
 def to_markdown(document: Document) -> str:
     """Return the same without its charts."""
-    lines = [f"# {_plain(document.title)}", "", _plain(document.verdict), ""]
+    lines = [f"# {markdown_text(document.title)}", "", markdown_text(document.verdict), ""]
     for section in document.sections:
-        lines += [f"## {section.title}", "", *_markdown(section.blocks)]
+        lines += [f"## {markdown_text(section.title)}", "", *_markdown(section.blocks)]
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -52,7 +52,7 @@ def _block_html(block: Block) -> str:
 
 def _figures_html(figures: Iterable[Figure]) -> str:
     items = "".join(
-        f"<div><dt>{escape(figure.label)}</dt><dd>{escape(figure.text)} "
+        f"<div><dt>{html_text(figure.label)}</dt><dd>{html_text(figure.text)} "
         f'<span class="grade {figure.grade}">{figure.grade}</span></dd></div>'
         for figure in figures
     )
@@ -70,24 +70,16 @@ def _markdown(blocks: Iterable[Block]) -> Iterator[str]:
 def _block_markdown(block: Block) -> Iterator[str]:
     match block:
         case Figure(label, _, text, grade):
-            yield f"- {_plain(label)}: {_plain(text)} ({grade})"
+            yield f"- {markdown_text(label)}: {markdown_text(text)} ({grade})"
         case Table(headings, rows, grade):
-            yield f"| {' | '.join(headings)} |"
+            yield markdown_row(headings)
             yield f"|{'---|' * len(headings)}"
             for row in rows:
-                cells = ("" if cell is None else _plain(str(cell)) for cell in row)
-                yield f"| {' | '.join(cells)} |"
+                yield markdown_row("" if cell is None else str(cell) for cell in row)
             yield f"\n{grade.capitalize()}."
         case Note(text):
-            yield f"{_plain(text)}\n"
+            yield f"{markdown_text(text)}\n"
         case Chart():
             pass
         case _:
             assert_never(block)
-
-
-def _plain(text: str) -> str:
-    """Return text that Markdown shows as it is."""
-    for mark in "\\`*[]<>|":
-        text = text.replace(mark, f"\\{mark}")
-    return text.replace("\n", " ")

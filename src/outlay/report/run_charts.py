@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from outlay.escaping import html_text
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt_timeline import AttemptTimeline
 from outlay.goodput.timeline import Timeline
@@ -55,7 +55,7 @@ def phase_legend(order: list[str], texts: dict[str, str]) -> str:
     """Return which colour is which phase, with what is said of each."""
     items = (
         f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><rect fill="{of_phase(phase)}" '
-        f'width="12" height="12"/></svg> {escape(phase)} {escape(texts[phase])}</li>'
+        f'width="12" height="12"/></svg> {html_text(phase)} {html_text(texts[phase])}</li>'
         for phase in order
     )
     return f'<ul class="legend squares">{"".join(items)}</ul>'

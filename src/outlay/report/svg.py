@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from html import escape
 from typing import Final
 
+from outlay.escaping import html_text
 from outlay.report.ticks import Tick, ticks
 
 WIDTH: Final = 640
@@ -98,9 +98,9 @@ class _Axes:
         middle = (_LEFT + WIDTH - _RIGHT) / 2
         titles = (
             f'<text class="title" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">'
-            f"{escape(x_title)}</text>"
+            f"{html_text(x_title)}</text>"
             f'<text class="title" x="14" y="{HEIGHT / 2}" text-anchor="middle" '
-            f'transform="rotate(-90 14 {HEIGHT / 2})">{escape(y_title)}</text>'
+            f'transform="rotate(-90 14 {HEIGHT / 2})">{html_text(y_title)}</text>'
         )
         return "".join([*across, *up, titles])
 
@@ -114,8 +114,8 @@ def _share(value: float, scale: Sequence[Tick]) -> float:
 def picture(title: str, body: str, height: int = HEIGHT) -> str:
     """Return shapes as a picture that scales with the page and names itself to screen readers."""
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(title)}" '
-        f'xmlns="http://www.w3.org/2000/svg"><title>{escape(title)}</title>{body}</svg>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html_text(title)}" '
+        f'xmlns="http://www.w3.org/2000/svg"><title>{html_text(title)}</title>{body}</svg>'
     )
 
 
@@ -126,7 +126,7 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
     line = " ".join(f"{axes.x(p.x)},{axes.y(p.y)}" for p in front)
     marks = "".join(
         f'<circle class="{"best" if p.on_front else "dot"}" cx="{axes.x(p.x)}" cy="{axes.y(p.y)}" '
-        f'r="{6 if p.on_front else 4}"><title>{escape(p.label)}: {p.y:.4g} at {p.x:.4g}</title>'
+        f'r="{6 if p.on_front else 4}"><title>{html_text(p.label)}: {p.y:.4g} at {p.x:.4g}</title>'
         "</circle>"
         for p in points
     )
@@ -143,7 +143,7 @@ def curves(lines: Sequence[Curve], *, x_title: str, y_title: str) -> str:
         path = " ".join(f"{axes.x(x)},{axes.y(y)}" for x, y in line.points)
         look = index if line.look is None else line.look
         drawn.append(
-            f'<polyline {_stroke(look)} points="{path}"><title>{escape(line.label)}</title>'
+            f'<polyline {_stroke(look)} points="{path}"><title>{html_text(line.label)}</title>'
             "</polyline>"
         )
     return picture(f"{y_title} along {x_title}", axes.frame(x_title, y_title) + "".join(drawn))
@@ -174,7 +174,7 @@ def bars(parts: Sequence[Bar], *, title: str) -> str:
             f'<rect class="bar" x="{_GUTTER + 8 + at / whole * room:.1f}" y="{y}" '
             f'width="{max(part.value / whole * room, 1):.1f}" height="20"/>'
             f'<text class="tick" x="{WIDTH - 8}" y="{y + 15}" text-anchor="end">'
-            f"{escape(part.text)}</text>"
+            f"{html_text(part.text)}</text>"
         )
         at += part.value
     return picture(title, "".join(rows), 28 * len(parts) + 8)
@@ -218,12 +218,12 @@ def _name(text: str, y: int) -> str:
     fitting = text if len(text) <= _FITTING else f"{text[: _FITTING - 1]}…"
     return (
         f'<text class="tick" x="{_GUTTER}" y="{y}" text-anchor="end">'
-        f"<title>{escape(text)}</title>{escape(fitting)}</text>"
+        f"<title>{html_text(text)}</title>{html_text(fitting)}</text>"
     )
 
 
 def _stretch(one: Stretch, left: float, right: float, y: int) -> str:
-    said = escape(f"{one.row}: {one.mark}" if one.mark else one.row)
+    said = html_text(f"{one.row}: {one.mark}" if one.mark else one.row)
     return (
         f'<rect class="{"bad" if one.mark else "bar"}" x="{left:.1f}" y="{y}" '
         f'width="{max(right - left, 1.0):.1f}" height="16"><title>{said}</title></rect>'

@@ -35,6 +35,7 @@ FIGURES_VERSION = 1
 """Raised when what is derived from a log changes: rows of an earlier one are derived anew."""
 
 CHECKED = 500
+_LARGEST = 2**63
 _NOTICE_KEPT_NS = 24 * 3600 * 10**9
 
 
@@ -174,7 +175,12 @@ def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
     if not stamps:
         return Collected([], [])
     collected = read_runs(map(Path, stamps), now_ns)
-    register(engine, [row_of(run, stamps.get(run.dir), now_ns) for run in collected.figures])
+    rows = [row_of(run, stamps.get(run.dir), now_ns) for run in collected.figures]
+    register(engine, [row for row in rows if _unstorable(row) is None])
+    for row in rows:
+        if (why := _unstorable(row)) is not None:
+            message = f"cannot be registered: {why}"
+            collected.findings.append(Finding(source=row.dir, message=message))
     return collected
 
 
@@ -183,14 +189,15 @@ def refresh_registered(engine: Engine, now_ns: int) -> Collected:
 
     A run leaves its notice before its first record: one whose log is not there yet keeps it.
     """
-    settled = [notice for notice in notices() if _is_settled(notice, now_ns)]
+    waiting, unreadable = notices()
+    settled = [notice for notice in waiting if _is_settled(notice, now_ns)]
     noticed = [n.run_dir for n in settled if log_stamp(n.run_dir) is not None]
     in_doubt = runs_in_doubt(engine, figures_version=FIGURES_VERSION, newest=CHECKED)
     changed = [Path(row.dir) for row in in_doubt if _may_have_changed(row)]
     collected = collect(engine, dict.fromkeys([*noticed, *changed]), now_ns)
     for notice in settled:
         notice.path.unlink(missing_ok=True)
-    return collected
+    return replace(collected, findings=[*unreadable, *collected.findings])
 
 
 def _may_have_changed(row: RunRow) -> bool:
@@ -223,6 +230,24 @@ def _is_gone(directory: Path) -> bool:
     except OSError as error:
         return isinstance(error, FileNotFoundError | NotADirectoryError)
     return False
+
+
+def _unstorable(row: RunRow) -> str | None:
+    """Say why a row has no place in the store, for one that would take all others down with it."""
+    for name in RunRow.__struct_fields__:
+        value = getattr(row, name)
+        if isinstance(value, int) and abs(value) >= _LARGEST:
+            return f"its {name} of {value} is more than a database holds"
+        if isinstance(value, str) and not _is_storable(value):
+            return f"its {name} is no text that a database holds"
+    return None
+
+
+def _is_storable(text: str) -> bool:
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:  # A path need not be Unicode.
+        return False
 
 
 def row_of(figures: RunFigures, stamp: Stamp | None, now_ns: int) -> RunRow:

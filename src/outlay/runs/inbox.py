@@ -7,12 +7,13 @@ registers it. One file per run, so any number of processes may leave theirs at o
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
+from outlay.errors import Finding
 from outlay.files import write_whole
 from outlay.store import outlay_home
 
@@ -32,7 +33,7 @@ class Notice:
 
 class _NoticeFile(msgspec.Struct):
     dir: str
-    started_ns: int = 0
+    started_ns: Int64 = 0
 
 
 def leave_notice(run_id: str, run_dir: Path, started_ns: int = 0) -> None:
@@ -44,11 +45,25 @@ def leave_notice(run_id: str, run_dir: Path, started_ns: int = 0) -> None:
         write_whole(inbox / f"{run_id}.json", msgspec.json.encode(notice))
 
 
-def notices() -> Iterator[Notice]:
-    """Yield the notices that wait, and drop those that cannot be read."""
+def notices() -> tuple[list[Notice], list[Finding]]:
+    """Return the notices that wait; one that cannot be read is a finding, and is dropped."""
+    found: list[Notice] = []
+    findings: list[Finding] = []
     for path in sorted((outlay_home() / "inbox").glob("*.json")):
         try:
-            notice = msgspec.json.decode(path.read_bytes(), type=_NoticeFile)
-            yield Notice(Path(notice.dir), path, notice.started_ns)
-        except (OSError, msgspec.MsgspecError):
-            path.unlink(missing_ok=True)
+            found.append(_read(path))
+        except FileNotFoundError:  # Another command was faster.
+            continue
+        except (OSError, BadDocument) as error:
+            message = f"is no notice of a run, and was left out: {error}"
+            findings.append(Finding(source=str(path), message=message, severity="warning"))
+            with contextlib.suppress(OSError):  # A directory stays, for its owner to look at.
+                path.unlink()
+    return found, findings
+
+
+def _read(path: Path) -> Notice:
+    notice = read_document(path, _NoticeFile, largest=MEBIBYTE)
+    if not notice.dir or "\0" in notice.dir:
+        raise BadDocument("it names no directory")
+    return Notice(Path(notice.dir), path, notice.started_ns)

@@ -7,14 +7,15 @@ when it first has a price, whatever its partition costs later.
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from sqlalchemy import Engine
 
+from outlay.decoding import MEBIBYTE, BadDocument, convert, decode, open_regular
 from outlay.errors import Finding
 from outlay.files import write_whole
 from outlay.ledger import (
@@ -85,8 +86,8 @@ def _recorded_jobs(store: Engine) -> Iterator[str]:
 
 def _header(path: Path) -> dict[str, object]:
     """Return the first record of a segment, without a look at the rest."""
-    with contextlib.suppress(OSError, msgspec.MsgspecError), path.open("rb") as stream:
-        return msgspec.json.decode(stream.readline(), type=dict[str, object])
+    with contextlib.suppress(OSError, BadDocument), os.fdopen(open_regular(path), "rb") as stream:
+        return decode(stream.readline(MEBIBYTE), dict[str, object])
     return {}
 
 
@@ -119,7 +120,9 @@ def _write(job: SacctJob, rate: Price | None) -> Path:
 def _fixed_price(path: Path) -> Price | None:
     """Return the price that a job was imported with before."""
     stated = _header(path).get("price")
-    return None if stated is None else msgspec.convert(stated, Price)
+    with contextlib.suppress(BadDocument):
+        return None if stated is None else convert(stated, Price)
+    return None
 
 
 def _price(job: SacctJob, rate: Price | None) -> Price | None:

@@ -23,6 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from outlay.clock import SYSTEM, Clock
+from outlay.decoding import BadDocument, decode
 from outlay.errors import OutlayError
 
 BUSY_TIMEOUT_MS = 30_000
@@ -52,14 +53,22 @@ def connect(url: URL) -> Engine:
     Whoever uses it meets StoreUnavailable where the database is gone, locked, full or damaged.
     """
     if url.get_backend_name() != "sqlite":
-        engine = create_engine(url)
+        engine = create_engine(url, json_deserializer=_decode_json)
     else:
         # A connection per use: cheap with SQLite, and nothing open is carried across a fork.
-        engine = create_engine(url, poolclass=NullPool)
+        engine = create_engine(url, poolclass=NullPool, json_deserializer=_decode_json)
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
     event.listen(engine, "handle_error", _say_unavailable)
     return engine
+
+
+def _decode_json(text: str) -> object:
+    """Return what a cell holds; None for one that is damaged, where no row of ours has it."""
+    try:
+        return decode(text, object)
+    except BadDocument:
+        return None
 
 
 def _say_unavailable(context: ExceptionContext) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Engine, Result, func, or_, select
 
+from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
 from outlay.store.engine import upsert, writing
 from outlay.store.schema import runs
@@ -160,6 +161,21 @@ def rows_from(found: Result[Any]) -> list[RunRow]:
 
 
 def _row(values: dict[str, Any]) -> RunRow:
-    values["findings"] = tuple(Finding(**each) for each in values["findings"] or ())
-    values["kind"] = values["kind"] or "cash"
-    return RunRow(**values)
+    cells = {name: values[name] for name in RunRow.__struct_fields__}
+    cells["findings"] = cells["findings"] or ()
+    cells["kind"] = cells["kind"] or "cash"
+    try:
+        return convert(cells, RunRow)
+    except BadDocument as error:
+        return _damaged(cells, str(error))
+
+
+def _damaged(cells: dict[str, Any], problem: str) -> RunRow:
+    """Return what is left of a row with a damaged cell; it is in doubt, and derived anew."""
+    directory = str(cells["dir"])
+    message = f"its row in the store is damaged ({problem}); collect it again"
+    return RunRow(
+        run_id=str(cells["run_id"]), dir=directory, model=str(cells["model"]),
+        name=str(cells["name"]), status="damaged", attempts=0, steps=0, tokens=0, started_ns=0,
+        last_seen_ns=0, updated_ns=0, findings=(Finding(source=directory, message=message),),
+    )  # fmt: skip

@@ -17,6 +17,7 @@ from typing import Final
 
 from outlay.budget.report import StartUp
 from outlay.clock import SYSTEM
+from outlay.decoding import BadDocument, read_text
 from outlay.errors import InvalidValue
 from outlay.ledger import Price, Record, SegmentLife, Step, derive_attempts, segment_paths
 from outlay.ledger.codec import decode_block
@@ -41,9 +42,9 @@ def plan_file(path: Path) -> Plan:
         PriceFileUnusable: It names a price, and the known prices cannot be read.
     """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        problem = getattr(error, "strerror", None) or "no UTF-8 text"
+        text = read_text(path)
+    except (OSError, BadDocument) as error:
+        problem = getattr(error, "strerror", None) or str(error)
         raise InvalidValue("GRID", str(path), f"a YAML or JSON file ({problem})") from None
     with _no_collecting():
         grid = read_grid(text, source=str(path), default_name=path.stem)

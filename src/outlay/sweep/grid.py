@@ -130,7 +130,7 @@ def _read_root(document: Document, problems: Problems, default_name: str) -> Gri
     ]
     return Grid(
         source=document.source,
-        name=root.read("name", readers.text, default_name),
+        name=root.read("name", readers.file_name, default_name),
         output_dir=root.read("output_dir", readers.text, None),
         work_dir=root.read("work_dir", readers.text, None),
         ceiling=root.read("ceiling", lambda value: Money.parse(value, name="ceiling"), None),

@@ -13,9 +13,11 @@ from typing import Final, Literal
 import msgspec
 
 from outlay.clock import Clock
+from outlay.decoding import BadDocument, Decoder, Int64, read_file
 from outlay.sweep.errors import SweepNotRecorded
 
 NAME: Final = "sweep_journal.jsonl"
+LARGEST: Final = 1 << 30
 Status = Literal["pending", "running", "completed", "error", "cancelled", "preempted", "skipped"]
 
 
@@ -38,23 +40,23 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         corrects: Whether it only adds to what an attempt that has ended cost.
     """
 
-    t_ns: int
+    t_ns: Int64
     run: str
     status: Status
     ticket: str = ""
     returncode: int | None = None
     reason: str = ""
-    elapsed_ns: int = 0
+    elapsed_ns: Int64 = 0
     command: list[str] = []
     env: dict[str, str] = {}
-    cost_micros: int | None = None
-    logged_micros: int | None = None
+    cost_micros: Int64 | None = None
+    logged_micros: Int64 | None = None
     currency: str = ""
     hold: str = ""
     corrects: bool = False
 
 
-_decoder = msgspec.json.Decoder(Event)
+_decoder = Decoder[Event](Event)
 
 
 class Journal:
@@ -69,7 +71,7 @@ class Journal:
         self.path = root / NAME
         self._clock = clock
         self._unwritten = b""
-        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if _is_torn(self.path):
             self._unwritten = b"\n"
 
@@ -108,14 +110,14 @@ class Journal:
 def read_events(root: Path) -> list[Event]:
     """Return every whole event, in order; a torn or damaged line is passed over."""
     try:
-        lines = (root / NAME).read_bytes().split(b"\n")
+        lines = read_file(root / NAME, largest=LARGEST).split(b"\n")
     except FileNotFoundError:
         return []
     events = []
     for line in filter(None, lines):
         try:
             events.append(_decoder.decode(line))
-        except msgspec.MsgspecError:
+        except BadDocument:
             continue
     return events
 

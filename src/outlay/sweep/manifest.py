@@ -17,10 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
+from outlay.decoding import BadDocument, read_document
 from outlay.errors import OutlayError
 from outlay.files import write_whole
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
-from outlay.sweep.journal import Event, Status, read_events
+from outlay.sweep.journal import LARGEST, Event, Status, read_events
 from outlay.sweep.states import RunState, fold
 from outlay.units import Money
 
@@ -64,7 +65,7 @@ class Manifest:
         began_ns = self.clock.monotonic_ns()
         path = self.root / NAME
         try:
-            write_whole(path, self.document(), synced=True)
+            write_whole(path, self.document(), synced=True, private=True)
         except OSError as error:
             raise SweepNotRecorded(str(path), error.strerror or str(error)) from error
         now_ns = self.clock.monotonic_ns()
@@ -99,11 +100,11 @@ def read_manifest(root: Path, clock: Clock = SYSTEM) -> Manifest:
         NotASweep: There is no manifest, or it cannot be read.
     """
     try:
-        document = msgspec.json.decode((root / NAME).read_bytes(), type=dict[str, Any])
+        document = read_document(root / NAME, dict[str, Any], largest=LARGEST)
         runs = {run["id"]: run for run in document.pop("runs")}
     except FileNotFoundError:
         raise NotASweep(str(root), f"no {NAME} here") from None
-    except (OSError, msgspec.MsgspecError, KeyError, TypeError) as error:
+    except (OSError, BadDocument, KeyError, TypeError) as error:
         raise NotASweep(str(root), f"{NAME} cannot be read ({error})") from None
     static = {run: _static(fields) for run, fields in runs.items()}
     return Manifest(root, document, static, fold(read_events(root)), clock)

@@ -61,7 +61,7 @@ def planned_command(plan: Plan, run: PlannedRun, redact: Redactor) -> list[str]:
     """Return a run's command without secrets; the directory and the port are not known yet."""
     port = None if run.settings.engine == "slurm" else 0
     place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=port)
-    return [redact.text(word) for word in command_of(plan, run, place)]
+    return redact.command(command_of(plan, run, place))
 
 
 def command_lines(words: Sequence[str], width: int) -> list[str]:

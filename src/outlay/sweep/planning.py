@@ -6,6 +6,7 @@ The same grid gives the same plan, byte for byte.
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,6 +22,8 @@ from outlay.sweep.grid import Entry, Grid, Settings
 from outlay.sweep.plan import Plan, PlannedRun
 from outlay.sweep.prediction import Prediction, predict, start_up_share
 
+MOST_RUNS: Final = 100_000
+"""How many runs a sweep may have: a manifest of more would not be read in reasonable time."""
 RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
 
 
@@ -35,6 +38,11 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> Plan:
         InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
     """
     findings = [finding for entry in grid.entries for finding in _problems(entry, grid.source)]
+    combined = sum(map(_combined, grid.entries))
+    if combined > MOST_RUNS:
+        line = max(grid.entries, key=_combined).line
+        message = f"its axes multiply to {combined:,} runs; a sweep has at most {MOST_RUNS:,}"
+        findings.append(Finding(source=grid.source, line=line, message=message))
     if findings:
         raise InvalidGrid(findings)
     runs: list[PlannedRun] = []
@@ -68,6 +76,12 @@ def _slow_starts(runs: Sequence[PlannedRun], source: str) -> Iterator[Finding]:
         if share > 1 / TENTH:
             message = f"{group}: starting takes {share:.0%} of a budget, judged by earlier runs"
             yield Finding(source=source, message=message, severity="warning")
+
+
+def _combined(entry: Entry) -> int:
+    """Return how many runs an entry's axes multiply to, those left out included."""
+    counts = [len(values) for values in entry.axes.values()]
+    return math.prod([*counts, len(entry.settings.seeds) or 1])
 
 
 def _slug(name: str) -> str:

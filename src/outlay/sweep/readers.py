@@ -23,6 +23,14 @@ def text(value: object) -> str:
     return value
 
 
+def file_name(value: object) -> str:
+    """Return a text that names a directory where it is put, and none elsewhere."""
+    name = text(value)
+    if "/" in name or "\0" in name or name.strip(". ") == "" or len(name.encode()) > 200:
+        raise InvalidValue("name", value, "a name without slashes, of 200 bytes or fewer")
+    return name
+
+
 def word(value: object) -> str:
     """Return a scalar as text: ``id: 7`` means ``"7"``."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
@@ -105,7 +113,7 @@ def count_from_one(value: object) -> int:
 
 
 def _count(value: object, *, least: int) -> int:
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise InvalidValue("value", value, f"a whole number, {least} or more")

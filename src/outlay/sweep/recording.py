@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import msgspec
-
+from outlay.decoding import convert
 from outlay.sweep.attempt_log import AttemptCost
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.journal import Event, Journal, Status
@@ -27,7 +26,7 @@ class Recording:
             SweepNotRecorded: The journal cannot be written.
         """
         about = {"t_ns": self.journal.now_ns(), "run": run, "status": status, **facts}
-        event = msgspec.convert(about, Event)
+        event = convert(about, Event)
         # A start that cannot be written down does not happen; an end has happened all the same.
         self.journal.append(event, keep=status != "running")
         self.manifest.apply(run, event)

@@ -18,7 +18,7 @@ from outlay.sweep.launch import LOG_NAME
 from outlay.sweep.manifest import NAME, Manifest, instant_text
 from outlay.sweep.money import rate_of
 from outlay.sweep.plan import Plan, PlannedRun
-from outlay.sweep.redaction import Redactor
+from outlay.sweep.redaction import Redactor, recorded
 
 SCHEMA: Final = 1
 AGAIN: Final = ("pending", "cancelled", "preempted", "skipped")
@@ -141,7 +141,7 @@ def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> di
         "host": here.host,
         "git_commit": here.git_commit,
         "versions": here.versions,
-        "environment": Redactor([environ]).environment(inherited),
+        "environment": Redactor([environ]).environment(recorded(inherited)),
     }
 
 

@@ -65,7 +65,7 @@ class Tasks:
         """
         redact, root = self._redact, str(self.root)
         ours = {n: value for n, value in task.env.items() if self.environ.get(n) != value}
-        command = [redact.text(word).replace(root, SWEEP_MARK) for word in task.command]
+        command = [word.replace(root, SWEEP_MARK) for word in redact.command(task.command)]
         shown = redact.environment(ours)
         return command, {name: value.replace(root, SWEEP_MARK) for name, value in shown.items()}
 

@@ -7,9 +7,11 @@ from decimal import Context, Decimal, InvalidOperation
 
 from outlay.errors import InvalidValue
 
-UNSIGNED = r"(?:\d[\d_]*(?:\.[\d_]*)?|\.\d+)(?:[eE][+-]?\d+)?"
+_DIGITS = r"[0-9]+(?:_[0-9]+)*"  # Not \d, which takes the digits of every script.
+UNSIGNED = rf"(?:{_DIGITS}(?:\.(?:{_DIGITS})?)?|\.{_DIGITS})(?:[eE][+-]?[0-9]+)?"
 NUMBER = rf"[+-]?{UNSIGNED}"
 _MOST_DIGITS = 400
+_PLAIN_NUMBER = re.compile(rf"\s*{NUMBER}\s*")
 _NUMBER_THEN_UNIT = re.compile(rf"\s*({NUMBER})\s*([^\s\d].*?)?\s*")
 EXACT = Context(prec=4 * _MOST_DIGITS)
 """Rounds nothing that was let in: a thread's own context does at 28 digits, or as it was set to."""
@@ -25,6 +27,8 @@ def exact_decimal(value: object, *, name: str, expected: str) -> Decimal:
         raise InvalidValue(name, value, expected)
     # Not repr(): NumPy's floats are floats, and put their type's name around the number.
     text = float.__repr__(value) if isinstance(value, float) else str(value)
+    if _PLAIN_NUMBER.fullmatch(text) is None:
+        raise InvalidValue(name, value, expected)
     try:
         number = Decimal(text.replace("_", "").strip())
     except InvalidOperation:

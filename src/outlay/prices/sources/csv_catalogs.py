@@ -7,11 +7,11 @@ SkyPilot says about memory is not read: its unit differs from file to file.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlay.decoding import BadDocument, csv_rows, open_csv
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.offer import Offer, Tier
 from outlay.prices.sources.base import Parsed, SourceFailed
@@ -43,9 +43,9 @@ class CsvSource:
     def load(self, fetched_ns: int) -> Parsed:
         """Read the file."""
         try:
-            with self.path.open(newline="", encoding="utf-8") as file:
-                return parse(file, provider=self.provider, source=self.name, fetched_ns=fetched_ns)
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            lines = open_csv(self.path)
+            return parse(lines, provider=self.provider, source=self.name, fetched_ns=fetched_ns)
+        except (OSError, BadDocument) as error:
             raise SourceFailed(self.name, f"{self.path}: {error}") from None
 
 
@@ -55,19 +55,19 @@ def parse(lines: Iterable[str], *, provider: str, source: str, fetched_ns: int) 
     Raises:
         SourceFailed: The header is of neither dialect.
     """
-    reader = csv.reader(lines)
-    header = next(reader, [])
+    rows = csv_rows(lines)
+    _, header = next(rows, (0, []))
     read = _dialect(header, source)
     offers: list[Offer] = []
     findings: list[Finding] = []
-    for cells in reader:
+    for number, cells in rows:
         line = dict(zip(header, cells, strict=False))
         try:
             for found in read(line):
                 offers.append(found.offer(provider=provider, source=source, fetched_ns=fetched_ns))
         except (InvalidValue, KeyError) as error:
             why = f"no {error} column" if isinstance(error, KeyError) else str(error)
-            findings.append(Finding(source=source, line=reader.line_num, message=why))
+            findings.append(Finding(source=source, line=number, message=why))
     return Parsed(offers=tuple(offers), findings=tuple(findings))
 
 

@@ -6,19 +6,26 @@ read up to a size, so that a bad day of one vendor stays that vendor's.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import base64
+import contextlib
+import re
+import socket
+import threading
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 import httpx
 
 from outlay.clock import SYSTEM, Clock, wall_ns_of
+from outlay.decoding import BadDocument, gunzip
 from outlay.prices.sources.base import SourceFailed
 
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _SHORTEST_KEY = 8
-_LARGEST_ANSWER = 256 * 1024 * 1024
+_LARGEST_ANSWER = 64 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,7 @@ class Request:
     key_name: str
     patience: Patience = Patience()
     clock: Clock = SYSTEM
+    _connections: list[socket.socket] = field(default_factory=list, init=False, repr=False)
 
     def send(self) -> bytes:
         """Return the body of a successful answer.
@@ -69,7 +77,10 @@ class Request:
             SourceFailed: No such answer came within the patience.
         """
         limits = httpx.Timeout(self.patience.deadline_s, connect=self.patience.connect_s)
-        headers = {"Accept": "application/json", "User-Agent": "outlay"}
+        # gzip and nothing else, once: what is packed more than once is a bomb.
+        headers = {
+            "Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "outlay",
+        }  # fmt: skip
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         try:
@@ -91,20 +102,33 @@ class Request:
         raise SourceFailed(self.source, self._status_in_words(answer))
 
     def _once(self, client: httpx.Client) -> _Answer:
-        ends_ns = self.clock.monotonic_ns() + round(self.patience.deadline_s * 1e9)
-        received = bytearray()
-        with client.stream(self.method, self.url, json=self.body) as answer:
-            for chunk in answer.iter_bytes():
-                received += chunk
-                if self.clock.monotonic_ns() > ends_ns:
-                    raise httpx.ReadTimeout("the deadline passed")
-                if len(received) > _LARGEST_ANSWER:
-                    raise SourceFailed(self.source, f"more than {_LARGEST_ANSWER >> 20} MiB")
+        with (
+            _Deadline(self.patience.deadline_s, self._connections) as deadline,
+            client.stream(
+                self.method, self.url, json=self.body, extensions={"trace": deadline.trace}
+            ) as answer,
+        ):
             return _Answer(
                 status=answer.status_code,
                 retry_after=answer.headers.get("retry-after"),
-                body=self._without_key(bytes(received)),
+                body=self._without_key(self._body_of(answer)),
             )
+
+    def _body_of(self, answer: httpx.Response) -> bytes:
+        packed = answer.headers.get("content-encoding", "identity").strip().lower()
+        try:
+            if packed in ("gzip", "x-gzip"):
+                return gunzip(answer.iter_raw(), largest=_LARGEST_ANSWER)
+            if packed not in ("identity", ""):
+                raise SourceFailed(self.source, "its answer is packed in a way it was not asked to")
+            received = bytearray()
+            for chunk in answer.iter_raw():
+                received += chunk
+                if len(received) > _LARGEST_ANSWER:
+                    raise BadDocument(f"it has more than {_LARGEST_ANSWER:,} bytes")
+        except BadDocument as error:
+            raise SourceFailed(self.source, f"its answer cannot be read: {error}") from None
+        return bytes(received)
 
     def _wait(self, attempt: int, retry_after: str | None) -> None:
         usual_s = 0.5 * 2 ** (attempt - 1)
@@ -127,15 +151,71 @@ class Request:
         """
         if self.key is None or len(self.key) < _SHORTEST_KEY:
             return body
-        return body.replace(self.key.encode(), b"***")
+        forms = sorted(set(_forms_of(self.key.encode())), key=len, reverse=True)
+        return re.sub(b"|".join(map(re.escape, forms)), b"***", body)
+
+
+class _Deadline:
+    """Ends every connection of a request at an instant, whatever the vendor does meanwhile.
+
+    A time-out of a socket begins anew with every byte; a header a byte at a time would last hours.
+
+    Args:
+        seconds: How long the request may take.
+        connections: The sockets of the client so far, to which new ones are added.
+    """
+
+    def __init__(self, seconds: float, connections: list[socket.socket]) -> None:
+        self._connections = connections
+        self._passed = False
+        self._timer = threading.Timer(seconds, self._pass)
+        self._timer.daemon = True
+
+    def __enter__(self) -> _Deadline:
+        self._timer.start()
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        self._timer.cancel()
+        if self._passed and (error is None or isinstance(error, httpx.HTTPError | SourceFailed)):
+            raise httpx.ReadTimeout("the deadline passed") from None
+
+    def trace(self, event: str, about: Mapping[str, Any]) -> None:
+        """Take note of a connection that httpx has opened."""
+        if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+            opened = about["return_value"].get_extra_info("socket")
+            if opened is not None:
+                self._connections.append(opened)
+
+    def _pass(self) -> None:
+        self._passed = True
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                # Not the method of an SSL socket, which takes its state from under a reader.
+                socket.socket.shutdown(connection, socket.SHUT_RDWR)
+
+
+def _forms_of(key: bytes) -> Iterator[bytes]:
+    """Yield a key as a vendor may repeat it: plain, escaped for URLs or JSON, in hex or base64."""
+    percent = "".join(f"%{byte:02X}" for byte in key)
+    plain = key.decode("latin-1")
+    for text in (plain, quote(key, safe=""), quote_plus(key), percent, key.hex()):
+        yield from (text.encode("latin-1"), text.lower().encode("latin-1"))
+    yield key.hex().upper().encode()
+    yield plain.replace("/", "\\/").encode("latin-1")
+    yield "".join(f"\\u{byte:04x}" for byte in key).encode()
+    for before in range(3):  # Where in a group of three bytes it may begin.
+        padded = base64.b64encode(bytes(before) + key).rstrip(b"=")
+        whole = padded[-(-before * 8 // 6) : len(padded) - ((before + len(key)) % 3 != 0)]
+        yield from (whole, whole.replace(b"+", b"-").replace(b"/", b"_"))
 
 
 def retry_after_s(header: str | None, *, now_ns: int, otherwise: float) -> float:
     """Return the seconds that a Retry-After header (RFC 9110) asks for, as a number or a date."""
     if header is None:
         return otherwise
-    if header.isdecimal():
-        return float(header)
+    if header.isascii() and header.isdecimal():
+        return float(header[:12])
     try:
         until_ns = wall_ns_of(parsedate_to_datetime(header))
     except ValueError:

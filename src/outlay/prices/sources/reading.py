@@ -7,6 +7,7 @@ from typing import Annotated, TypeVar
 
 import msgspec
 
+from outlay.decoding import BadDocument, decode
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.offer import Offer
 from outlay.prices.sources.base import Parsed, SourceFailed
@@ -23,8 +24,8 @@ def read_answer(source: str, body: bytes, shape: type[Row]) -> Row:
         SourceFailed: It is not JSON, or JSON of another shape.
     """
     try:
-        return msgspec.json.decode(body, type=shape)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        return decode(body, shape)
+    except BadDocument as error:
         start = body[:15].lstrip().lower()
         if start.startswith((b"<!doctype", b"<html")):
             raise SourceFailed(source, "a web page came where JSON was expected") from None
@@ -49,8 +50,8 @@ def read_rows(
     findings: list[Finding] = []
     for name, raw in rows:
         try:
-            offers.extend(offers_of(msgspec.json.decode(raw, type=shape)))
-        except (msgspec.MsgspecError, InvalidValue, RecursionError, UnicodeDecodeError) as error:
+            offers.extend(offers_of(decode(bytes(raw), shape)))
+        except (BadDocument, InvalidValue) as error:
             findings.append(Finding(source=source, message=f"{name}: {error}"))
     return Parsed(offers=tuple(offers), findings=tuple(findings))
 

@@ -54,6 +54,7 @@ class MeteredWriter:
         self._meters = meters
         self.gap_numbers = inner.gap_numbers
         self.sync = inner.sync
+        self.check_place = inner.check_place
         self.close = inner.close
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import msgspec
 from outlay.budget.document import read_document
 from outlay.clock import utc_datetime
 from outlay.errors import Finding
+from outlay.escaping import write_csv
 from outlay.files import write_whole
 from outlay.sweep.aggregate.facts import RunFacts
 from outlay.sweep.aggregate.from_csv import missing_files, read_artefacts, totals_in
@@ -116,7 +116,5 @@ def _free_name(directory: Path, stem: str) -> Path:
 
 def _csv(rows: tuple[Row, ...]) -> str:
     stream = io.StringIO()
-    writer = csv.DictWriter(stream, columns_of(rows), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
+    write_csv(stream, columns_of(rows), rows)
     return stream.getvalue()

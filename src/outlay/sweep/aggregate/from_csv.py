@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from outlay.budget.document import read_document
+from outlay.decoding import BadDocument, csv_records, open_csv
 from outlay.sweep.aggregate.facts import RunFacts, Seen
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -55,11 +55,10 @@ def read_artefacts(run_dir: Path) -> RunFacts | None:
 def _rows(path: Path, problems: list[str]) -> Iterator[dict[str, str]]:
     """Yield the rows of a file; one that is missing has none, one that is damaged says so."""
     try:
-        with path.open(newline="") as stream:
-            yield from csv.DictReader(stream)
+        yield from csv_records(open_csv(path))
     except FileNotFoundError:
         return
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+    except (OSError, BadDocument) as error:
         problems.append(f"{path.name}: cannot be read: {error}")
 
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from outlay.decoding import BadDocument, Decoder, read_file
 from outlay.errors import NotARun
 from outlay.files import write_whole
 from outlay.goodput.follower import GoodputFollower, RunView
@@ -27,7 +28,7 @@ class _Cached(msgspec.Struct, frozen=True):
     facts: RunFacts
 
 
-_decoder = msgspec.json.Decoder(_Cached)
+_decoder = Decoder[_Cached](_Cached)
 
 
 def read_ledger(run_dir: Path, now_ns: int) -> RunFacts | None:
@@ -47,8 +48,8 @@ def read_ledger(run_dir: Path, now_ns: int) -> RunFacts | None:
 
 def _read_cache(run_dir: Path) -> _Cached | None:
     try:
-        return _decoder.decode((run_dir / CACHE).read_bytes())
-    except (OSError, msgspec.MsgspecError):
+        return _decoder.decode(read_file(run_dir / CACHE))
+    except (OSError, BadDocument):
         return None
 
 

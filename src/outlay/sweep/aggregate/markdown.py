@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from outlay.escaping import markdown_row, markdown_text
 from outlay.sweep.aggregate.comparison import fairness, replicates, verdict
 from outlay.sweep.aggregate.rows import Row, Subject, exact_money
 from outlay.units.shown import number_text
@@ -19,7 +20,12 @@ _FIGURES: Final = (
 
 def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
     """Return the whole page."""
-    parts = [f"# {name}", verdict(subjects, rows), "## Runs", _runs(rows)]
+    parts = [
+        f"# {markdown_text(name)}",
+        markdown_text(verdict(subjects, rows)),
+        "## Runs",
+        _runs(rows),
+    ]
     together = replicates(rows)
     if any(len(one.runs) > 1 for one in together):
         parts += ["## Over seeds", "Mean of the last value ± half of its 95 % interval."]
@@ -31,7 +37,10 @@ def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
         parts.append(_table(headings, cells))
     parts += ["## How equal the budgets were", _fairness(rows)]
     if left_out := [s.static["id"] for s in subjects if s.state.status == "skipped"]:
-        parts += ["## Left out", f"No longer fitted under the ceiling: {', '.join(left_out)}."]
+        parts += [
+            "## Left out",
+            f"No longer fitted under the ceiling: {markdown_text(', '.join(left_out))}.",
+        ]
     parts += ["## What the figures rest on", *_ground(subjects)]
     return "\n\n".join(parts) + "\n"
 
@@ -65,23 +74,15 @@ def _ground(subjects: Sequence[Subject]) -> Iterable[str]:
         "the metric's value is the last one, its best is beside it."
     )
     assumed = sorted({text for facts in figures for text in facts.assumptions})
-    yield "Assumed: " + ("; ".join(assumed) if assumed else "nothing") + "."
+    yield "Assumed: " + (markdown_text("; ".join(assumed)) if assumed else "nothing") + "."
     found = [text for facts in figures for text in facts.findings]
     if found:
-        yield "Findings:\n\n" + "\n".join(f"- {_escaped(text)}" for text in found)
+        yield "Findings:\n\n" + "\n".join(f"- {markdown_text(text)}" for text in found)
 
 
 def _table(columns: Sequence[str], cells: Iterable[Sequence[str]]) -> str:
-    lines = [_line(columns), _line(["---"] * len(columns)), *map(_line, cells)]
+    lines = [markdown_row(columns), "|" + " --- |" * len(columns), *map(markdown_row, cells)]
     return "\n".join(lines)
-
-
-def _line(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_escaped(cell) for cell in cells) + " |"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("\n", " ")
 
 
 def _cell(value: object) -> str:

@@ -7,11 +7,13 @@ Another program may take one all the same, before the run does: the harness then
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import itertools
 import os
 import random
 import socket
+import stat
 import tempfile
 from pathlib import Path
 from typing import Final
@@ -44,14 +46,20 @@ class Ports:
         Raises:
             NoPortFree: There is none.
         """
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        first: int = random.choice(RANGE)
+        self._prepare()
+        first: int = random.choice(RANGE)  # noqa: S311 - spreads attempts; keeps nothing secret
         for port in itertools.chain(range(first, RANGE.stop), range(RANGE.start, first)):
             if self._lock(port):
                 if _is_free(port):
                     return port
                 self.release(port)
         raise NoPortFree
+
+    def _prepare(self) -> None:
+        """Make the directory; one that another user put there first is not used."""
+        if _make_private(self._directory):
+            return
+        self._directory = Path(tempfile.mkdtemp(prefix="outlay-ports-"))
 
     def release(self, port: int) -> None:
         """Give a port back."""
@@ -63,7 +71,7 @@ class Ports:
         if port in self._held:
             return False
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        descriptor = os.open(self._directory / str(port), flags, 0o600)
+        descriptor = os.open(self._directory / str(port), flags | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -71,6 +79,15 @@ class Ports:
             return False
         self._held[port] = descriptor
         return True
+
+
+def _make_private(directory: Path) -> bool:
+    """Make a directory that is ours alone; False where something else stands in its place."""
+    with contextlib.suppress(FileExistsError):
+        directory.mkdir(mode=0o700, parents=True)
+    found = directory.lstat()
+    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+    return is_ours and not found.st_mode & 0o022
 
 
 def was_taken(printed: str, port: int) -> bool:

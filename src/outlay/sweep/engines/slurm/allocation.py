@@ -73,7 +73,8 @@ class Allocation:
     def requeue(self) -> bool:
         """Put the job back into the queue; False when Slurm will not."""
         for _ in range(_TRIES):
-            asked = subprocess.run(["scontrol", "requeue", self.job], check=False)
+            command = ["scontrol", "requeue", self.job]
+            asked = subprocess.run(command, check=False)
             if asked.returncode == 0:
                 return True
             SYSTEM.sleep(_BETWEEN_TRIES_S)

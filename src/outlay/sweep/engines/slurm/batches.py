@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from outlay.decoding import BadDocument, read_document
 from outlay.files import write_whole
 
 DIRECTORY: Final = "slurm"
@@ -66,6 +67,6 @@ def read_batches(root: Path) -> list[Batch]:
     """Return every batch of a sweep; one that cannot be read is passed over."""
     batches = []
     for path in sorted((root / DIRECTORY).glob(f"*/{_FILE}")):
-        with contextlib.suppress(OSError, msgspec.MsgspecError):
-            batches.append(msgspec.json.decode(path.read_bytes(), type=Batch))
+        with contextlib.suppress(OSError, BadDocument):
+            batches.append(read_document(path, Batch))
     return batches

@@ -12,8 +12,10 @@ from typing import Final
 
 import msgspec
 
+from outlay.decoding import read_document
+from outlay.files import write_whole
 from outlay.sweep.engines.base import Task
-from outlay.sweep.redaction import REDACTED, Redactor, is_secret_name
+from outlay.sweep.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
 
 WORD: Final = "_OUTLAY_WORD_"
 """How variables begin that carry a secret word of the command, which no other variable holds."""
@@ -77,13 +79,15 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
     words: list[str] = []
     used: dict[str, str] = {}
     redact = Redactor([task.env])
+    shown = redact.command(task.command)
     for place, word in enumerate(task.command):
-        if REDACTED in redact.text(word):
+        is_value = shown[place] == REDACTED  # Whole: a word behind --token, of whatever form.
+        if REDACTED in shown[place]:
             for name, value in secrets:
                 if value in word:
                     word = word.replace(value, _sealed(name))
                     used[name] = value
-        if REDACTED in redact.text(word):
+        if REDACTED in redact.text(word) or (is_value and not word.startswith(STANDS_FOR)):
             name = f"{WORD}{place}"
             used[name], word = word, _sealed(name)
         words.append(word)
@@ -91,7 +95,7 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
 
 
 def _sealed(name: str) -> str:
-    return f"{{outlay:{name}}}"
+    return f"{STANDS_FOR}{name}}}"
 
 
 def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
@@ -106,7 +110,8 @@ def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
         directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
         requeues=options.requeues, notice_ns=options.notice.ns, gpus=task.gpus,
     )  # fmt: skip
-    spec_path(task.directory, task.ticket).write_bytes(msgspec.json.encode(spec) + b"\n")
+    path = spec_path(task.directory, task.ticket)
+    write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)
     return secret
 
 
@@ -117,12 +122,12 @@ def list_specs(path: Path, specs: Sequence[Path]) -> None:
 
 def listed_spec(path: Path, place: int) -> Path:
     """Return the spec of one place of a list."""
-    return Path(msgspec.json.decode(path.read_bytes(), type=list[str])[place])
+    return Path(read_document(path, list[str])[place])
 
 
 def read_spec(path: Path) -> JobSpec:
     """Return what a job is told."""
-    return msgspec.json.decode(path.read_bytes(), type=JobSpec)
+    return read_document(path, JobSpec)
 
 
 def opened_command(spec: JobSpec, environ: Mapping[str, str]) -> list[str]:

@@ -14,6 +14,8 @@ from typing import Final, Literal
 
 import msgspec
 
+from outlay.decoding import BadDocument, Decoder, Int64, read_file
+
 NAME: Final = "slurm_times.jsonl"
 SILENT_NS: Final = 60 * 10**9
 What = Literal["started", "ended", "requeued", "lost"]
@@ -34,12 +36,12 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     ticket: str
     restart: int
     what: What
-    t_ns: int
+    t_ns: Int64
     job: str = ""
     node: str = ""
 
 
-_decoder = msgspec.json.Decoder(Moment)
+_decoder = Decoder[Moment](Moment)
 
 
 def note(directory: Path, moment: Moment) -> None:
@@ -63,12 +65,12 @@ def read_times(directory: Path, ticket: str) -> Times:
     """Return an attempt's moments; a torn line is passed over."""
     path = directory / NAME
     try:
-        lines, sign_ns = path.read_bytes().split(b"\n"), path.stat().st_mtime_ns
-    except OSError:
+        lines, sign_ns = read_file(path).split(b"\n"), path.stat().st_mtime_ns
+    except (OSError, BadDocument):
         return Times(moments=(), sign_ns=0)
     moments = []
     for line in filter(None, lines):
-        with contextlib.suppress(msgspec.MsgspecError):
+        with contextlib.suppress(BadDocument):
             moments.append(_decoder.decode(line))
     ours = tuple(moment for moment in moments if moment.ticket == ticket)
     last = bool(moments) and moments[-1].ticket == ticket

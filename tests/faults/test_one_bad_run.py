@@ -1,0 +1,80 @@
+"""One damaged run of each kind among good ones: every command shows the good and names the bad."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+import pytest
+
+from command_line import in_process, outlay
+from hostile import DAMAGES, good_run
+from outlay import run
+from outlay.errors import InvalidValue
+
+GOOD = 100
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for number in range(GOOD):
+        good_run(tmp_path / "runs" / f"good-{number:03d}", f"good-{number:03d}")
+    for name, damage in DAMAGES.items():
+        damage(good_run(tmp_path / "runs" / f"bad-{name}", f"bad-{name}"))
+    good_run(tmp_path / "runs" / os.fsdecode(b"bad-caf\xe9"), "bad-latin")
+    return tmp_path / "runs"
+
+
+def good_in(rows: list[dict[str, object]]) -> int:
+    return len({row["name"] for row in rows if str(row["name"]).startswith("good-")})
+
+
+def named(text: str) -> set[str]:
+    return {name for name in DAMAGES if f"bad-{name}" in text}
+
+
+def test_every_listing_shows_the_good_and_names_the_damaged(runs: Path) -> None:
+    listed = outlay("runs", runs, "--json")
+    assert good_in(listed.json["runs"]) == GOOD
+    assert named(listed.out) == set(DAMAGES)
+    collected = outlay("collect", runs, "--json")
+    assert collected.json["registered"] >= GOOD
+    assert named(collected.out) >= {"fifo", "not-utf8", "metric-of-words"}
+    assert good_in(outlay("runs", "--json").json["runs"]) == GOOD
+    for command in (["runs", str(runs)], ["runs"], [], ["cost", "summary"]):
+        assert outlay(*command).code == 0
+
+
+QUESTIONS = [
+    ["goodput"], ["cost", "show"], ["report"], ["advise"], ["ledger", "cat"], ["ledger", "verify"],
+    ["budget", "show"],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*DAMAGES])
+def test_a_question_about_a_damaged_run_has_an_answer(tmp_path: Path, name: str) -> None:
+    run_dir = good_run(tmp_path / "run", "one")
+    DAMAGES[name](run_dir)
+    for question in QUESTIONS:
+        assert in_process(*question, run_dir).code in (0, 1, 2)
+
+
+@pytest.mark.parametrize("name", [*DAMAGES])
+@pytest.mark.parametrize("budget", [None, "iso_tokens=1M"])
+def test_a_damaged_run_can_be_gone_on_with_or_is_refused(
+    tmp_path: Path, name: str, budget: str | None
+) -> None:
+    run_dir = good_run(tmp_path / "run", "one")
+    DAMAGES[name](run_dir)
+    with contextlib.suppress(InvalidValue), run("m", dir=run_dir, budget=budget) as training:
+        for _ in training.steps([1, 2], tokens=3):
+            pass
+
+
+@pytest.mark.parametrize("raw", [b"\xff", b"[" * 9999, b'{"dir":"a\\u0000"}', b'{"dir":5}'])
+def test_a_bad_notice_does_not_end_a_listing(private_home: Path, raw: bytes) -> None:
+    (private_home / "inbox" / "y.json").mkdir(parents=True)
+    (private_home / "inbox" / "x.json").write_bytes(raw)
+    shown = in_process("runs", "--json").json
+    assert {Path(f["source"]).name for f in shown["findings"]} == {"x.json", "y.json"}
