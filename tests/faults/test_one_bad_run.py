@@ -35,13 +35,13 @@ def named(text: str) -> set[str]:
 
 
 def test_every_listing_shows_the_good_and_names_the_damaged(runs: Path) -> None:
-    listed = outlay("runs", runs, "--json")
+    listed = outlay("runs", runs, "--all", "--json")
     assert good_in(listed.json["runs"]) == GOOD
     assert named(listed.out) == set(DAMAGES)
     collected = outlay("collect", runs, "--json")
     assert collected.json["registered"] >= GOOD
     assert named(collected.out) >= {"fifo", "not-utf8", "metric-of-words"}
-    assert good_in(outlay("runs", "--json").json["runs"]) == GOOD
+    assert good_in(outlay("runs", "--all", "--json").json["runs"]) == GOOD
     for command in (["runs", str(runs)], ["runs"], [], ["cost", "summary"]):
         assert outlay(*command).code == 0
 
