@@ -51,6 +51,14 @@ class Stamp(NamedTuple):
     mtime_ns: int
 
 
+def _stat(entry: os.DirEntry[str]) -> os.stat_result:
+    """Return what is known of a file; of a link that leads nowhere, of the link."""
+    try:
+        return entry.stat()
+    except OSError:
+        return entry.stat(follow_symlinks=False)
+
+
 def stamp_of(directory: str, *, suffix: str) -> Stamp | None:
     """Return the stamp of the files in a directory without opening them; None without any.
 
@@ -59,7 +67,7 @@ def stamp_of(directory: str, *, suffix: str) -> Stamp | None:
     found: list[os.stat_result] = []
     # Nobody may look there, or no directory can have that name.
     with contextlib.suppress(OSError, ValueError), os.scandir(directory) as entries:
-        found = [entry.stat() for entry in entries if entry.name.endswith(suffix)]
+        found = [_stat(entry) for entry in entries if entry.name.endswith(suffix)]
     if not found:
         return None
     return Stamp(sum(file.st_size for file in found), max(file.st_mtime_ns for file in found))
