@@ -226,6 +226,15 @@ class TestARun:
             outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard)
         assert list(segment_paths(tmp_path / "run")) == []
 
+    def test_a_ceiling_below_the_first_slice_lets_a_run_finish_that_fits_it(
+        self, tmp_path: Path
+    ) -> None:
+        guard = BudgetGuard(300, tmp_path / "spend.jsonl", environ={})
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard) as run:
+            assert list(run.steps(range(3))) == [0, 1, 2]
+            assert run.stop_reason is None
+        assert guard.holds() == ()
+
     def test_a_guard_needs_a_price(self, guard: BudgetGuard, tmp_path: Path) -> None:
         with pytest.raises(InvalidValue, match="price"):
             outlay.run("bert", dir=tmp_path / "run", guard=guard)
