@@ -277,6 +277,30 @@ def test_an_extension_answers_with_the_hold_as_it_was_extended(
     assert guard.extend(hold, 1).amount == outlay.Money(3_000_000)
 
 
+def test_where_there_is_less_room_than_asked_what_there_is_is_held(guard: BudgetGuard) -> None:
+    guard.authorize("a", 4)
+    assert guard.authorize("b", 3, least_usd=1).amount == outlay.Money(1_000_000)
+    assert guard.remaining == 0.0
+
+
+def test_where_there_is_less_room_than_the_least_nothing_is_held(guard: BudgetGuard) -> None:
+    guard.authorize("a", 4)
+    with pytest.raises(BudgetGuardExceeded):
+        guard.authorize("b", 3, least_usd=2)
+    assert guard.held == 4.0
+
+
+def test_an_extension_takes_what_room_there_is(guard: BudgetGuard) -> None:
+    hold = guard.authorize("a", Decimal("4.999999"))
+    assert guard.extend(hold, 3, least_usd=Decimal("0.000001")).amount == outlay.Money(5_000_000)
+
+
+def test_the_same_key_gives_the_same_hold_although_less_was_granted(guard: BudgetGuard) -> None:
+    guard.authorize("a", 4)
+    first = guard.authorize("b", 3, least_usd=1, key="launch-7")
+    assert guard.authorize("b", 3, least_usd=1, key="launch-7") == first
+
+
 def test_digits_beyond_a_micro_unit_round_up(guard: BudgetGuard) -> None:
     assert guard.authorize("a", Decimal("0.0000001")).amount == outlay.Money(1)
 

@@ -308,6 +308,11 @@ class TestRunning:
         assert (done.stdout, done.returncode) == ("trained\n", 0)
         assert BudgetGuard.of_log(plan / "spend.jsonl").holds() == ()
 
+    def test_a_ceiling_below_the_first_slice_pays_for_what_fits_it(self, plan: Path) -> None:
+        outlay("authorize", "lab02-all", "2.99", "--log", plan)
+        done = self.run(plan, sys.executable, "-c", "print('trained')")
+        assert (done.stdout, done.returncode) == ("trained\n", 0)
+
     def test_no_room_is_exit_3_and_nothing_starts(self, plan: Path) -> None:
         outlay("authorize", "lab02-all", "3", "--log", plan)
         done = self.run(plan, sys.executable, "-c", "print('trained')")

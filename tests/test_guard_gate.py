@@ -70,6 +70,8 @@ class TestTheGate:
         gate = gate_of(guard, clock)
         clock.advance(99 * SECOND)
         gate.tend()
+        clock.advance(10 * SECOND)
+        gate.tend()
         assert gate.before_step(tokens=0, samples=0) is None
         clock.advance(1 * SECOND)
         reason = gate.before_step(tokens=0, samples=0)
@@ -77,7 +79,51 @@ class TestTheGate:
         assert "whole" in reason
         clock.advance(20 * SECOND)
         gate.finish("completed")
-        assert guard.total_spent == 120.0
+        assert guard.total_spent == 130.0
+
+    def test_what_room_is_left_is_held_however_little(
+        self, tmp_path: Path, clock: ManualClock
+    ) -> None:
+        guard = BudgetGuard(120.000001, tmp_path / "spend.jsonl", clock=clock, environ={})
+        gate = gate_of(guard, clock)
+        clock.advance(60 * SECOND)
+        gate.tend()
+        assert guard.remaining == 0.0
+
+    def test_a_ceiling_below_the_first_slice_pays_for_a_training_that_fits_it(
+        self, tmp_path: Path, clock: ManualClock
+    ) -> None:
+        guard = BudgetGuard(50, tmp_path / "spend.jsonl", clock=clock, environ={})
+        gate = gate_of(guard, clock)
+        clock.advance(29 * SECOND)
+        gate.tend()
+        assert gate.before_step(tokens=0, samples=0) is None
+        gate.finish("completed")
+        assert guard.total_spent == 29.0
+
+    def test_a_ceiling_that_pays_for_nothing_but_the_stopping_lets_nothing_start(
+        self, tmp_path: Path, clock: ManualClock
+    ) -> None:
+        guard = BudgetGuard(20, tmp_path / "spend.jsonl", clock=clock, environ={})
+        with pytest.raises(BudgetGuardExceeded):
+            gate_of(guard, clock)
+        assert guard.committed == 0.0
+
+    def test_below_a_hold_what_room_is_left_is_taken_too(
+        self, tmp_path: Path, clock: ManualClock
+    ) -> None:
+        guard = BudgetGuard(80, tmp_path / "spend.jsonl", clock=clock, environ={})
+        hold = guard.authorize("sweep-trial", 50)
+        gate_of(guard, clock, **{HOLD_VARIABLE: f"{hold.id}@{guard.log_path}"})
+        assert guard.held == 80.0
+
+    def test_below_a_hold_that_pays_for_nothing_but_the_stopping_nothing_starts(
+        self, tmp_path: Path, clock: ManualClock
+    ) -> None:
+        guard = BudgetGuard(20, tmp_path / "spend.jsonl", clock=clock, environ={})
+        hold = guard.authorize("sweep-trial", 20)
+        with pytest.raises(BudgetGuardExceeded):
+            gate_of(guard, clock, **{HOLD_VARIABLE: f"{hold.id}@{guard.log_path}"})
 
     def test_when_the_log_breaks_training_goes_on_and_then_stops_with_that_reason(
         self, guard: BudgetGuard, clock: ManualClock
@@ -179,6 +225,15 @@ class TestARun:
         with pytest.raises(BudgetGuardExceeded):
             outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard)
         assert list(segment_paths(tmp_path / "run")) == []
+
+    def test_a_ceiling_below_the_first_slice_lets_a_run_finish_that_fits_it(
+        self, tmp_path: Path
+    ) -> None:
+        guard = BudgetGuard(300, tmp_path / "spend.jsonl", environ={})
+        with outlay.run("bert", dir=tmp_path / "run", price=self.PRICE, guard=guard) as run:
+            assert list(run.steps(range(3))) == [0, 1, 2]
+            assert run.stop_reason is None
+        assert guard.holds() == ()
 
     def test_a_guard_needs_a_price(self, guard: BudgetGuard, tmp_path: Path) -> None:
         with pytest.raises(InvalidValue, match="price"):

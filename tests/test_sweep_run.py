@@ -395,6 +395,12 @@ def test_a_run_is_ended_when_the_ceiling_has_no_more_for_it(tmp_path: Path) -> N
     assert micros <= 5_000_000
 
 
+def test_a_run_that_fits_the_ceiling_with_its_notice_finishes(tmp_path: Path) -> None:
+    grid = [{"budget": {"mode": "iso_time", "limit": "1s"}}]  # ending it may take 1.1 s
+    result = run_grid(tmp_path, "sleep 0.2", price="3600 USD/h", ceiling="2 USD", grid=grid)
+    assert result.counts == {"completed": 1}
+
+
 @pytest.mark.parametrize(
     ("more", "advice"),
     [

@@ -117,6 +117,35 @@ def test_when_the_money_ends_so_does_the_command(tmp_path: Path) -> None:
     assert any("50 % of its time or money used" in line for line in said)
 
 
+def test_a_command_that_fits_its_ceiling_finishes(tmp_path: Path) -> None:
+    guard = BudgetGuard(6, tmp_path / "spend.jsonl", environ={})
+    lasting = python("import threading; threading.Event().wait(4.5)")
+    outcome = supervise(guard, terms("3s", "2s"), *lasting)
+    assert (outcome.exit_code, outcome.stopped_because) == (0, "")
+    assert guard.total_spent > 4.5
+
+
+def test_a_ceiling_below_the_first_slice_pays_for_a_command_that_fits_it(tmp_path: Path) -> None:
+    guard = BudgetGuard(6, tmp_path / "spend.jsonl", environ={})
+    assert supervise(guard, terms("60s"), *python("")).exit_code == 0
+    assert guard.holds() == ()
+
+
+SAVES_WHEN_TOLD = (
+    "import pathlib, signal, sys; "
+    "signal.signal(15, lambda *_: (pathlib.Path(sys.argv[1]).write_text('saved'), sys.exit(0))); "
+    "signal.pause()"
+)
+
+
+def test_what_listens_is_told_while_there_is_money_for_saving(tmp_path: Path) -> None:
+    guard, saved = BudgetGuard(8, tmp_path / "spend.jsonl", environ={}), tmp_path / "saved"
+    outcome = supervise(guard, terms("1s", "5s"), *python(SAVES_WHEN_TOLD, str(saved)))
+    assert saved.read_text() == "saved"
+    assert outcome.exit_code == 3
+    assert "whole" in outcome.stopped_because
+
+
 def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
     guard: BudgetGuard,
 ) -> None:
@@ -124,7 +153,8 @@ def test_when_its_longest_time_ends_so_does_the_command_and_it_is_warned_of(
     short = terms(most="3s", notice="1s", slice="1s")
     outcome = supervise(guard, short, *python("import signal; signal.pause()"), said=said)
     assert "longest time of 3.0s" in outcome.stopped_because
-    assert [line.split(" ")[0] for line in said if "time or money used" in line] == ["50"]
+    warned = [line.split(" ")[0] for line in said if "time or money used" in line]
+    assert warned == ["50", "75", "90"]
     assert outcome.actual <= short.cost(3 * 10**9) + short.overshoot()
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -19,16 +19,18 @@ from outlay.guard.spendlog import MemorySpendLog
 from outlay.sweep.earlier import settle_earlier
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.grid import read_grid
-from outlay.sweep.harness import Harness, Options
+from outlay.sweep.harness import TICK_S, Harness, Options
 from outlay.sweep.journal import Journal
 from outlay.sweep.manifest import read_manifest
 from outlay.sweep.money import Treasury
 from outlay.sweep.plan import Plan
 from outlay.sweep.planning import make_plan
+from outlay.sweep.prediction import terms_of
 from outlay.sweep.setup import create, take_up, to_do
-from outlay.units import Money
+from outlay.units import Money, Rate
 
 SECOND = 10**9
+TICK_NS = int(TICK_S * SECOND)
 
 
 class Crash(Exception):
@@ -168,6 +170,26 @@ def test_a_guarded_sweep_never_spends_past_its_ceiling(
         assert log.books().captured() >= machine.spent_ns // 1000
         ended = {state.status for state in read_manifest(root).states.values()}
         assert ended <= {"completed", "error", "cancelled", "skipped"}
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    seconds=st.integers(1, 40), longer_s=st.integers(1, 20), more=st.integers(0, 12),
+)  # fmt: skip
+def test_a_run_that_fits_under_the_ceiling_with_its_notice_is_never_ended(
+    seconds: int, longer_s: int, more: int
+) -> None:
+    predicted_s = seconds + longer_s
+    plan, clock = plan_of(1, predicted_s, 0, predicted_s + more), ManualClock()
+    notice_ns = terms_of(Rate.parse("3600 USD/h"), predicted_s * SECOND).notice.ns
+    assume(seconds * SECOND + notice_ns + 2 * TICK_NS <= (predicted_s + more) * SECOND)
+    does = Behaviour(seconds=seconds, code=0, deaf=False)
+    machine, log = Machine(clock, {run.id: does for run in plan.runs}), MemorySpendLog()
+    with tempfile.TemporaryDirectory() as directory:
+        create(plan, Path(directory), {}, clock, cwd=Path(directory))
+        _one_harness(plan, Path(directory), machine, log, 1, None)
+        (state,) = read_manifest(Path(directory)).states.values()
+        assert state.status == "completed"
 
 
 @contextmanager

@@ -154,6 +154,7 @@ class BudgetGuard:
         key: str = "",
         rental: Rental | None = None,
         by: str | None = None,
+        least_usd: object = None,
     ) -> Hold:
         """Set ``estimated_usd`` aside for an operation, on disk before this returns.
 
@@ -164,6 +165,7 @@ class BudgetGuard:
             key: An idempotency key: asking again with it returns the same hold.
             rental: How to find and end what is about to be rented.
             by: Who will settle it; default: this process, so that its end makes the hold stale.
+            least_usd: Where there is no room for all of it: take what there is, if it is this much.
 
         Raises:
             BudgetGuardExceeded: A ceiling or cap would be passed; nothing was set aside.
@@ -176,6 +178,7 @@ class BudgetGuard:
             op_label=label,
             lab=lab_of(label, None if lab is None else read_text(lab, name="lab")),
             amount=self._amount(estimated_usd, "estimated_usd"),
+            least=None if least_usd is None else self._amount(least_usd, "least_usd"),
             key=read_key(key),
             by=this_process() if by is None else read_text(by, name="by"),
             rental=rental,
@@ -188,19 +191,22 @@ class BudgetGuard:
 
         return self._transact(decide)
 
-    def extend(self, hold: Hold | str, more_usd: object) -> Hold:
+    def extend(self, hold: Hold | str, more_usd: object, *, least_usd: object = None) -> Hold:
         """Set more aside for the same operation; judged like a new authorisation.
+
+        Where there is no room for all of it, what there is is taken if it is ``least_usd`` or more.
 
         Raises:
             BudgetGuardExceeded: There is no room for it; the hold stays as it was.
             HoldResolved: The hold was captured or voided.
         """
         more = self._amount(more_usd, "more_usd")
+        least = None if least_usd is None else self._amount(least_usd, "least_usd")
 
         def decide(books: Books) -> Posting[Hold]:
             settled = self._settled()
             moment = self._moment(settled)
-            return decisions.extend(books, moment, settled.ceilings, _id(hold), more)
+            return decisions.extend(books, moment, settled.ceilings, _id(hold), more, least)
 
         return self._transact(decide)
 

@@ -28,7 +28,7 @@ from outlay.guard.entries import (
     micros_of,
 )
 from outlay.guard.errors import BudgetGuardExceeded, KeyReused
-from outlay.guard.policy import Ceilings, Standing, shortfalls
+from outlay.guard.policy import Ceilings, Standing, room, shortfalls
 from outlay.guard.posting import Posting
 from outlay.guard.scopes import WHOLE, lab_of, scopes_of
 from outlay.units import Money
@@ -80,12 +80,17 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What is to be set aside: for what, from which lab, under which key, by whom."""
+    """What is to be set aside: for what, from which lab, under which key, by whom.
+
+    Attributes:
+        least: Where there is no room for ``amount``: take what there is, if it is this much.
+    """
 
     hold: str
     op_label: str
     lab: str
     amount: Money
+    least: Money | None
     key: str
     by: str
     rental: Rental | None
@@ -101,10 +106,10 @@ def authorize(books: Books, moment: Moment, ceilings: Ceilings, ask: Ask) -> Pos
     if ask.key in books.grants:
         return Posting((), _same_grant(books, ask))
     day = moment.day(books)
-    _refuse_what_does_not_fit(books, ceilings, ask.lab, day, ask.amount)
+    amount = _fitting(books, ceilings, ask.lab, day, ask.amount, ask.least)
     held = Held(
         **moment.stamp(ask.op_label),
-        estimated=amount_of(ask.amount.micros),
+        estimated=amount_of(amount.micros),
         hold=ask.hold,
         lab=ask.lab,
         day=day,
@@ -118,7 +123,7 @@ def authorize(books: Books, moment: Moment, ceilings: Ceilings, ask: Ask) -> Pos
         op_label=ask.op_label,
         lab=ask.lab,
         day=day,
-        amount=ask.amount,
+        amount=amount,
         ts=held.ts,
         by=ask.by,
         rental=ask.rental,
@@ -127,16 +132,29 @@ def authorize(books: Books, moment: Moment, ceilings: Ceilings, ask: Ask) -> Pos
 
 
 def extend(
-    books: Books, moment: Moment, ceilings: Ceilings, hold_id: str, more: Money
+    books: Books,
+    moment: Moment,
+    ceilings: Ceilings,
+    hold_id: str,
+    more: Money,
+    least: Money | None = None,
 ) -> Posting[Hold]:
     """Set more aside for an open hold; it counts on the hold's own day.
+
+    Args:
+        books: As they stand.
+        moment: When, and under which ceiling.
+        ceilings: What binds.
+        hold_id: Which hold.
+        more: How much more.
+        least: Where there is no room for ``more``: take what there is, if it is this much.
 
     Raises:
         BudgetGuardExceeded: It does not fit.
         UnknownHold, HoldResolved: There is no such open hold.
     """
     hold = books.hold(hold_id)
-    _refuse_what_does_not_fit(books, ceilings, hold.lab, hold.day, more)
+    more = _fitting(books, ceilings, hold.lab, hold.day, more, least)
     extended = Extended(
         **moment.stamp(hold.op_label),
         estimated=amount_of(more.micros),
@@ -312,11 +330,17 @@ def _overruns(books: Books, line: Held | Extended, lab: str, day: str) -> Iterat
             )
 
 
-def _refuse_what_does_not_fit(
-    books: Books, ceilings: Ceilings, lab: str, day: str, asked: Money
-) -> None:
+def _fitting(
+    books: Books, ceilings: Ceilings, lab: str, day: str, asked: Money, least: Money | None
+) -> Money:
+    """Return what is granted: all that was asked, or what room there is down to the least."""
+    if least is not None:
+        left = room(books, ceilings, lab=lab, day=day)
+        if least <= left < asked:
+            return left
     if short := shortfalls(books, ceilings, lab=lab, day=day, asked=asked):
         raise BudgetGuardExceeded("; ".join(_refusal(row, asked) for row in short))
+    return asked
 
 
 def _refusal(row: Standing, asked: Money) -> str:
@@ -346,9 +370,12 @@ def _caps(ceilings: Ceilings, lab: str, day: str) -> dict[str, Decimal]:
 
 def _same_grant(books: Books, ask: Ask) -> Hold:
     before = books.grants[ask.key]
-    asked_before = (before.op_label, before.lab, before.estimated)
-    asked_now = (ask.op_label, ask.lab, amount_of(ask.amount.micros))
-    if not isinstance(before, Held) or asked_before != asked_now:
+    most = amount_of(ask.amount.micros)
+    least = most if ask.least is None else amount_of(ask.least.micros)
+    same = (before.op_label, before.lab) == (ask.op_label, ask.lab)
+    granted = before.estimated
+    fits = granted is not None and least <= granted <= most
+    if not isinstance(before, Held) or not same or not fits:
         raise KeyReused(ask.key, f"{before.op_label} in lab {before.lab}, {before.estimated}")
     return books.granted(ask.key)
 

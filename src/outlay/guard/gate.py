@@ -1,8 +1,8 @@
 """The guard inside a run: money held ahead of the training, extended beside it, settled after it.
 
 The hold is opened before the first step and extended by a thread of its own, so that a slow disk
-or a locked log never holds up a step. When no more can be held, training goes on until what is
-held just pays for stopping, and then stops with the reason. What is captured in the end is the cost
+or a locked log never holds up a step. When all the room there is is held, training goes on until
+that just pays for stopping, and then stops with the reason. What is captured in the end is the cost
 of the attempt as its run log has it, from the start of the process to the attempt's end.
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, OutlayError
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.lease import SLICE, Terms
-from outlay.guard.leasing import Lease, guard_of_hold
+from outlay.guard.lease import SLICE, GoOn, Terms
+from outlay.guard.leasing import Leaseholder, guard_of_hold
 from outlay.ledger import EndStatus, Step
 from outlay.units import Duration, Money, Rate
 
@@ -98,7 +98,7 @@ class GuardGate:
         clock: Where the time comes from.
 
     Raises:
-        BudgetGuardExceeded: There is no room even for the first slice.
+        BudgetGuardExceeded: There is room for nothing but the stopping.
     """
 
     def __init__(
@@ -112,20 +112,18 @@ class GuardGate:
     ) -> None:
         self._clock = clock
         paid_at_once, stopping = map(Duration.parse, (guarding.slice, guarding.grace))
-        self._terms = Terms(rate=rate, slice=paid_at_once, notice=stopping)
-        self._lease = Lease.open(
-            guarding.guard, guarding.label or label, self._terms, environ, lab=guarding.lab
-        )
-        self._since_ns = clock.monotonic_ns()
-        self._before = Money(0, rate.currency)
-        self._why = ""
+        terms = Terms(rate=rate, slice=paid_at_once, notice=stopping)
+        self._holder = Leaseholder.open(
+            guarding.guard, guarding.label or label, terms, environ,
+            now_ns=clock.monotonic_ns(), lab=guarding.lab,
+        )  # fmt: skip
+        self._told_refusal = False
         self._tell: Callable[[str], None] = lambda _: None
         self._logged: Callable[[], Money | None] = lambda: None
         self._over = threading.Event()
         self._awake = threading.Event()
         self._repriced = threading.Lock()
         self._thread = threading.Thread(target=self._tend, name="outlay-guard", daemon=True)
-        self._plan_stop()
 
     def begin(
         self, tell: Callable[[str], None], logged: Callable[[], Money | None] = lambda: None
@@ -139,23 +137,22 @@ class GuardGate:
         """
         self._tell, self._logged = tell, logged
         self._count_what_was_before()
-        hold = self._lease.hold
-        how = "opened" if self._lease.owned else "joined"
-        tell(f"guard: hold {hold.id} {how}, {hold.amount} at {self._terms.rate}")
+        hold, rate = self._holder.hold, self._holder.lease.terms.rate
+        how = "opened" if self._holder.owned else "joined"
+        tell(f"guard: hold {hold.id} {how}, {hold.amount} at {rate}")
         self._thread.start()
 
     def _count_what_was_before(self) -> None:
         """Hold what the attempt has cost already: its start-up, and a machine that was kept."""
         before = self._spent_by_log()
         if before is not None:
-            self._before, self._since_ns = before, self._clock.monotonic_ns()
-            self._plan_stop()
+            self._holder.lease = self._holder.lease.counted(before, self._clock.monotonic_ns())
             self.tend()
 
     def abandon(self, reason: str) -> None:
         """Release the hold: nothing was trained."""
         self._stop_tending()
-        self._lease.void(reason)
+        self._holder.void(reason)
 
     def before_step(self, *, tokens: int, samples: int) -> str | None:
         """Return why no step may run, once what is held only just pays for stopping."""
@@ -169,9 +166,11 @@ class GuardGate:
 
     def stop_reason(self) -> str | None:
         """Return why training has to stop now, or None."""
-        if self._stop_at_ns is None or self._clock.monotonic_ns() < self._stop_at_ns:
+        lease = self._holder.lease
+        stop_ns = lease.stop_ns
+        if stop_ns is None or self._clock.monotonic_ns() < stop_ns:
             return None
-        return f"guard: {self._why or 'the money that is held is used up'}"
+        return f"guard: {lease.reason}"
 
     def finish(self, status: EndStatus) -> None:
         """Record what it cost; a log that can't take it leaves the hold open, and says so."""
@@ -182,20 +181,16 @@ class GuardGate:
         logged = self._spent_by_log()
         actual = self._spent() if logged is None else logged
         try:
-            self._lease.settle(actual)
+            self._holder.settle(actual)
         except OutlayError as error:
             self._tell(f"guard: {actual} could not be recorded, the hold stays open: {error}")
         else:
-            self._tell(f"guard: {actual} {'recorded' if self._lease.owned else 'spent'}")
+            self._tell(f"guard: {actual} {'recorded' if self._holder.owned else 'spent'}")
 
     def change_rate(self, rate: Rate) -> None:
         """Count at another rate from now on; what is held may have to grow at once."""
         with self._repriced:
-            self._before = self._spent()
-            self._since_ns = self._clock.monotonic_ns()
-            self._terms = replace(self._terms, rate=rate)
-            self._lease.terms = self._terms
-            self._plan_stop()
+            self._holder.lease = self._holder.lease.repriced(rate, self._clock.monotonic_ns())
             self.tend()
         self._awake.set()
 
@@ -215,38 +210,27 @@ class GuardGate:
 
     def tend(self) -> None:
         """Extend the hold if that is due; what goes wrong is tried again, and remembered."""
-        elapsed_ns = self._clock.monotonic_ns() - self._since_ns
-        ask_ns = self._terms.ask_ns(self._lease.hold.amount - self._before)
-        if ask_ns is None or elapsed_ns < ask_ns:
-            return
-        try:
-            self._lease.extend(elapsed_ns, before=self._before)
-        except (OutlayError, OSError) as error:
-            if not self._why:
-                self._tell(f"guard: no more money can be held: {error}")
-            self._why = str(error)
-        else:
-            self._why = ""
-            self._plan_stop()
+        self._holder.tend(self._clock.monotonic_ns())
+        refusal = self._holder.lease.refusal
+        if refusal and not self._told_refusal:
+            self._tell(f"guard: no more money can be held: {refusal}")
+        self._told_refusal = bool(refusal)
 
     def _pause_s(self) -> float:
-        ask_ns = self._terms.ask_ns(self._lease.hold.amount - self._before)
-        if ask_ns is None:
-            return _RETRY_S
-        left_ns = self._since_ns + ask_ns - self._clock.monotonic_ns()
-        return max(left_ns / 1e9, min(_RETRY_S, self._terms.slice.seconds / 10))
-
-    def _plan_stop(self) -> None:
-        stop_ns = self._terms.stop_ns(self._lease.hold.amount - self._before)
-        self._stop_at_ns = None if stop_ns is None else self._since_ns + stop_ns
+        lease, now_ns = self._holder.lease, self._clock.monotonic_ns()
+        act, least_s = lease.tend(now_ns), min(_RETRY_S, lease.terms.slice.seconds / 10)
+        if isinstance(act, GoOn):
+            until_s = _RETRY_S if act.until_ns is None else (act.until_ns - now_ns) / 1e9
+            return max(until_s, least_s)
+        return least_s
 
     def _spent_by_log(self) -> Money | None:
         try:
             logged = self._logged()
         except OSError:  # The run log cannot be read; training does not depend on it.
             return None
-        same = logged is not None and logged.currency == self._terms.rate.currency
+        same = logged is not None and logged.currency == self._holder.hold.amount.currency
         return logged if same else None
 
     def _spent(self) -> Money:
-        return self._before + self._terms.cost(self._clock.monotonic_ns() - self._since_ns)
+        return self._holder.lease.spent(self._clock.monotonic_ns())

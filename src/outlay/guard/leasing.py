@@ -6,32 +6,51 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, OutlayError
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.lease import Terms
+from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.lease import End, Extend, GiveNotice, GoOn, Lease, Terms
 from outlay.units import Money
 
 HOLD_VARIABLE = "OUTLAY_HOLD"
 
 
-class Lease:
-    """Money held for the next slice of one operation.
+class Leaseholder:
+    """Holds an operation's money in the spend log, and does there what its lease asks for.
+
+    Args:
+        guard: Whose money it is.
+        hold: The hold as it was opened or found.
+        terms: At which rate, and how far ahead.
+        now_ns: When it starts, on the clock that ``tend`` is told.
+        owned: Whether whoever has this opened the hold, and so settles it.
+        refusals: What counts as a refusal; anything else that the guard raises is raised.
 
     Attributes:
-        terms: At which rate, and how far ahead.
         hold: The hold as it was last seen.
-        owned: Whether this process opened it, and so settles it.
+        lease: How it stands.
     """
 
-    def __init__(self, guard: BudgetGuard, hold: Hold, terms: Terms, *, owned: bool) -> None:
+    def __init__(
+        self,
+        guard: BudgetGuard,
+        hold: Hold,
+        terms: Terms,
+        now_ns: int = 0,
+        *,
+        owned: bool = True,
+        refusals: tuple[type[Exception], ...] = (OutlayError, OSError),
+    ) -> None:
         self._guard = guard
-        self.terms = terms
+        self._refusals = refusals
         self.hold = hold
         self.owned = owned
+        self.lease = Lease.opened(terms, hold.amount, now_ns)
 
     @classmethod
     def open(
@@ -41,45 +60,65 @@ class Lease:
         terms: Terms,
         environ: Mapping[str, str],
         *,
+        now_ns: int,
         lab: str | None = None,
-    ) -> Lease:
+    ) -> Leaseholder:
         """Join the hold that the environment names, or open one for the first slice.
 
+        Where there is no room for a slice, what there is is held.
+
         Raises:
-            BudgetGuardExceeded: There is no room for the first slice.
+            BudgetGuardExceeded: What there is pays for nothing but the stopping.
             UnknownHold, HoldResolved: The environment names a hold that is not open.
         """
         named = read_hold(environ)
         if named is None:
-            hold = guard.authorize(label, terms.opening(), lab=lab)
-            return cls(guard, hold, terms, owned=True)
+            least = terms.least_opening()
+            hold = guard.authorize(label, terms.opening(), lab=lab, least_usd=least)
+            return cls(guard, hold, terms, now_ns)
         hold_id, path = named
         if path != guard.log_path.absolute():
             guard = BudgetGuard.of_log(path, environ=environ)
-        lease = cls(guard, guard.log.books().hold(hold_id), terms, owned=False)
-        lease.extend(0)
-        return lease
+        joined = cls(guard, guard.log.books().hold(hold_id), terms, now_ns, owned=False)
+        joined._fill(terms.opening(), terms.least_opening())
+        return joined
 
     def environ(self) -> dict[str, str]:
         """Return what tells the processes below about the hold."""
         return {HOLD_VARIABLE: f"{self.hold.id}@{self._guard.log_path.absolute()}"}
 
-    def extend(self, elapsed_ns: int, *, before: Money | None = None) -> None:
-        """Hold enough for another slice after ``elapsed_ns``, unless somebody else did.
+    def tend(self, now_ns: int) -> GoOn | GiveNotice | End:
+        """Return what whoever runs it has to do now; more money is asked for first."""
+        while isinstance(act := self.lease.tend(now_ns), Extend):
+            try:
+                self._extend(act.more)
+            except self._refusals as error:
+                self.lease = self.lease.refused(str(error), now_ns)
+            else:
+                self.lease = self.lease.extended(self.hold.amount, now_ns)
+        return act
 
-        Args:
-            elapsed_ns: How long the present terms have been in force.
-            before: What was spent before that, on other terms.
-
-        Raises:
-            BudgetGuardExceeded: There is no room for it.
-            SpendLogUnusable: The log can't be read, locked or written.
-        """
+    def _extend(self, more: Money) -> None:
+        """Hold more, unless somebody else did for the same hold."""
+        wanted = self.lease.held + more
         self.hold = self._guard.log.books().hold(self.hold.id)
-        free = self.hold.amount if before is None else self.hold.amount - before
-        more = self.terms.extension(free, elapsed_ns)
-        if more:
-            self.hold = self._guard.extend(self.hold, more)
+        if self.hold.amount < wanted:
+            least = Money(1, wanted.currency)
+            self.hold = self._guard.extend(
+                self.hold, wanted - self.hold.amount, least_usd=least
+            )  # fmt: skip
+
+    def _fill(self, wanted: Money, least: Money) -> None:
+        """Let a hold that was joined grow to what an own one would have been opened with."""
+        lacking = wanted - self.hold.amount
+        if lacking.micros > 0:
+            at_least = max(least - self.hold.amount, Money(1, least.currency))
+            try:
+                self.hold = self._guard.extend(self.hold, lacking, least_usd=at_least)
+            except BudgetGuardExceeded:
+                if self.hold.amount < least:
+                    raise
+            self.lease = replace(self.lease, held=self.hold.amount)
 
     def room(self) -> Money:
         """Return what the hold could grow to."""

@@ -1,9 +1,9 @@
-"""A command that *is* the spend: it runs while there is money for it, and not a slice longer.
+"""A command that *is* the spend: it runs while there is money for it, and no longer.
 
-The supervisor holds money for the next slice before it runs, extends the hold while it runs, and
-records what it cost: what the run's log adds up to, in which it writes a segment of its own. A
-keeper, which is the command's parent, ends it and everything that it started should the supervisor
-die or hang.
+The supervisor holds money for the next slice before it runs, extends the hold while it runs, with
+whatever room is left in the end, and records what it cost: what the run's log adds up to, in which
+it writes a segment of its own. A keeper, which is the command's parent, ends it and everything that
+it started should the supervisor die or hang.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_attempt
-from outlay.guard.lease import Terms, warnings
-from outlay.guard.leasing import Lease
+from outlay.guard.lease import End, GiveNotice, Terms, warnings
+from outlay.guard.leasing import Leaseholder
 from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
-from outlay.proc.identity import MARK_VARIABLE
+from outlay.proc.identity import MARK_VARIABLE, all_processes, below, catches
 from outlay.proc.keeper import KeeperTerms
 from outlay.proc.strays import StrayFamily
 from outlay.proc.supervisor import KeptEvent, Launch, ProcessSupervisor
@@ -36,7 +36,6 @@ from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 
 _TICK_S = 0.1
-_RETRY_NS = 10**9
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ORPHAN_NOTICE_NS = 2 * 10**9
 _TICKET = "command"
@@ -106,21 +105,24 @@ class Supervisor:
         self._clock = clock
         self._listener = say
         self._signal: int | None = None
+        self._forced = False
         self._stopping = ""
-        self._kill_ns: int | None = None
-        self._no_more = ""
-        self._retry_ns = 0
+        self._told = False
+        self._said_no_more = False
+        self._promised_ns: int | None = None
         self._seen_ns = 0
 
     def run(self, command: Sequence[str], environ: Mapping[str, str]) -> Outcome:
         """Run a command to its end, or to the end of the money.
 
         Raises:
-            BudgetGuardExceeded: There is no room even for the first slice; nothing was started.
+            BudgetGuardExceeded: There is room for nothing but the stopping; nothing was started.
             CommandNotStarted: There is no such program.
         """
-        self._lease = Lease.open(self._guard, self._label, self._terms, environ, lab=self._lab)
-        self._longest_ns = self._terms.longest_ns(self._lease.room())
+        self._holder = Leaseholder.open(
+            self._guard, self._label, self._terms, environ, now_ns=0, lab=self._lab
+        )
+        self._longest_ns = self._terms.longest_ns(self._holder.room())
         self._say_terms()
         with handling(_FORWARDED, self._remember):
             self._processes = self._make_keeper()
@@ -134,6 +136,8 @@ class Supervisor:
             self._promise()
             try:
                 ended = self._watch()
+                if not self._told:
+                    self._stopping = ""  # It was done before its notice was over.
                 self._end_what_is_left(ended)
             except BaseException:
                 self._processes.abandon()  # it ends the command, for which nobody would pay
@@ -166,7 +170,7 @@ class Supervisor:
             self._listener(text)
 
     def _say_terms(self) -> None:
-        terms, hold = self._terms, self._lease.hold
+        terms, hold = self._terms, self._holder.hold
         most = f", at most {terms.most} = {terms.cost(terms.most.ns)}" if terms.most else ""
         self._say(
             f"hold {hold.id}: {hold.amount} for {self._label} at {terms.rate}{most}; "
@@ -185,15 +189,15 @@ class Supervisor:
         )
         about = {
             "kind": "guard", "label": self._label,
-            "hold": self._lease.hold.id, "log": str(self._guard.log_path.absolute()),
-            "owned": self._lease.owned, "rate": str(self._terms.rate),
+            "hold": self._holder.hold.id, "log": str(self._guard.log_path.absolute()),
+            "owned": self._holder.owned, "rate": str(self._terms.rate),
             "since_ns": self._clock.monotonic_ns(),
         }  # fmt: skip
         return ProcessSupervisor(terms, replaces=True, about=about)
 
     def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         # It is in a session of its own, which may not read our terminal, so it is not given one.
-        marks = {MARK_VARIABLE: self._mark, **self._lease.environ()}
+        marks = {MARK_VARIABLE: self._mark, **self._holder.environ()}
         if self._run_dir is not None:
             marks["OUTLAY_RUN_DIR"] = str(self._run_dir)
         launch = Launch(
@@ -210,7 +214,7 @@ class Supervisor:
         problem = error.strerror or str(error)
         if (log := self._supervision) is not None:
             log.end("failed", f"not started: {problem}", exit_code=127, t_ns=log.start_ns)
-        self._lease.void(f"not started: {problem}")
+        self._holder.void(f"not started: {problem}")
         raise CommandNotStarted(command[0], problem) from error
 
     def _elapsed_ns(self) -> int:
@@ -236,65 +240,85 @@ class Supervisor:
         self._seen_ns = now_ns
 
     def _pay(self, now_ns: int) -> None:
-        """Extend while there is money; begin stopping when there is not; kill after the notice."""
-        if self._kill_ns is not None:
-            if now_ns >= self._kill_ns:
-                self._processes.signal(_TICKET, signal.SIGKILL)
-            return
-        ask_ns = self._terms.ask_ns(self._lease.hold.amount)
-        if ask_ns is not None and now_ns >= max(ask_ns, self._retry_ns):
-            self._extend(now_ns)
-        stop_ns = self._terms.stop_ns(self._lease.hold.amount)
-        if self._signal is not None:
+        """Do what the lease says: extend while there is room, give notice, kill after it."""
+        if self._signal is not None and not self._is_stopping:
             self._begin_stopping(now_ns, "", self._signal)
-        elif stop_ns is not None and now_ns >= stop_ns:
-            most = self._terms.most
-            timed_out = most is not None and now_ns >= most.ns - self._terms.notice.ns
-            reason = f"its longest time of {most}" if timed_out else self._no_more
-            self._begin_stopping(now_ns, reason, signal.SIGTERM)
+        match self._holder.tend(now_ns):
+            case GiveNotice(reason):
+                self._begin_stopping(now_ns, reason, signal.SIGTERM)
+            case End():
+                self._kill()
+            case _ if self._forced:
+                self._kill()
+            case _ if self._stopping and not self._told:
+                self._tell_whoever_listens()
+        self._say_refusal()
+        self._promise()
 
-    def _extend(self, now_ns: int) -> None:
-        try:
-            self._lease.extend(now_ns)
-        except OutlayError as error:
-            if not self._no_more:
-                self._say(f"no more money: {error}")
-            self._no_more = str(error)
-            self._retry_ns = now_ns + _RETRY_NS
-        else:
-            self._no_more = ""
-            self._promise()
+    @property
+    def _is_stopping(self) -> bool:
+        return self._holder.lease.noticed_ns is not None
+
+    def _say_refusal(self) -> None:
+        refusal = self._holder.lease.refusal
+        if refusal and not self._said_no_more:
+            self._say(f"no more money: {refusal}")
+        self._said_no_more = bool(refusal)
 
     def _promise(self) -> None:
         """Tell the keeper up to when the command may run without our speaking again."""
-        stop_ns = self._terms.stop_ns(self._lease.hold.amount)
-        if stop_ns is not None:
-            # A second, so that it is the supervisor who stops the command when both are well.
-            self._processes.promise(self._start_ns + stop_ns + 10**9)
+        lease = self._holder.lease
+        # A second, so that it is the supervisor who stops the command when both are well.
+        until_ns = lease.end_ns if self._is_stopping else lease.stop_ns
+        if until_ns is not None and until_ns != self._promised_ns:
+            self._promised_ns = until_ns
+            self._processes.promise(self._start_ns + until_ns + 10**9)
 
     def _begin_stopping(self, now_ns: int, reason: str, number: int) -> None:
+        """Give notice; where it is the money that ends, only to what can make use of it."""
+        self._holder.lease = self._holder.lease.noticed(now_ns)
         self._stopping = reason
-        self._kill_ns = now_ns + self._terms.notice.ns
         if reason:
             self._say(f"ending it ({reason}); it is killed in {self._terms.notice}")
-        self._processes.signal(_TICKET, number)
-        self._processes.promise(self._start_ns + self._kill_ns)
+            self._tell_whoever_listens()
+        else:
+            self._told = True
+            self._processes.signal(_TICKET, number)
+
+    def _tell_whoever_listens(self) -> None:
+        """Send SIGTERM to the family once one of it has a handler.
+
+        Without one SIGTERM is the end as much as SIGKILL, and a command that would still be done
+        within the paid time is left that time.
+        """
+        if self._anybody_listens():
+            self._told = True
+            self._processes.signal(_TICKET, signal.SIGTERM)
+
+    def _anybody_listens(self) -> bool:
+        command, table = self._processes.process_of(_TICKET), all_processes()
+        if command is None or command.pid not in table:
+            return True  # It cannot be seen from here.
+        family = {command.pid, *below(table, [command.pid])}
+        return any(catches(pid, signal.SIGTERM) for pid in family)
+
+    def _kill(self) -> None:
+        self._told = True
+        self._processes.signal(_TICKET, signal.SIGKILL)
 
     def _end_what_is_left(self, ended: KeptEvent) -> None:
         """End what the command left running behind itself; nobody pays for it any more."""
         if not ended.left:
             return
-        if self._kill_ns is None:
+        if not self._told:
             self._say("the command ended and left processes behind; ending them")
             self._begin_stopping(self._elapsed_ns(), "", signal.SIGTERM)
         while not any(event.event == "gone" for event in self._processes.wait(_TICK_S)):
-            assert self._kill_ns is not None
-            if self._elapsed_ns() >= self._kill_ns:
-                self._processes.signal(_TICKET, signal.SIGKILL)
+            if self._forced or isinstance(self._holder.lease.tend(self._elapsed_ns()), End):
+                self._kill()
 
     def _remember(self, number: int, _: FrameType | None) -> None:
-        if self._signal is not None:
-            self._kill_ns = 0  # asked twice: no notice any more
+        self._forced = self._signal is not None  # asked twice: no notice any more
         self._signal = number
 
     # -- its end ----------------------------------------------------------------------------
@@ -311,11 +335,11 @@ class Supervisor:
     def _record(self, elapsed_ns: int, code: int) -> Outcome:
         actual, recorded = self._cost(elapsed_ns), True
         try:
-            self._lease.settle(actual)
+            self._holder.settle(actual)
         except OutlayError as error:
             recorded = False
             self._say(
-                f"{actual} could not be recorded, hold {self._lease.hold.id} stays open: {error}"
+                f"{actual} could not be recorded, hold {self._holder.hold.id} stays open: {error}"
             )
         else:
             self._say(f"{actual} for {duration_text(elapsed_ns)}")
@@ -324,7 +348,7 @@ class Supervisor:
             stopped_because=self._stopping,
             elapsed_ns=elapsed_ns,
             actual=actual,
-            hold=self._lease.hold.id,
+            hold=self._holder.hold.id,
             recorded=recorded,
             run_dir="" if self._run_dir is None else str(self._run_dir),
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from outlay.guard.lease import End, GiveNotice
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.money import Funds
@@ -28,7 +29,7 @@ class Active:
         log: What the harness writes of it in the run's log; None where it supervises itself.
         log_size: How many bytes the run had printed before this attempt.
         stopped: What the run becomes because it was told to end.
-        kill_ns: After how long it is ended by force.
+        told_ns: After how long it was told to end.
     """
 
     run: PlannedRun
@@ -40,7 +41,7 @@ class Active:
     log: Supervision | None = None
     log_size: int = 0
     stopped: Verdict | None = None
-    kill_ns: int | None = None
+    told_ns: int = 0
 
     def mind(self, now_ns: int, *, asked: int) -> None:
         """Tell it to end if it must: cancelled, out of time, out of money. End it if it does not.
@@ -58,12 +59,21 @@ class Active:
         if self.stopped is None:
             reason = CANCELLED if asked else self._reason_to_stop(elapsed_ns)
             if reason is not None:
-                self.stopped = reason
-                self.kill_ns = elapsed_ns + self._notice_ns()
-                self.engine.cancel(self.ticket)
-        due = self.kill_ns is not None and elapsed_ns >= self.kill_ns
-        if self.stopped is not None and (due or asked > 1):
+                self._give_notice(reason, elapsed_ns)
+        if self.stopped is not None and (asked > 1 or self._notice_is_over(elapsed_ns)):
             self.engine.cancel(self.ticket, force=True)
+
+    def _give_notice(self, reason: Verdict, elapsed_ns: int) -> None:
+        self.stopped = reason
+        self.told_ns = elapsed_ns
+        if self.funds is not None:
+            self.funds.give_notice(elapsed_ns)
+        self.engine.cancel(self.ticket)
+
+    def _notice_is_over(self, elapsed_ns: int) -> bool:
+        if self.funds is not None and not self.engine.remote:
+            return isinstance(self.funds.tend(elapsed_ns), End)
+        return elapsed_ns >= self.told_ns + NOTICE_NS
 
     def _reason_to_stop(self, elapsed_ns: int) -> Verdict | None:
         """Return what the run becomes if it must end by now; more money is asked for first."""
@@ -72,12 +82,6 @@ class Active:
         timeout = self.run.settings.timeout
         if timeout is not None and elapsed_ns >= timeout.ns:
             return Verdict("error", f"timeout: not done after {timeout}")
-        if self.funds is not None:
-            self.funds.keep_up(elapsed_ns)
-            stop_ns = self.funds.stop_ns()
-            if stop_ns is not None and elapsed_ns >= stop_ns:
-                return NO_MONEY
+        if self.funds is not None and isinstance(self.funds.tend(elapsed_ns), GiveNotice):
+            return NO_MONEY
         return None
-
-    def _notice_ns(self) -> int:
-        return NOTICE_NS if self.funds is None else self.funds.terms.notice.ns // 2

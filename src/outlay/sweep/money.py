@@ -1,15 +1,14 @@
 """A sweep's money: every launch holds what it should cost, and captures what it did.
 
-A run that needs longer than predicted extends its hold in small slices while there is room under
-the ceiling, and is ended when there is none. The harness alone counts the money: runs are not told
-of the hold, for each would set aside a slice of its own on top of what was predicted for it.
+A run that needs longer than predicted extends its hold in small slices while there is any room
+under the ceiling, and is ended when there is none. The harness alone counts the money: runs are not
+told of the hold, for each would set aside a slice of its own on top of what was predicted for it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,8 @@ from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
 from outlay.guard.filelog import FileSpendLog
-from outlay.guard.lease import Terms
+from outlay.guard.lease import End, GiveNotice, GoOn, Terms
+from outlay.guard.leasing import Leaseholder
 from outlay.sweep.attempt_log import AttemptCost
 from outlay.sweep.plan import PlannedRun
 from outlay.sweep.prediction import at_most, measured, terms_of
@@ -43,35 +43,44 @@ def _capture(guard: BudgetGuard, hold: Hold, run: str, priced: AttemptCost) -> A
     return priced
 
 
-@dataclass(slots=True)
 class Funds:
-    """What one attempt was given: its hold and the terms on which that is extended."""
+    """What one attempt was given: its hold, and the lease on which that is extended.
 
-    guard: BudgetGuard
-    hold: Hold
-    terms: Terms
+    Times are elapsed ones: the attempt starts at 0.
+    """
 
-    def keep_up(self, elapsed_ns: int) -> None:
-        """Extend the hold where the next slice is due and there is room."""
-        ask_ns = self.terms.ask_ns(self.hold.amount)
-        if ask_ns is None or elapsed_ns < ask_ns:
-            return
-        more = self.terms.extension(self.hold.amount, elapsed_ns)
-        if more:
-            with suppress(BudgetGuardExceeded):  # There may be room later; what is held decides.
-                self.hold = self.guard.extend(self.hold, more)
+    def __init__(self, guard: BudgetGuard, hold: Hold, terms: Terms) -> None:
+        self._guard = guard
+        self._holder = Leaseholder(guard, hold, terms, refusals=(BudgetGuardExceeded,))
+
+    @property
+    def hold(self) -> Hold:
+        """The hold as it was last seen."""
+        return self._holder.hold
+
+    def tend(self, elapsed_ns: int) -> GoOn | GiveNotice | End:
+        """Extend the hold where that is due; return what is to be done with the attempt.
+
+        Raises:
+            SpendLogUnusable: Nobody can say whether there is money.
+        """
+        return self._holder.tend(elapsed_ns)
+
+    def give_notice(self, elapsed_ns: int) -> None:
+        """Remember that the attempt was told to end."""
+        self._holder.lease = self._holder.lease.noticed(elapsed_ns)
 
     def stop_ns(self) -> int | None:
         """Return after how long the run must be told to end, so that the notice is paid for."""
-        return self.terms.stop_ns(self.hold.amount)
+        return self._holder.lease.stop_ns
 
     def settle(self, priced: AttemptCost) -> AttemptCost:
         """Record what the attempt cost, or all it held where nobody knows; return that."""
-        return _capture(self.guard, self.hold, self.hold.op_label, priced)
+        return _capture(self._guard, self.hold, self.hold.op_label, priced)
 
     def void(self, reason: str) -> None:
         """Give the hold back: nothing was started."""
-        self.guard.void(self.hold, reason)
+        self._guard.void(self.hold, reason)
 
 
 class Treasury:
@@ -96,7 +105,7 @@ class Treasury:
     def open(
         self, run: PlannedRun, ticket: str, finished_ns: Sequence[int], *, remote: bool
     ) -> Funds:
-        """Hold what a run should cost.
+        """Hold what a run should cost and what ending it may cost; at least what it should cost.
 
         Args:
             run: What is to be started.
@@ -118,8 +127,9 @@ class Treasury:
         assert rate is not None
         assert cost is not None
         terms = terms_of(rate, prediction.ns or 0)
-        opening = max(cost, terms.cost(terms.notice.ns))
-        return Funds(self.guard, self.guard.authorize(run.id, opening, key=ticket), terms)
+        opening, least = cost + terms.cost(terms.notice.ns), max(cost, terms.least_opening())
+        hold = self.guard.authorize(run.id, opening, key=ticket, least_usd=min(least, opening))
+        return Funds(self.guard, hold, terms)
 
     def join(self, run: PlannedRun, hold: str) -> Funds | None:
         """Return what an attempt that goes on was given; None where that is settled already."""

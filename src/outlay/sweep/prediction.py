@@ -106,4 +106,7 @@ def terms_of(rate: Rate, predicted_ns: int) -> Terms:
     """
     notice_ns = min(NOTICE_NS, predicted_ns // 10) + REACTION_NS
     slice_ns = max(REACTION_NS, min(300 * 10**9, predicted_ns // 4))
-    return Terms(rate=rate, slice=Duration(slice_ns), notice=Duration(notice_ns))
+    return Terms(
+        rate=rate, slice=Duration(slice_ns), notice=Duration(notice_ns),
+        reaction=Duration(REACTION_NS),
+    )  # fmt: skip
