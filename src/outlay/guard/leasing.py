@@ -51,12 +51,15 @@ class Lease:
         """
         named = read_hold(environ)
         if named is None:
+            if (rented := guard.rental_here(environ)) is not None:
+                return cls(guard, guard.until_deadline(rented, terms.rate), terms, owned=False)
             hold = guard.authorize(label, terms.opening(), lab=lab)
             return cls(guard, hold, terms, owned=True)
         hold_id, path = named
         if path != guard.log_path.absolute():
             guard = BudgetGuard.of_log(path, environ=environ)
-        lease = cls(guard, guard.log.books().hold(hold_id), terms, owned=False)
+        joined = guard.until_deadline(guard.log.books().hold(hold_id), terms.rate)
+        lease = cls(guard, joined, terms, owned=False)
         lease.extend(0)
         return lease
 
@@ -75,6 +78,8 @@ class Lease:
             BudgetGuardExceeded: There is no room for it.
             SpendLogUnusable: The log can't be read, locked or written.
         """
+        if self.hold.rental is not None:  # the machine is paid for up to its deadline
+            return
         self.hold = self._guard.log.books().hold(self.hold.id)
         free = self.hold.amount if before is None else self.hold.amount - before
         more = self.terms.extension(free, elapsed_ns)

@@ -19,7 +19,9 @@ from pathlib import Path
 from outlay.record import machine
 
 PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account")
-_INSTANCE_VARIABLES = ("RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "INSTANCE_ID")
+_INSTANCE_VARIABLES = (
+    "RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "DSTACK_RUN_NAME", "INSTANCE_ID",
+)  # fmt: skip
 _NO = ("0", "false", "off", "no")
 _VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers")
 
@@ -63,7 +65,7 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         slurm_job=environ.get("SLURM_JOB_ID", ""),
         slurm_account=environ.get("SLURM_JOB_ACCOUNT", "") if personal else "",
         slurm_partition=environ.get("SLURM_JOB_PARTITION", ""),
-        instance_id=_first_set(environ, _INSTANCE_VARIABLES) if personal else "",
+        instance_id=instance_id(environ) if personal else "",
         git_commit=git_commit(_working_directory()),
         versions={"python": platform.python_version(), "outlay": outlay_version} | _versions(),
         nodes=machine.node_count(environ),
@@ -72,6 +74,11 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         init_start=machine.init_start() if personal else "",
         slurm_restart=machine.slurm_restart(environ),
     )
+
+
+def instance_id(environ: Mapping[str, str]) -> str:
+    """Return the vendor's id of the rented machine that this is, or ""."""
+    return _first_set(environ, _INSTANCE_VARIABLES)
 
 
 def is_on(environ: Mapping[str, str], switch: str, *, default: bool) -> bool:
