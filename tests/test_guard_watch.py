@@ -270,7 +270,7 @@ class TestARunOnIt:
             "--notice", "100ms", "--", sys.executable, "-c", "import time; time.sleep(60)",
             RUNPOD_POD_ID="pod-1",
         )  # fmt: skip
-        assert said.code == 3
+        assert (said.code, "pays for this machine" in said.err) == (3, True)
 
     def test_status_shows_what_of_a_rental_is_in_runs_and_in_no_run(self, bench: Bench) -> None:
         assert bench.rent().code == 0

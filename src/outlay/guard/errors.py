@@ -2,7 +2,8 @@
 
 Refused
 ├── BudgetGuardExceeded     a ceiling or a cap would be passed
-│   └── RentalUnattended    something rented in the same lab is overdue, or nobody watches it
+│   ├── RentalUnattended    something rented in the same lab is overdue, or nobody watches it
+│   └── RentalEnds          the machine that a run is on ends then, and its hold is not extended
 ├── RentalAlive             the hold pays for something that was not seen to be gone
 ├── SpendLogUnusable        the log can't be read, locked or written, so nothing is allowed
 │   └── SpendLogAltered     a line was edited, removed or reordered
@@ -33,6 +34,13 @@ class RentalUnattended(BudgetGuardExceeded):
             f"more is authorised in lab {lab} until it is gone (`outlay guard down {op_label}`) "
             f"or watched within its deadline (`outlay guard adopt {hold}`)."
         )
+
+
+class RentalEnds(BudgetGuardExceeded):
+    """A run on a rented machine lasts as long as the machine does: its hold is not extended."""
+
+    def __init__(self, hold: str, deadline: str) -> None:
+        super().__init__(f"hold {hold} pays for this machine, which is ended at {deadline[:19]}Z")
 
 
 class RentalAlive(Refused):

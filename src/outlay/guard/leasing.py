@@ -12,6 +12,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.errors import RentalEnds
 from outlay.guard.lease import Terms
 from outlay.units import Money
 
@@ -60,7 +61,8 @@ class Lease:
             guard = BudgetGuard.of_log(path, environ=environ)
         joined = guard.until_deadline(guard.log.books().hold(hold_id), terms.rate)
         lease = cls(guard, joined, terms, owned=False)
-        lease.extend(0)
+        if joined.rental is None:
+            lease.extend(0)
         return lease
 
     def environ(self) -> dict[str, str]:
@@ -76,10 +78,11 @@ class Lease:
 
         Raises:
             BudgetGuardExceeded: There is no room for it.
+            RentalEnds: The hold pays for a machine, which ends at its deadline.
             SpendLogUnusable: The log can't be read, locked or written.
         """
-        if self.hold.rental is not None:  # the machine is paid for up to its deadline
-            return
+        if self.hold.rental is not None:
+            raise RentalEnds(self.hold.id, self.hold.rental.deadline)
         self.hold = self._guard.log.books().hold(self.hold.id)
         free = self.hold.amount if before is None else self.hold.amount - before
         more = self.terms.extension(free, elapsed_ns)
