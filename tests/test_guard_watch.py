@@ -9,6 +9,7 @@ import signal
 import stat
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,8 @@ from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_run
 from outlay.guard.reap import known_logs
-from outlay.proc.identity import read_process, send
+from outlay.guard.stale import has_ended
+from outlay.proc.identity import Process, read_process, send
 from outlay.units import Money
 from waiting import until
 
@@ -55,15 +57,8 @@ class Bench:
     def kill_watcher(self) -> None:
         for hold in self.guard.log.books().rentals.values():
             _, pid, start = hold.watcher.split(":")
-            process = read_process(int(pid))
-            if process is not None and process.start == int(start):
-                send(process, signal.SIGKILL)
-                until(
-                    lambda number=process.pid: (
-                        (found := read_process(number)) is None or found.is_dead
-                    ),
-                    what="the watcher to die",
-                )
+            send(Process(int(pid), int(start)), signal.SIGKILL)
+            until(partial(has_ended, hold.watcher), what="the watcher to die")
 
     def running(self) -> bool:
         return '"dying": null' in (self.directory / "vendor" / "pods.json").read_text()
@@ -227,23 +222,25 @@ class TestARunOnIt:
     def lines(self, bench: Bench) -> list[str]:
         return [type(line).__name__ for line in bench.guard.log.lines()]
 
-    def guard_run(self, bench: Bench, **environment: str) -> Outcome:
-        return outlay(
-            "guard", "run", "--label", "lab02-train", "--rate", "0.70 USD/h", "--log", bench.log,
-            "--dir", bench.directory / "run", "--", sys.executable, "-c", TRAIN, **environment,
-        )  # fmt: skip
+    def guard_run(self, bench: Bench, variable: str, value: str) -> Outcome:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(variable, value)
+            return outlay(
+                "guard", "run", "--label", "lab02-train", "--rate", "0.70 USD/h", "--log",
+                bench.log, "--dir", bench.directory / "run", "--", sys.executable, "-c", TRAIN,
+            )  # fmt: skip
 
     def test_guard_run_opens_and_captures_nothing(self, bench: Bench) -> None:
         assert bench.rent().code == 0
         before = self.lines(bench)
-        assert self.guard_run(bench, RUNPOD_POD_ID="pod-1").code == 0
+        assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
         assert self.lines(bench) == before
         assert (bench.guard.held, bench.guard.total_spent) == (2.0, 0.0)
 
     def test_a_hold_that_is_named_is_joined_and_not_extended(self, bench: Bench) -> None:
         assert bench.rent().code == 0
         named = f"{bench.hold.id}@{bench.log}"
-        assert self.guard_run(bench, OUTLAY_HOLD=named).code == 0
+        assert self.guard_run(bench, "OUTLAY_HOLD", named).code == 0
         assert (bench.guard.held, bench.guard.total_spent) == (2.0, 0.0)
 
     def test_a_run_inside_opens_and_captures_nothing(
@@ -260,7 +257,7 @@ class TestARunOnIt:
 
     def test_on_another_machine_it_is_held_and_captured(self, bench: Bench) -> None:
         assert bench.rent().code == 0
-        assert self.guard_run(bench, RUNPOD_POD_ID="pod-2").code == 0
+        assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-2").code == 0
         assert bench.guard.total_spent > 0
 
     def test_a_run_ends_before_the_machine_does(self, bench: Bench) -> None:
@@ -274,7 +271,7 @@ class TestARunOnIt:
 
     def test_status_shows_what_of_a_rental_is_in_runs_and_in_no_run(self, bench: Bench) -> None:
         assert bench.rent().code == 0
-        assert self.guard_run(bench, RUNPOD_POD_ID="pod-1").code == 0
+        assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
         run_cost = cost_of_run(bench.directory / "run")
         assert run_cost is not None
         (row,) = in_process("guard", "status", "--log", bench.log, "--json").json["holds"]
