@@ -57,7 +57,6 @@ from outlay.guard.spendlog import MemorySpendLog, SpendLog, Verification
 from outlay.guard.stale import this_process, why_unattended
 from outlay.guard.standing import doubts, standings
 from outlay.rates import cost_at_most
-from outlay.record import facts
 from outlay.units import Money, Rate
 
 TEST_MODE = "BUDGET_GUARD_TEST_MODE"
@@ -380,7 +379,9 @@ class BudgetGuard:
 
     def rental_here(self, environ: Mapping[str, str]) -> Hold | None:
         """Return the hold that already pays for this machine, as its vendor's id says."""
-        here = facts.instance_id(environ)
+        from outlay.record.facts import instance_id  # It loads sockets, which books never need.
+
+        here = instance_id(environ)
         rentals = self._look(Books.open_rentals)
         return next((hold for hold in rentals if is_machine(hold.resource, here)), None)
 
