@@ -10,7 +10,6 @@ import contextlib
 import getpass
 import os
 import platform
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -58,7 +57,7 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         rank=rank(environ),
         world_size=world_size(environ),
         pid=os.getpid(),
-        host=socket.gethostname() if personal else "",
+        host=platform.node() if personal else "",
         boot_id=boot_id() if personal else "",
         user=_user() if personal else "",
         launch=launch_id(environ),
