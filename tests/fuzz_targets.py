@@ -136,7 +136,7 @@ def read_listing(raw: bytes, where: Path) -> None:
         try:
             parse_listing(vendor, text)
         finally:
-            parse_id(vendor.id_from, text)
+            parse_id(vendor.id_from, text, "pod")
 
 
 def read_costs(raw: bytes, where: Path) -> object:

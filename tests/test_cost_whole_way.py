@@ -110,7 +110,7 @@ def test_two_nodes_of_which_one_is_late_are_each_charged_from_their_start(
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     runs = []
     for rank, host in ((0, "node-1"), (2, "node-2")):
-        monkeypatch.setattr("socket.gethostname", lambda host=host: host)
+        monkeypatch.setattr("platform.node", lambda host=host: host)
         monkeypatch.setenv("RANK", str(rank))
         runs.append(outlay.run("m", dir=tmp_path, price="6 USD/h", clock=clock))
         clock.advance(10 * MINUTE)

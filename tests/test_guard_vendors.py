@@ -27,7 +27,7 @@ from outlay.guard.vendors import PRESETS, Garbled, Listed, parse_id, parse_listi
 def test_the_id_is_read_from_what_creation_printed(
     id_from: str, output: str, expected: str
 ) -> None:
-    assert parse_id(id_from, output) == expected
+    assert parse_id(id_from, output, "outlay-a") == expected
 
 
 @pytest.mark.parametrize(
@@ -44,13 +44,13 @@ def test_the_id_is_read_from_what_creation_printed(
 )
 def test_an_id_that_is_not_there_is_garbled(id_from: str, output: str) -> None:
     with pytest.raises(Garbled):
-        parse_id(id_from, output)
+        parse_id(id_from, output, "outlay-a")
 
 
 @pytest.mark.parametrize("id_from", ["xml:/id", "json:id", "json:.a b", "regex:pod-("])
 def test_a_place_that_makes_no_sense_is_an_error_of_the_user(id_from: str) -> None:
     with pytest.raises(InvalidValue):
-        parse_id(id_from, '{"id": "abc"}')
+        parse_id(id_from, '{"id": "abc"}', "outlay-a")
 
 
 def test_runpods_listing() -> None:
@@ -64,6 +64,26 @@ def test_vasts_listing_names_by_label() -> None:
     assert listed == (Listed("12741302", "mine"), Listed("2", ""))
 
 
+def test_primes_listing() -> None:
+    output = '{"pods": [{"id": "3f9c", "name": "mine", "status": "ACTIVE"}], "total_count": 1}'
+    assert parse_listing(preset("prime"), output) == (Listed("3f9c", "mine"),)
+
+
+def test_skypilots_clusters_are_known_by_their_name() -> None:
+    output = '[{"name": "outlay-a", "status": "STOPPED"}]'
+    assert parse_listing(preset("skypilot"), output) == (Listed("outlay-a", "outlay-a"),)
+    assert parse_id(preset("skypilot").id_from, "Cluster launched", "outlay-a") == "outlay-a"
+
+
+def test_dstacks_runs_are_known_by_their_name_until_they_are_over() -> None:
+    output = (
+        '{"project": "main", "runs": ['
+        '{"id": "u1", "status": "running", "run_spec": {"run_name": "outlay-a"}},'
+        ' {"id": "u2", "status": "terminated", "run_spec": {"run_name": "outlay-b"}}]}'
+    )
+    assert parse_listing(preset("dstack"), output) == (Listed("outlay-a", "outlay-a"),)
+
+
 def test_lambdas_listing_leaves_out_what_is_terminated() -> None:
     output = (
         '{"data": [{"id": "i-1", "name": "a", "status": "active"},'
@@ -73,7 +93,7 @@ def test_lambdas_listing_leaves_out_what_is_terminated() -> None:
     assert parse_listing(preset("lambda"), output) == (Listed("i-1", "a"), Listed("i-3", ""))
 
 
-@pytest.mark.parametrize("output", ["", "null", "{}", '{"data": null}', '[{"name": "x"}]', "[1]"])
+@pytest.mark.parametrize("output", ["", "null", "{}", '{"data": null}', '[{"label": "x"}]', "[1]"])
 @pytest.mark.parametrize("vendor", PRESETS)
 def test_a_listing_that_is_none_proves_nothing(vendor: str, output: str) -> None:
     with pytest.raises(Garbled):
@@ -83,8 +103,10 @@ def test_a_listing_that_is_none_proves_nothing(vendor: str, output: str) -> None
 @pytest.mark.parametrize("vendor", PRESETS)
 def test_presets_end_for_good_and_never_merely_stop(vendor: str) -> None:
     command = " ".join(preset(vendor).terminate)
-    assert "stop" not in command
-    assert any(word in command for word in ("delete", "destroy", "terminate"))
+    # A run of dstack that is stopped is over; with every other vendor, stopping keeps what bills.
+    assert ("stop" in command) == (vendor == "dstack")
+    ends = ("delete", "destroy", "terminate", "down", "dstack stop")
+    assert any(word in command for word in ends)
     assert "{id}" in command
 
 
@@ -94,7 +116,7 @@ def test_no_preset_holds_a_key() -> None:
 
 
 def test_an_unknown_vendor_lists_the_known_ones() -> None:
-    with pytest.raises(InvalidValue, match="one of lambda, runpod, vast"):
+    with pytest.raises(InvalidValue, match="one of dstack, lambda, prime, runpod, skypilot, vast"):
         preset("acme")
 
 

@@ -75,7 +75,7 @@ def test_with_identity_off_no_byte_of_the_log_names_the_host_or_user(
 ) -> None:
     monkeypatch.setenv("OUTLAY_RECORD_IDENTITY", "0")
     monkeypatch.setenv("LOGNAME", "a-very-private-name")
-    monkeypatch.setattr("socket.gethostname", lambda: "a-very-private-host")
+    monkeypatch.setattr("platform.node", lambda: "a-very-private-host")
     with outlay.run("m", dir=tmp_path):
         pass
     for path in tmp_path.rglob("*"):
@@ -87,7 +87,7 @@ def test_by_default_host_and_user_are_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LOGNAME", "ada")
-    monkeypatch.setattr("socket.gethostname", lambda: "node-7")
+    monkeypatch.setattr("platform.node", lambda: "node-7")
     with outlay.run("m", dir=tmp_path):
         pass
     assert (header(tmp_path).user, header(tmp_path).host) == ("ada", "node-7")

@@ -6,11 +6,15 @@ prints garbage.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
@@ -20,8 +24,9 @@ from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import Vendor
-from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.entries import Captured, Vendor
+from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
+from outlay.guard.posting import Posting
 from outlay.guard.reap import Reaper
 from outlay.guard.rentals import Tenancy, proof_path
 from outlay.guard.renting import (
@@ -31,6 +36,7 @@ from outlay.guard.renting import (
     VendorUnusable,
     rent,
 )
+from outlay.guard.stale import this_process
 from outlay.guard.watch import Watch, start_watcher
 from outlay.units import Duration, Money, Rate
 from waiting import until
@@ -236,6 +242,22 @@ class TestOrdering:
         assert guard.committed == 0.0
 
 
+def append_simple(guard: BudgetGuard, label: str) -> None:
+    """Append a line as another program does."""
+    line = {"ts": "2023-11-14T23:00:00Z", "op_label": label, "actual": 0, "currency": "USD"}
+    with guard.log_path.open("a") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        log.write(json.dumps(line) + "\n")
+
+
+def capture_of(hold: Hold) -> Captured:
+    """What an earlier version wrote when a person settled something that still ran."""
+    return Captured(
+        v=1, ts=hold.ts, op_label=hold.op_label, actual=Decimal(0), currency="USD", hold=hold.id,
+        lab=hold.lab, day=hold.day,
+    )  # fmt: skip
+
+
 def spoil(guard: BudgetGuard) -> bytes:
     """Make the log unusable; return what it was."""
     sound = guard.log_path.read_bytes()
@@ -390,6 +412,122 @@ class TestTheDeadline:
         assert guard.total_spent == 2.0
 
 
+class TestSettling:
+    """Nothing settles the hold of a rental that lives."""
+
+    @pytest.mark.parametrize(
+        "settle",
+        [
+            lambda guard, hold: guard.record_actual("lab02-tp", 0, hold=hold),
+            lambda guard, hold: guard.record_actual("lab02-tp", 0, hold=hold.id),
+            lambda guard, hold: guard.void(hold, "it never was"),
+        ],
+        ids=["capture", "capture by id", "void"],
+    )
+    def test_what_lives_is_not_settled(
+        self,
+        guard: BudgetGuard,
+        vendor: StandIn,
+        clock: ManualClock,
+        settle: Callable[[BudgetGuard, Hold], None],
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        with pytest.raises(RentalAlive, match="guard down lab02-tp"):
+            settle(guard, hold)
+        assert guard.held == 20.0
+
+    def test_spend_of_the_same_label_counts_beside_it(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        rented(guard, vendor, clock)
+        assert guard.record_actual("lab02-tp", 1).hold == ""
+        assert (guard.held, guard.total_spent) == (20.0, 1.0)
+
+    def test_one_that_was_never_seen_may_be_released_by_a_person(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        vendor.behave("create", "hang")
+        with pytest.raises(RentalUnknown):
+            rented(guard, vendor, clock, create_timeout=Duration.parse("1s"))
+        guard.void(guard.holds()[0], "the console shows nothing")
+        assert guard.committed == 0.0
+
+    def test_a_hold_that_an_earlier_version_settled_too_early_is_corrected(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        watch = watching(guard, hold, clock)
+        guard.log.transact(lambda _: Posting((capture_of(hold),), None))
+        clock.advance(10 * HOUR)
+        while watch.round():
+            pass
+        assert vendor.running() == []
+        assert guard.total_spent == 20.0
+
+
+class TestUnattended:
+    """Overdue, or without a watcher: an error wherever money is shown."""
+
+    def test_one_past_its_deadline_counts_what_it_costs_in_every_scope(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        rented(guard, vendor, clock)
+        clock.advance(12 * HOUR)
+        assert (guard.held, guard.remaining) == (24.0, 26.0)
+        held = {row.scope.kind: row.held for row in guard.standings()}
+        assert held == {"whole": Money.parse("24 USD")}
+        (finding,) = guard.findings()
+        assert finding.severity == "error"
+        assert "past its deadline" in finding.message
+
+    def test_one_past_its_deadline_blocks_its_own_lab_alone(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        running = guard.authorize("lab02-train", 1)
+        rented(guard, vendor, clock)
+        clock.advance(12 * HOUR)
+        with pytest.raises(RentalUnattended, match="lab 02"):
+            guard.authorize("lab02-more", 1)
+        assert guard.extend(running, 1).amount == Money.parse("2 USD")
+        assert guard.authorize("lab03-other", 1).lab == "03"
+
+    def test_a_key_that_was_granted_before_is_granted_still(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        before = guard.authorize("lab02-train", 1, key="once")
+        rented(guard, vendor, clock)
+        clock.advance(12 * HOUR)
+        assert guard.authorize("lab02-train", 1, key="once").id == before.id
+
+    def test_what_it_costs_beyond_its_hold_leaves_no_room_elsewhere(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        rented(guard, vendor, clock)
+        clock.advance(24 * HOUR)
+        with pytest.raises(BudgetGuardExceeded, match="whole"):
+            guard.authorize("lab03-other", 3)
+
+    def test_a_dead_watcher_blocks_its_lab_before_the_deadline(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        mine = this_process().rpartition(":")[0]
+        guard.note("watched", hold=hold, detail={"watcher": f"{mine}:1"})  # another of our number
+        with pytest.raises(RentalUnattended, match="is dead"):
+            guard.authorize("lab02-more", 1)
+        guard.note("watched", hold=hold, detail={"watcher": this_process()})
+        assert guard.authorize("lab02-more", 1).lab == "02"
+
+    def test_once_it_is_gone_its_lab_goes_on(
+        self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
+    ) -> None:
+        hold = rented(guard, vendor, clock)
+        clock.advance(12 * HOUR)
+        assert Reaper(guard, ENVIRON, clock=clock).end(hold)
+        assert guard.findings() == ()
+        assert guard.authorize("lab02-more", 1).lab == "02"
+
+
 class TestReaping:
     def test_strangers_are_shown_and_never_ended(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
@@ -420,7 +558,7 @@ class TestReaping:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
-        guard.void(hold, "a person was mistaken")
+        guard.settle_rental(hold, Money.parse("1 USD"), "two listings were wrong")
         reaper = Reaper(guard, ENVIRON, clock=clock)
         (row,) = reaper.census().rows
         assert (row.state, row.needs_ending) == ("ended but listed", True)
@@ -441,7 +579,7 @@ class TestReaping:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         hold = rented(guard, vendor, clock)
-        guard.record_actual("lab02-tp", 1, hold=hold)
+        guard.settle_rental(hold, Money.parse("1 USD"), "its watcher saw it")
         said: list[str] = []
         assert Reaper(guard, ENVIRON, clock=clock, say=said.append).end(hold)
         assert "verified gone" in said[-1]
@@ -512,11 +650,36 @@ rent(guard, order, os.environ,
         until(lambda: self.settled(tmp_path), what="the watcher to settle")
         assert vendor.running() == []
 
+    @pytest.mark.parametrize(
+        "settle",
+        [
+            lambda guard, hold: guard.record_actual("lab02-tp", 0, hold=hold),
+            lambda guard, hold: guard.void(hold, "it never was"),
+            lambda guard, _: append_simple(guard, "lab02-tp"),
+            lambda guard, hold: guard.log.transact(lambda _: Posting((capture_of(hold),), None)),
+        ],
+        ids=["capture", "void", "appended line", "chained line"],
+    )
+    def test_nothing_that_is_written_makes_it_leave_while_the_thing_lives(
+        self,
+        tmp_path: Path,
+        vendor: StandIn,
+        settle: Callable[[BudgetGuard, Hold], None],
+    ) -> None:
+        assert self.order(tmp_path, vendor).wait() == 0
+        guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
+        with suppress(RentalAlive):
+            settle(guard, guard.holds()[0])
+        said = guard.log_path.parent / f"watch-{next(iter(guard.log.books().rentals))}.log"
+        until(lambda: "verified gone" in said.read_text(), what="the watcher to settle")
+        assert vendor.running() == []
+        assert guard.total_spent > 3
+
     def test_it_survives_a_hangup_of_its_terminal(self, tmp_path: Path, vendor: StandIn) -> None:
         assert self.order(tmp_path, vendor).wait() == 0
         guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
         until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
-        watcher = int(guard.holds()[0].watcher.rpartition(":")[2])
+        watcher = int(guard.holds()[0].watcher.split(":")[1])
         os.kill(watcher, signal.SIGHUP)
         until(lambda: self.settled(tmp_path), what="the watcher to settle")
 
@@ -562,7 +725,7 @@ rent(guard, order, os.environ,
         assert self.order(tmp_path, vendor).wait() == 0
         guard = BudgetGuard(50, tmp_path / "books" / "spend.jsonl", environ={})
         until(lambda: guard.holds()[0].watcher != "", what="the watcher to report")
-        os.kill(int(guard.holds()[0].watcher.rpartition(":")[2]), signal.SIGKILL)
+        os.kill(int(guard.holds()[0].watcher.split(":")[1]), signal.SIGKILL)
         reaper = Reaper(guard, ENVIRON)
         until(lambda: reaper.census().rows[0].state == "overdue", what="the deadline")
         assert reaper.end(guard.holds()[0], pause_s=0.05)

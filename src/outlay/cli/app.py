@@ -52,6 +52,10 @@ ENTRIES = (
         "Ask before spending, record after it, and end what was rented.",
     ),
     Entry(
+        "watch", "outlay.cli.watch", "show_watch", MAY_I_LAUNCH,
+        "End what is rented and overdue, settle what is gone, replace watchers that died.",
+    ),
+    Entry(
         "survey", "outlay.cli.survey", "show_survey", MAY_I_LAUNCH,
         "Compare vendors for a short job and pick one: "
         "cheapest spot with NVLink, else single-node.",

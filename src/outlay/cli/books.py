@@ -19,6 +19,7 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import Finding, InvalidValue
+from outlay.guard.reap import RentedHold, known_logs, living_rentals
 from outlay.ledger.price import KINDS, Kind
 from outlay.runs.collect import (
     collect,
@@ -50,20 +51,35 @@ def overview(*, as_json: bool) -> None:
     # What the log of a dead run says stands in its row: it need not have been read again.
     others = [figures for figures in collected.figures if figures.status != "dead"]
     findings = [*collected.findings, *findings_in([*others, *dead]), *_dead(dead)]
+    rented, errors = living_rentals(known_logs())
+    findings = [*errors, *findings]
     burn = total_burn(running)
     if as_json:
         amounts = {kind: [each.money for each in burn if each.kind == kind] for kind in KINDS}
         said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
-        print_json({"running": running, **said, "findings": findings})
+        print_json({"running": running, **said, "rented": rented, "findings": findings})
         return
     if running:
         _print_running(running, now_ns)
         console.print(f"\nBurning now: {', '.join(map(str, burn)) or 'no price'}")
-    else:
+    elif not rented:
         console.print("Nothing is running. Start with: outlay exec -- python train.py")
+    _print_rented(rented)
     if findings:
         console.print("\nWhat is wrong", style="bold")
         print_findings(findings)
+
+
+def _print_rented(rented: Sequence[RentedHold]) -> None:
+    """Show what bills on by itself, whether or not a run is on it."""
+    for each in rented:
+        rental = each.hold.rental
+        assert rental is not None
+        console.print(
+            f"Rented: {each.hold.resource or rental.name} for {each.hold.op_label}, {rental.rate}, "
+            f"ends at {rental.deadline[:16].replace('T', ' ')}Z ({each.log_path})",
+            soft_wrap=True,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,14 +15,19 @@ from rich.text import Text
 from outlay.cli.guard_options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, fits, new_table, print_findings, print_json
-from outlay.clock import SYSTEM
+from outlay.clock import SYSTEM, wall_ns_of
 from outlay.errors import InvalidValue, Refused
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import AnyLine, Simple
+from outlay.guard.captures import cost_on_machine
+from outlay.guard.entries import AnyLine, Simple, parse_timestamp
 from outlay.guard.policy import Standing
 from outlay.guard.stale import why_stale
-from outlay.units import Money
+from outlay.rates import cost_at_most
+from outlay.runs.collect import refresh_registered
+from outlay.store import open_store
+from outlay.store.runs import RunFilter, list_runs
+from outlay.units import Money, Rate
 
 _BAR_WIDTH = 24
 
@@ -180,7 +187,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
         about = {
             "log": os.fspath(guard.log_path), "ceiling": guard.ceilings.whole, "head": guard.head,
         }  # fmt: skip
-        rows = [_hold_row(hold) for hold in holds]
+        rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
         print_json(about | {"scopes": scopes, "holds": rows, "findings": findings})
         return
     table = _scopes_table(standings, bars=True)
@@ -188,6 +195,10 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
     if holds:
         console.print()
         console.print(_holds_table(holds))
+    rentals = [_shares(hold) for hold in holds if hold.rental is not None]
+    if rentals:
+        console.print()
+        console.print(_rentals_table(rentals))
     _print_head(guard.head)
     print_findings(findings)
 
@@ -212,6 +223,60 @@ def _holds_table(holds: tuple[Hold, ...]) -> object:
         state = " ".join(part for part in (hold.state, hold.resource) if part) or "open"
         since = minute_of(hold.ts)
         table.add_row(hold.id, hold.op_label, hold.lab, str(hold.amount), since, state)
+    return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalShares:
+    """What a rental has cost, and how much of that lies in runs.
+
+    Attributes:
+        cost: Up to now, at its rate.
+        in_runs: What the registered runs cost that carry its instance id.
+        in_no_run: The rest: before, between and after them.
+    """
+
+    hold: Hold
+    cost: Money
+    in_runs: Money
+
+    @property
+    def in_no_run(self) -> Money:
+        """What lies in no run; negative where runs on it claim more than it costs."""
+        return self.cost - self.in_runs
+
+
+def _shares(hold: Hold) -> RentalShares:
+    assert hold.rental is not None
+    started_ns = wall_ns_of(parse_timestamp(hold.rental.started))
+    rate = Rate.parse(hold.rental.rate)
+    cost = cost_at_most(rate, max(SYSTEM.wall_ns() - started_ns, 0))
+    in_runs = Money(0, rate.currency)
+    if hold.resource:
+        store = open_store()
+        refresh_registered(store, SYSTEM.wall_ns())
+        for row in list_runs(store, RunFilter(since_ns=started_ns)):
+            part = cost_on_machine(Path(row.dir), hold.resource)
+            if part is not None and part.currency == rate.currency:
+                in_runs += part
+    return RentalShares(hold=hold, cost=cost, in_runs=in_runs)
+
+
+def _shares_of(hold: Hold) -> dict[str, object]:
+    if hold.rental is None:
+        return {}
+    shares = _shares(hold)
+    return {"cost": shares.cost, "in_runs": shares.in_runs, "in_no_run": shares.in_no_run}
+
+
+def _rentals_table(rentals: list[RentalShares]) -> Table:
+    table = new_table("rental", "ends at", ">cost so far", ">in runs", ">in no run")
+    for each in rentals:
+        assert each.hold.rental is not None
+        table.add_row(
+            each.hold.resource or each.hold.rental.name, minute_of(each.hold.rental.deadline),
+            str(each.cost), str(each.in_runs), str(each.in_no_run),
+        )  # fmt: skip
     return table
 
 

@@ -18,7 +18,7 @@ from outlay.guard.ceilings import manifest_path, read_manifest
 from outlay.guard.entries import Vendor
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.filelog import FileSpendLog
-from outlay.guard.vendors import preset
+from outlay.guard.vendors import PRESETS, preset
 from outlay.ledger.price import Price, is_price_name, typed_price
 from outlay.record import facts
 from outlay.units import Rate
@@ -36,7 +36,7 @@ Ceiling = Annotated[
 ]
 Lab = Annotated[str | None, typer.Option(help="The lab that pays; default: the label's.")]
 VendorName = Annotated[
-    str | None, typer.Option(help="runpod, vast or lambda, whose commands are known.")
+    str | None, typer.Option(help=f"Whose commands are known: {', '.join(PRESETS)}.")
 ]
 Confirm = Annotated[
     list[str] | None,

@@ -1,4 +1,4 @@
-"""``outlay guard run | rent | reap | down``: spending under the guard's eyes."""
+"""``outlay guard run | rent | adopt | reap | down``: spending under the guard's eyes."""
 
 from __future__ import annotations
 
@@ -26,18 +26,22 @@ from outlay.cli.options import AsJson
 from outlay.cli.output import console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, Refused
+from outlay.guard.books import Hold
+from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.commands import words
 from outlay.guard.entries import Vendor
 from outlay.guard.lease import Terms
 from outlay.guard.reap import Census, Reaper
-from outlay.guard.renting import Order, rent
+from outlay.guard.rentals import NotARental
+from outlay.guard.renting import Order, check_rate, rent
+from outlay.guard.stale import is_here
 from outlay.guard.supervise import Supervisor
 from outlay.guard.vendors import preset
 from outlay.guard.watch import start_watcher
 from outlay.ledger import read_identity
 from outlay.runs.inbox import leave_notice
 from outlay.runs.options import Arguments, resolve
-from outlay.units import Duration, Money
+from outlay.units import Duration, Money, Rate
 from outlay.units.numbers import exact_decimal
 
 Label = Annotated[str, typer.Option(help="What the spend is called, such as lab02-train.")]
@@ -45,6 +49,15 @@ RateOption = Annotated[
     str,
     typer.Option("--rate", help='What all of it costs, such as "0.70 USD/h" or lambda:8xH100.'),
 ]
+MostRate = Annotated[
+    str | None,
+    typer.Option("--most-rate", help='Refuse a --rate above this, such as "2.50 USD/h".'),
+]
+MaxHours = Annotated[
+    str | None, typer.Option("--max-hours", help='The longest it may cost money: 3, or "90m".')
+]
+Limit = Annotated[str | None, typer.Option(help='What it may cost, such as "20 USD".')]
+Poll = Annotated[str, typer.Option(help="How often the watcher asks the vendor.")]
 ListCommand = Annotated[
     str | None,
     typer.Option("--list", metavar="COMMAND", help="Prints everything that runs, as JSON."),
@@ -63,9 +76,9 @@ def show_run(
     command: Annotated[
         list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
     ] = None,
-    max_hours: Annotated[
-        str | None, typer.Option(help='The longest it may run: 3, or "90m".')
-    ] = None,
+    limit: Limit = None,
+    max_hours: MaxHours = None,
+    most_rate: MostRate = None,
     slice: Annotated[str, typer.Option(help="How much time is paid for at once.")] = "5m",
     notice: Annotated[str, typer.Option(help="How long it has from SIGTERM to SIGKILL.")] = "30s",
     directory: Annotated[
@@ -84,9 +97,10 @@ def show_run(
     if not command:
         raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
     guard = open_guard(log, ceiling)
+    per_hour = _rate(rate, most_rate, guard.currency)
     terms = Terms(
-        rate=read_rate(rate, name="--rate", currency=guard.currency),
-        most=None if max_hours is None else _hours(max_hours),
+        rate=per_hour,
+        most=_longest(per_hour, limit, max_hours),
         slice=Duration.parse(slice, name="--slice"),
         notice=Duration.parse(notice, name="--notice"),
     )
@@ -104,7 +118,6 @@ def show_run(
 def show_rent(
     label: Label,
     rate: RateOption,
-    limit: Annotated[str, typer.Option(help='What it may cost, such as "20 USD".')],
     create: Annotated[str, typer.Option(metavar="COMMAND", help="Creates it, with {name} in it.")],
     vendor: VendorName = None,
     list_command: ListCommand = None,
@@ -112,15 +125,12 @@ def show_rent(
     id_from: Annotated[
         str | None, typer.Option(help="Where creation prints the id, such as json:.id.")
     ] = None,
-    max_hours: Annotated[
-        str | None, typer.Option(help='The longest it may live: 3, or "90m".')
-    ] = None,
+    limit: Limit = None,
+    max_hours: MaxHours = None,
+    most_rate: MostRate = None,
     margin: Annotated[str, typer.Option(help="Termination begins this early.")] = "2m",
     settle: Annotated[str, typer.Option(help="How long to look for a failed creation.")] = "60s",
-    poll: Annotated[str, typer.Option(help="How often the watcher asks the vendor.")] = "30s",
-    vendor_timer: Annotated[
-        str, typer.Option(help="A timer set at the vendor; recorded, never trusted.")
-    ] = "",
+    poll: Poll = "30s",
     lab: Lab = None,
     log: Log = DEFAULT_LOG,
     ceiling: Ceiling = None,
@@ -132,17 +142,17 @@ def show_rent(
     --create 'runpodctl pod create --name {name} --gpu-id "NVIDIA GeForce RTX 4090"'
     """
     guard, every = open_guard(log, ceiling), Duration.parse(poll, name="--poll")
+    per_hour, before_end = _rate(rate, most_rate, guard.currency), Duration.parse(margin)
     order = Order(
         label=label,
-        limit=Money.parse(limit, name="--limit", currency=guard.currency),
-        rate=read_rate(rate, name="--rate", currency=guard.currency),
+        limit=_rental_limit(per_hour, limit, max_hours, before_end),
+        rate=per_hour,
         vendor=_vendor(vendor, list_command, terminate_command, id_from),
         create=words(create, name="--create"),
         lab=lab,
         most=None if max_hours is None else _hours(max_hours),
-        margin=Duration.parse(margin, name="--margin"),
+        margin=before_end,
         settle=Duration.parse(settle, name="--settle"),
-        vendor_timer=vendor_timer,
     )
     hold = rent(
         guard, order, os.environ, say=say,
@@ -181,16 +191,53 @@ def show_reap(
     reaper = Reaper(guard, os.environ, extra=_lister(vendor, list_command), say=say)
     census = reaper.census()
     if terminate:
-        rentals = guard.log.books().rentals
-        for row in census.rows:
-            if row.needs_ending:
-                reaper.end(rentals[row.hold], pause_s=pause_s)
-            elif row.state in ("gone", "not listed"):
-                reaper.settle(rentals[row.hold], pause_s=pause_s)
+        reaper.reap(census, pause_s=pause_s)
         census = reaper.census()
     _show_census(census, as_json=as_json)
     bad = census.findings or any(r.needs_ending or r.state == "lost" for r in census.rows)
     raise typer.Exit(Refused.exit_code if bad else 0)
+
+
+def show_adopt(
+    hold: Annotated[
+        str | None, typer.Argument(metavar="[HOLD]", help="The hold of one; default: all orphans.")
+    ] = None,
+    poll: Poll = "30s",
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Give a rental whose watcher is dead a new one, here.
+
+    Example: outlay guard adopt 1f0a2b3c4d5e
+    """
+    guard, every = open_guard(log, None), Duration.parse(poll, name="--poll")
+    orphans = Reaper(guard, os.environ).orphans()
+    if hold is not None:
+        orphans = (_adoptable(guard, hold),)
+    for orphan in orphans:
+        start_watcher(guard.log_path, orphan, os.environ, every)
+    books = guard.log.books()
+    adopted = [books.rentals[orphan.id] for orphan in orphans]
+    if as_json:
+        print_json(adopted)
+        return
+    for each in adopted:
+        console.print(
+            f"hold {each.id} ({each.op_label}) is watched by {each.watcher}", soft_wrap=True
+        )
+    if not adopted:
+        console.print("every rental has a watcher")
+
+
+def _adoptable(guard: BudgetGuard, hold_id: str) -> Hold:
+    hold = guard.log.books().hold(hold_id)
+    if hold.rental is None:
+        raise NotARental(hold.id)
+    if is_here(hold.watcher):
+        raise InvalidValue(
+            "HOLD", hold_id, f"a rental without a watcher; {hold.watcher} watches it"
+        )
+    return hold
 
 
 def show_down(
@@ -234,6 +281,36 @@ def _show_census(census: Census, *, as_json: bool) -> None:
         )
     console.print(table if census.rows else "nothing is rented")
     print_findings(census.findings)
+
+
+def _rate(rate: str, most: str | None, currency: str) -> Rate:
+    """Return what all of it costs per hour, unless that is more than is wanted."""
+    per_hour = read_rate(rate, name="--rate", currency=currency)
+    highest = None if most is None else read_rate(most, name="--most-rate", currency=currency)
+    check_rate(per_hour, highest)
+    return per_hour
+
+
+def _longest(rate: Rate, limit: str | None, max_hours: str | None) -> Duration | None:
+    """Return the longest that something may cost money: what the limit pays for, or the hours."""
+    ends = [] if max_hours is None else [_hours(max_hours)]
+    if limit is not None:
+        paid_ns = Terms(rate=rate).paid_ns(_limit(rate, limit))
+        ends += [] if paid_ns is None else [Duration(paid_ns)]
+    return min(ends, default=None)
+
+
+def _limit(rate: Rate, text: str) -> Money:
+    return Money.parse(text, name="--limit", currency=rate.currency)
+
+
+def _rental_limit(rate: Rate, limit: str | None, max_hours: str | None, margin: Duration) -> Money:
+    """Return what a rental may cost: the limit; without one, its longest time and its ending."""
+    if limit is not None:
+        return _limit(rate, limit)
+    if max_hours is None:
+        raise InvalidValue("--limit", None, "--limit, --max-hours, or both")
+    return Terms(rate=rate).cost(_hours(max_hours).ns + margin.ns)
 
 
 def _hours(text: str) -> Duration:

@@ -31,7 +31,8 @@ from outlay.guard.entries import (
 )
 from outlay.guard.errors import HoldResolved, UnknownHold
 from outlay.guard.scopes import WHOLE, Scope, lab_of, scopes_of
-from outlay.units import Money
+from outlay.rates import cost_at_most
+from outlay.units import Money, Rate
 
 RAISED = "ceiling-raised"
 ACCEPTED = "accepted"
@@ -68,6 +69,30 @@ class Hold:
     state: str = ""
     resource: str = ""
     watcher: str = ""
+
+    @property
+    def lives(self) -> bool:
+        """Whether it pays for something rented that nobody saw to be gone.
+
+        One whose id nobody ever learnt may never have been: a person may say so.
+        """
+        never_seen = self.state == "unknown" and not self.resource
+        return self.rental is not None and self.state != "gone" and not never_seen
+
+    def cost_at(self, now_ns: int) -> Money:
+        """Return what a rental has cost, and at least what is held for it."""
+        if self.rental is None:
+            return self.amount
+        since_ns = now_ns - wall_ns_of(parse_timestamp(self.rental.started))
+        return max(self.amount, cost_at_most(Rate.parse(self.rental.rate), max(since_ns, 0)))
+
+
+def is_machine(resource: str, instance_id: str) -> bool:
+    """Return whether a machine that knows itself by an instance id is what a vendor lists.
+
+    Vast's label of a container is ``C.`` and the id.
+    """
+    return bool(resource) and instance_id in (resource, f"C.{resource}")
 
 
 @dataclass(slots=True)
@@ -121,6 +146,8 @@ class Books:
         self._open_by_label: defaultdict[str, dict[str, None]] = defaultdict(dict)
         self._hold_of_key: dict[str, Hold] = {}
         self._simple: set[str] = set()
+        self._open_rentals: dict[str, None] = {}
+        self.paid_for: dict[str, int] = {}  # by the hold of a rental, in micro-units
 
     def copy(self) -> Books:
         """Return books that stay as they are while these go on."""
@@ -138,14 +165,29 @@ class Books:
         """Return what was spent in a scope, corrections included, in micro-units."""
         return self.balances[scope].captured if scope in self.balances else 0
 
-    def held(self, scope: Scope = WHOLE) -> int:
-        """Return what unresolved holds set aside in a scope, in micro-units."""
-        return self.balances[scope].held if scope in self.balances else 0
+    def held(self, scope: Scope = WHOLE, *, at_ns: int | None = None) -> int:
+        """Return what unresolved holds set aside in a scope, in micro-units.
+
+        Args:
+            scope: Of what.
+            at_ns: The present; what rentals have cost by then beyond what is held for them counts
+                as well.
+        """
+        held = self.balances[scope].held if scope in self.balances else 0
+        if at_ns is None:
+            return held
+        inside = (h for h in self.open_rentals() if scope in scopes_of(h.lab, h.day))
+        return held + sum((hold.cost_at(at_ns) - hold.amount).micros for hold in inside)
+
+    def open_rentals(self) -> tuple[Hold, ...]:
+        """Return the unresolved holds that pay for something rented, oldest first."""
+        return tuple(self.open[hold_id] for hold_id in self._open_rentals)
 
     def oldest_open(self, op_label: str) -> Hold | None:
-        """Return the oldest unresolved hold of a label."""
-        first = next(iter(self._open_by_label.get(op_label, ())), None)
-        return None if first is None else self.open[first]
+        """Return the oldest unresolved hold of a label that pays for nothing rented."""
+        held = self._open_by_label.get(op_label, ())
+        found = next((name for name in held if self.open[name].rental is None), None)
+        return None if found is None else self.open[found]
 
     def hold(self, hold_id: str) -> Hold:
         """Return an open hold.
@@ -249,16 +291,20 @@ class Books:
         self.open[hold.id] = hold
         if hold.rental is not None:
             self.rentals[hold.id] = hold
+            self._open_rentals[hold.id] = None
 
     def _resolve(self, hold: Hold, how: str) -> None:
         self._move(hold.lab, hold.day, held=-hold.amount.micros)
         del self.open[hold.id]
+        self._open_rentals.pop(hold.id, None)
         del self._open_by_label[hold.op_label][hold.id]
         self.resolved[hold.id] = how
 
     def _capture(self, line: Captured) -> None:
         if line.hold:  # its day was seen when it was opened, unless a simple line says it
             self._resolve(self.hold(line.hold), f"captured at {line.ts}")
+            if line.hold in self.rentals:
+                self.paid_for[line.hold] = micros_of(line.actual)
         else:
             self._see_day(line.day)
         self._pay(line.op_label, Paid(line.lab, line.day), line.actual)

@@ -17,7 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Self
 
-from outlay.clock import SYSTEM, Clock
+from outlay.clock import SYSTEM, Clock, wall_ns_of
 from outlay.errors import Finding
 from outlay.guard import decisions
 from outlay.guard.arguments import (
@@ -29,7 +29,7 @@ from outlay.guard.arguments import (
     read_reason,
     read_text,
 )
-from outlay.guard.books import Books, Hold
+from outlay.guard.books import Books, Hold, is_machine
 from outlay.guard.ceilings import (
     lab_caps,
     manifest_ceilings,
@@ -40,16 +40,24 @@ from outlay.guard.ceilings import (
     write_ceiling,
 )
 from outlay.guard.chain import Missing
-from outlay.guard.entries import Captured, Noted, Rental, amount_of, timestamp
+from outlay.guard.entries import (
+    Captured,
+    Noted,
+    Rental,
+    amount_of,
+    parse_timestamp,
+    timestamp,
+)
 from outlay.guard.errors import CeilingUnusable
 from outlay.guard.filelog import FileSpendLog, read_log_path
 from outlay.guard.policy import Ceilings, Settled, Standing, room
 from outlay.guard.posting import Answer, Posting
 from outlay.guard.scopes import lab_of
 from outlay.guard.spendlog import MemorySpendLog, SpendLog, Verification
-from outlay.guard.stale import this_process
+from outlay.guard.stale import this_process, why_unattended
 from outlay.guard.standing import doubts, standings
-from outlay.units import Money
+from outlay.rates import cost_at_most
+from outlay.units import Money, Rate
 
 TEST_MODE = "BUDGET_GUARD_TEST_MODE"
 
@@ -169,6 +177,7 @@ class BudgetGuard:
 
         Raises:
             BudgetGuardExceeded: A ceiling or cap would be passed; nothing was set aside.
+            RentalUnattended: Something rented in the same lab is overdue, or nobody watches it.
             SpendLogUnusable: The log can't be read, locked or written.
             KeyReused: The key stands for something else.
         """
@@ -187,7 +196,8 @@ class BudgetGuard:
 
         def decide(books: Books) -> Posting[Hold]:
             settled = self._settled()
-            return decisions.authorize(books, self._moment(settled), settled.ceilings, ask)
+            moment, unattended = self._moment(settled), self._unattended(books)
+            return decisions.authorize(books, moment, settled.ceilings, ask, unattended=unattended)
 
         return self._transact(decide)
 
@@ -224,10 +234,12 @@ class BudgetGuard:
         """Record what an operation really cost; always recorded, even past the ceiling.
 
         It settles ``hold``, else the label's oldest open hold; spend that was never authorised
-        stands alone, and counts.
+        stands alone, and counts. A hold that pays for something rented is settled by whoever sees
+        that it is gone.
 
         Raises:
             HoldResolved: ``hold`` was captured or voided before.
+            RentalAlive: ``hold`` pays for something rented that was not seen to be gone.
             SpendLogUnusable: The log can't be read, locked or written.
         """
         spend = decisions.Spend(
@@ -244,10 +256,24 @@ class BudgetGuard:
 
         Raises:
             HoldResolved: It was captured or voided before.
+            RentalAlive: It pays for something rented that was not seen to be gone.
         """
         text = read_reason(reason)
         hold_id = _id(hold)
         self._transact(lambda books: decisions.void(books, self._now(), hold_id, text))
+
+    def settle_rental(self, hold: Hold, cost: Money, proof: str) -> Money | None:
+        """Record that something rented is gone, and what it cost.
+
+        Returns:
+            What was recorded; None where somebody else did it before.
+        """
+        seen = decisions.Departure(hold=hold.id, resource=hold.resource, proof=proof, cost=cost)
+        return self._transact(lambda books: decisions.settle_rental(books, self._now(), seen))
+
+    def release_rental(self, hold: Hold, proof: str) -> None:
+        """Release the hold of something that was never rented, with the proof of that."""
+        self._transact(lambda books: decisions.release_rental(books, self._now(), hold.id, proof))
 
     def correct(self, op_label: str, difference_usd: object, reason: str) -> None:
         """Add a difference, negative included, to what was recorded for a label.
@@ -335,18 +361,18 @@ class BudgetGuard:
 
     @property
     def held(self) -> float:
-        """What unresolved holds set aside."""
-        return float(amount_of(self._look(Books.held)))
+        """What unresolved holds set aside, and what rentals have cost beyond that."""
+        return float(amount_of(self._look(self._held)))
 
     @property
     def committed(self) -> float:
         """Spent and set aside together."""
-        return float(amount_of(self._look(_committed)))
+        return float(amount_of(self._look(self._committed)))
 
     @property
     def remaining(self) -> float:
         """The ceiling less what was spent and set aside; negative once it was passed."""
-        return float(amount_of(self.ceilings.whole.micros - self._look(_committed)))
+        return float(amount_of(self.ceilings.whole.micros - self._look(self._committed)))
 
     @property
     def head(self) -> str:
@@ -357,11 +383,32 @@ class BudgetGuard:
         """Return the unresolved holds, oldest first."""
         return self._look(lambda books: tuple(books.open.values()))
 
+    def rental_here(self, environ: Mapping[str, str]) -> Hold | None:
+        """Return the hold that already pays for this machine, as its vendor's id says."""
+        from outlay.record.facts import instance_id  # It loads sockets, which books never need.
+
+        here = instance_id(environ)
+        rentals = self._look(Books.open_rentals)
+        return next((hold for hold in rentals if is_machine(hold.resource, here)), None)
+
+    def until_deadline(self, hold: Hold, rate: Rate) -> Hold:
+        """Return a hold as what runs under it may use it: of a rental, the time that is left.
+
+        Args:
+            hold: Any open hold; one that pays for nothing rented is returned as it is.
+            rate: At which the run counts its time.
+        """
+        if hold.rental is None:
+            return hold
+        deadline_ns = wall_ns_of(parse_timestamp(hold.rental.deadline))
+        left_ns = max(deadline_ns - self._clock.wall_ns(), 0)
+        return replace(hold, amount=cost_at_most(rate, left_ns))
+
     def room_of(self, hold: Hold) -> Money:
         """Return what a hold could grow to: what it has, and what its tightest scope has left."""
-        ceilings = self.ceilings
+        ceilings, at_ns = self.ceilings, self._clock.wall_ns()
         return hold.amount + self._look(
-            lambda books: room(books, ceilings, lab=hold.lab, day=hold.day)
+            lambda books: room(books, ceilings, lab=hold.lab, day=hold.day, at_ns=at_ns)
         )
 
     def standings(self, *, lab: str | None = None) -> tuple[Standing, ...]:
@@ -371,7 +418,9 @@ class BudgetGuard:
             lab: A lab to list even if it has no cap of its own and never spent anything.
         """
         ceilings, now = self.ceilings, self._now()
-        return self._look(lambda books: standings(books, ceilings, day=now.day(books), lab=lab))
+        return self._look(
+            lambda books: standings(books, ceilings, day=now.day(books), at_ns=now.wall_ns, lab=lab)
+        )
 
     def verify(self, *, expect: str = "") -> Verification:
         """Check the whole log, and every decision in it.
@@ -385,9 +434,23 @@ class BudgetGuard:
     def findings(self) -> tuple[Finding, ...]:
         """Return what a reader of the balance should know beside it."""
         source, today = str(self.log_path), self._now().ts[:10]
-        return self._look(lambda books: doubts(books, source, today=today))
+        return self._look(
+            lambda books: doubts(books, source, today=today, unattended=self._unattended(books))
+        )
 
     # -- details ----------------------------------------------------------------------------
+
+    def _unattended(self, books: Books) -> dict[str, str]:
+        """Return why a rental is an error, by its hold."""
+        now_ns = self._clock.wall_ns()
+        reasons = {hold.id: why_unattended(hold, now_ns) for hold in books.open_rentals()}
+        return {hold_id: why for hold_id, why in reasons.items() if why}
+
+    def _held(self, books: Books) -> int:
+        return books.held(at_ns=self._clock.wall_ns())
+
+    def _committed(self, books: Books) -> int:
+        return books.captured() + self._held(books)
 
     def _look(self, ask: Callable[[Books], Answer]) -> Answer:
         return self.log.look(lambda books: ask(self._in_our_currency(books)))
@@ -423,10 +486,6 @@ class BudgetGuard:
 
 def _id(hold: Hold | str) -> str:
     return hold.id if isinstance(hold, Hold) else read_text(hold, name="hold", expected="a hold")
-
-
-def _committed(books: Books) -> int:
-    return books.captured() + books.held()
 
 
 def _person() -> str:

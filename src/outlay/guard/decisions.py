@@ -5,11 +5,12 @@ Each function takes the books as they stand under the lock; what it raises write
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypedDict
 
+from outlay.clock import wall_ns_of
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.books import ACCEPTED, RAISED, Books, Hold, Paid, stated_day
 from outlay.guard.chain import Missing
@@ -26,8 +27,15 @@ from outlay.guard.entries import (
     Voided,
     amount_of,
     micros_of,
+    parse_timestamp,
 )
-from outlay.guard.errors import BudgetGuardExceeded, KeyReused
+from outlay.guard.errors import (
+    BudgetGuardExceeded,
+    KeyReused,
+    RentalAlive,
+    RentalUnattended,
+    UnknownHold,
+)
 from outlay.guard.policy import Ceilings, Standing, room, shortfalls
 from outlay.guard.posting import Posting
 from outlay.guard.scopes import WHOLE, lab_of, scopes_of
@@ -61,6 +69,11 @@ class Moment:
     ceiling: Money | None
     by: str
     over: Money | None
+
+    @property
+    def wall_ns(self) -> int:
+        """When, in nanoseconds since 1970."""
+        return wall_ns_of(parse_timestamp(self.ts))
 
     def day(self, books: Books) -> str:
         """Return the UTC day that counts: never before one that the log has seen."""
@@ -96,17 +109,35 @@ class Ask:
     rental: Rental | None
 
 
-def authorize(books: Books, moment: Moment, ceilings: Ceilings, ask: Ask) -> Posting[Hold]:
+def authorize(
+    books: Books,
+    moment: Moment,
+    ceilings: Ceilings,
+    ask: Ask,
+    *,
+    unattended: Mapping[str, str] | None = None,
+) -> Posting[Hold]:
     """Set money aside, or return what the same key was granted before.
 
+    Args:
+        books: The fold of the log, under its lock.
+        moment: When it is asked.
+        ceilings: The limits in force.
+        ask: What is asked.
+        unattended: Why a rental is an error, by its hold; each blocks its own lab.
+
     Raises:
+        RentalUnattended: Something rented in the same lab is overdue or unwatched.
         BudgetGuardExceeded: It does not fit.
         KeyReused: The key stands for something else.
     """
     if ask.key in books.grants:
         return Posting((), _same_grant(books, ask))
     day = moment.day(books)
-    amount = _fitting(books, ceilings, ask.lab, day, ask.amount, ask.least)
+    for hold_id, why in (unattended or {}).items():
+        if (other := books.open[hold_id]).lab == ask.lab:
+            raise RentalUnattended(ask.lab, hold_id, other.op_label, why)
+    amount = _fitting(books, moment, ceilings, (ask.lab, day), ask.amount, ask.least)
     held = Held(
         **moment.stamp(ask.op_label),
         estimated=amount_of(amount.micros),
@@ -154,7 +185,7 @@ def extend(
         UnknownHold, HoldResolved: There is no such open hold.
     """
     hold = books.hold(hold_id)
-    more = _fitting(books, ceilings, hold.lab, hold.day, more, least)
+    more = _fitting(books, moment, ceilings, (hold.lab, hold.day), more, least)
     extended = Extended(
         **moment.stamp(hold.op_label),
         estimated=amount_of(more.micros),
@@ -181,11 +212,15 @@ def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
 
     Raises:
         UnknownHold, HoldResolved: The hold that was named is not open.
+        RentalAlive: It pays for something rented that was not seen to be gone.
         KeyReused: The key stands for something else.
     """
     if spend.key in books.grants:
         return Posting((), _same_capture(books, spend))
-    hold = books.oldest_open(spend.op_label) if spend.hold is None else books.hold(spend.hold)
+    if spend.hold is None:
+        hold = books.oldest_open(spend.op_label)
+    else:
+        hold = _settleable(books, spend.hold)
     captured = Captured(
         **moment.stamp(spend.op_label),
         actual=amount_of(spend.actual.micros),
@@ -204,16 +239,85 @@ def void(books: Books, moment: Moment, hold_id: str, reason: str) -> Posting[Non
 
     Raises:
         UnknownHold, HoldResolved: There is no such open hold.
+        RentalAlive: It pays for something rented that was not seen to be gone.
     """
-    hold = books.hold(hold_id)
-    voided = Voided(
+    voided = _voided(moment, _settleable(books, hold_id), reason)
+    return Posting((*_raised(books, moment), voided), None)
+
+
+def _voided(moment: Moment, hold: Hold, reason: str) -> Voided:
+    return Voided(
         **moment.stamp(hold.op_label),
         estimated=amount_of(hold.amount.micros),
         actual=Decimal(0),
         hold=hold.id,
         reason=reason,
     )
-    return Posting((*_raised(books, moment), voided), None)
+
+
+def _settleable(books: Books, hold_id: str) -> Hold:
+    hold = books.hold(hold_id)
+    if hold.lives:
+        raise RentalAlive(hold.id, hold.op_label)
+    return hold
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Departure:
+    """Something rented that was seen to be gone: its hold, the vendor's id, the proof, the cost."""
+
+    hold: str
+    resource: str
+    proof: str
+    cost: Money
+
+
+def settle_rental(books: Books, moment: Moment, seen: Departure) -> Posting[Money | None]:
+    """Write down that a rental is gone, and what it cost; None where somebody did that before.
+
+    A hold that was resolved while the thing still ran, by an earlier version, is corrected by what
+    it cost beyond that.
+
+    Raises:
+        UnknownHold: Nothing rented was ever paid for by that hold.
+    """
+    hold = books.rentals.get(seen.hold)
+    if hold is None:
+        raise UnknownHold(seen.hold)
+    if hold.id not in books.open and hold.state == "gone":
+        return Posting((), None)
+    gone = _gone(moment, hold, seen.proof, resource=seen.resource)
+    if hold.id in books.open:
+        paid: Captured | Corrected = Captured(
+            **moment.stamp(hold.op_label), actual=amount_of(seen.cost.micros),
+            estimated=amount_of(hold.amount.micros), hold=hold.id, lab=hold.lab, day=hold.day,
+            basis="estimated",
+        )  # fmt: skip
+        return Posting((*_raised(books, moment), gone, paid), seen.cost)
+    rest = seen.cost.micros - books.paid_for.get(hold.id, 0)
+    if rest <= 0:
+        return Posting((*_raised(books, moment), gone), Money(0, seen.cost.currency))
+    paid = Corrected(
+        **moment.stamp(hold.op_label), actual=amount_of(rest), lab=hold.lab, day=hold.day,
+        reason=f"hold {hold.id} was settled while what it paid for still ran",
+    )  # fmt: skip
+    return Posting((*_raised(books, moment), gone, paid), Money(rest, seen.cost.currency))
+
+
+def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Posting[None]:
+    """Release the hold of a rental that never came to be.
+
+    Raises:
+        UnknownHold, HoldResolved: There is no such open hold.
+    """
+    hold = books.hold(hold_id)
+    lines = (_gone(moment, hold, proof), _voided(moment, hold, proof))
+    return Posting((*_raised(books, moment), *lines), None)
+
+
+def _gone(moment: Moment, hold: Hold, proof: str, **detail: str) -> Noted:
+    details = {"proof": proof, **detail}
+    return Noted(**moment.stamp(hold.op_label), hold=hold.id, event="gone", detail=details)
 
 
 def correct(
@@ -331,14 +435,29 @@ def _overruns(books: Books, line: Held | Extended, lab: str, day: str) -> Iterat
 
 
 def _fitting(
-    books: Books, ceilings: Ceilings, lab: str, day: str, asked: Money, least: Money | None
+    books: Books,
+    moment: Moment,
+    ceilings: Ceilings,
+    place: tuple[str, str],
+    asked: Money,
+    least: Money | None,
 ) -> Money:
-    """Return what is granted: all that was asked, or what room there is down to the least."""
+    """Return what is granted: all that was asked, or what room there is down to the least.
+
+    Args:
+        books: As they stand.
+        moment: When: a rental that is overdue counts what it has cost by then.
+        ceilings: What binds.
+        place: The lab and the day.
+        asked: How much is asked for.
+        least: What is enough where there is no more; None for nothing less.
+    """
+    (lab, day), at_ns = place, moment.wall_ns
     if least is not None:
-        left = room(books, ceilings, lab=lab, day=day)
+        left = room(books, ceilings, lab=lab, day=day, at_ns=at_ns)
         if least <= left < asked:
             return left
-    if short := shortfalls(books, ceilings, lab=lab, day=day, asked=asked):
+    if short := shortfalls(books, ceilings, lab=lab, day=day, asked=asked, at_ns=at_ns):
         raise BudgetGuardExceeded("; ".join(_refusal(row, asked) for row in short))
     return asked
 

@@ -243,7 +243,8 @@ Do the steps in order. Tick each one. If one fails: stop, nothing is lost yet.
 - [ ] 5. Vendor console: set a budget alert at {_amount(alert_of(cap))}
          ({ALERT_PERCENT} % of lab {lab}'s cap of {_amount(cap)}).
 - [ ] 6. Vendor console: set auto-termination at {AUTO_TERMINATION}
-         ({_amount(timer)}, {timer_fits} the cap). This comes on top of outlay's own deadline.
+         ({_amount(timer)}, {timer_fits} the cap), if it has one. It is no safety net: RunPod's
+         timers were accepted and ignored. `outlay watch --install` is one.
 - [ ] 7. Note the start time. `preflight` writes it to the log.
 - [ ] 8. Set an alarm on your phone for {e.hours} hours from now.
 - [ ] 9. Say aloud how you will end it: `outlay guard down {label}`.

@@ -51,7 +51,8 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         name: What to call it.
         list: Prints everything that runs, or bills, as JSON.
         terminate: Ends ``{id}`` for good: a thing merely stopped still bills.
-        id_from: Where the output of creation shows the id: ``json:.id`` or ``regex:...``.
+        id_from: Where the output of creation shows the id: ``json:.id`` or ``regex:...``; ``name``
+            where the name is the id.
         items: Where the listing keeps its array; empty when it is one.
         id_key: The key of a listed item's id.
         name_key: The key of a listed item's name.
@@ -81,7 +82,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         started: When the hold was written, before creation: billing is counted from here.
         deadline: When it has to be told to end, UTC.
         vendor: How to list and end what runs there.
-        vendor_timer: A timer set at the vendor; recorded, never trusted.
+        vendor_timer: Read from old logs alone: no vendor's timer was found to end anything.
     """
 
     name: str

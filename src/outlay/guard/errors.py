@@ -2,6 +2,9 @@
 
 Refused
 ├── BudgetGuardExceeded     a ceiling or a cap would be passed
+│   ├── RentalUnattended    something rented in the same lab is overdue, or nobody watches it
+│   └── RentalEnds          the machine that a run is on ends then, and its hold is not extended
+├── RentalAlive             the hold pays for something that was not seen to be gone
 ├── SpendLogUnusable        the log can't be read, locked or written, so nothing is allowed
 │   └── SpendLogAltered     a line was edited, removed or reordered
 │       └── SpendLogRolledBack  it is not the log that was seen before, until a person accepts it
@@ -20,6 +23,35 @@ from outlay.errors import InvalidValue, OutlayError, Refused
 
 class BudgetGuardExceeded(Refused):
     """An operation would pass a ceiling; names every scope that it would pass."""
+
+
+class RentalUnattended(BudgetGuardExceeded):
+    """A rental of the same lab is overdue or unwatched: it is dealt with before more is spent."""
+
+    def __init__(self, lab: str, hold: str, op_label: str, why: str) -> None:
+        super().__init__(
+            f"lab {lab}: hold {hold} ({op_label}) pays for something rented, and {why}. Nothing "
+            f"more is authorised in lab {lab} until it is gone (`outlay guard down {op_label}`) "
+            f"or watched within its deadline (`outlay guard adopt {hold}`)."
+        )
+
+
+class RentalEnds(BudgetGuardExceeded):
+    """A run on a rented machine lasts as long as the machine does: its hold is not extended."""
+
+    def __init__(self, hold: str, deadline: str) -> None:
+        super().__init__(f"hold {hold} pays for this machine, which is ended at {deadline[:19]}Z")
+
+
+class RentalAlive(Refused):
+    """Nothing settles the hold of a rental before the vendor's list shows that it is gone."""
+
+    def __init__(self, hold: str, op_label: str) -> None:
+        super().__init__(
+            f"hold {hold} ({op_label}) pays for something rented that was not seen to be gone, so "
+            f"it can't be settled. `outlay guard down {op_label}` ends it, waits until the vendor "
+            "no longer lists it, and settles the hold."
+        )
 
 
 class SpendLogUnusable(Refused):

@@ -13,7 +13,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, OutlayError
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
 from outlay.guard.lease import End, Extend, GiveNotice, GoOn, Lease, Terms
 from outlay.units import Money
 
@@ -73,14 +73,19 @@ class Leaseholder:
         """
         named = read_hold(environ)
         if named is None:
+            if (rented := guard.rental_here(environ)) is not None:
+                paid = guard.until_deadline(rented, terms.rate)
+                return cls(guard, paid, terms, now_ns, owned=False)
             least = terms.least_opening()
             hold = guard.authorize(label, terms.opening(), lab=lab, least_usd=least)
             return cls(guard, hold, terms, now_ns)
         hold_id, path = named
         if path != guard.log_path.absolute():
             guard = BudgetGuard.of_log(path, environ=environ)
-        joined = cls(guard, guard.log.books().hold(hold_id), terms, now_ns, owned=False)
-        joined._fill(terms.opening(), terms.least_opening())
+        paid = guard.until_deadline(guard.log.books().hold(hold_id), terms.rate)
+        joined = cls(guard, paid, terms, now_ns, owned=False)
+        if paid.rental is None:
+            joined._fill(terms.opening(), terms.least_opening())
         return joined
 
     def environ(self) -> dict[str, str]:
@@ -100,6 +105,8 @@ class Leaseholder:
 
     def _extend(self, more: Money) -> None:
         """Hold more, unless somebody else did for the same hold."""
+        if self.hold.rental is not None:
+            raise RentalEnds(self.hold.id, self.hold.rental.deadline)
         wanted = self.lease.held + more
         self.hold = self._guard.log.books().hold(self.hold.id)
         if self.hold.amount < wanted:

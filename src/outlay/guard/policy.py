@@ -85,14 +85,16 @@ class Standing:
         return self.limit - self.captured - self.held
 
 
-def standings_of(books: Books, ceilings: Ceilings, scopes: Iterable[Scope]) -> tuple[Standing, ...]:
-    """Return how those scopes stand that have a limit."""
+def standings_of(
+    books: Books, ceilings: Ceilings, scopes: Iterable[Scope], *, at_ns: int
+) -> tuple[Standing, ...]:
+    """Return how those scopes stand that have a limit, rentals at what they have cost by then."""
     return tuple(
         Standing(
             scope=scope,
             limit=limit,
             captured=Money(books.captured(scope), limit.currency),
-            held=Money(books.held(scope), limit.currency),
+            held=Money(books.held(scope, at_ns=at_ns), limit.currency),
         )
         for scope in scopes
         if (limit := ceilings.of(scope)) is not None
@@ -100,13 +102,14 @@ def standings_of(books: Books, ceilings: Ceilings, scopes: Iterable[Scope]) -> t
 
 
 def shortfalls(
-    books: Books, ceilings: Ceilings, *, lab: str, day: str, asked: Money
+    books: Books, ceilings: Ceilings, *, lab: str, day: str, asked: Money, at_ns: int
 ) -> tuple[Standing, ...]:
     """Return every scope in which ``asked`` more does not fit; empty means allowed."""
-    rows = standings_of(books, ceilings, scopes_of(lab, day))
+    rows = standings_of(books, ceilings, scopes_of(lab, day), at_ns=at_ns)
     return tuple(row for row in rows if row.remaining < asked)
 
 
-def room(books: Books, ceilings: Ceilings, *, lab: str, day: str) -> Money:
+def room(books: Books, ceilings: Ceilings, *, lab: str, day: str, at_ns: int) -> Money:
     """Return what more can be set aside: what the tightest scope has left."""
-    return min(row.remaining for row in standings_of(books, ceilings, scopes_of(lab, day)))
+    rows = standings_of(books, ceilings, scopes_of(lab, day), at_ns=at_ns)
+    return min(row.remaining for row in rows)

@@ -1,18 +1,29 @@
-"""What vendors run, against the books: what is overdue, what is lost, who is a stranger."""
+"""What vendors run, against the books: what is overdue, what is lost, who is a stranger.
+
+The logs under which this machine rents are remembered in the outlay home, so that every look at
+the books finds their rentals.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
+from outlay.files import write_whole
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
 from outlay.guard.rentals import Tenancy, ask_list
+from outlay.guard.stale import has_ended
 from outlay.guard.vendors import Listed
+from outlay.store import outlay_home
 
 State = Literal["running", "overdue", "gone", "lost", "not listed", "ended but listed", "stranger"]
 
@@ -46,6 +57,52 @@ class Census:
 
     rows: tuple[Row, ...]
     findings: tuple[Finding, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RentedHold:
+    """Something that is rented, and the log whose money it takes."""
+
+    log_path: Path
+    hold: Hold
+
+
+def remember_log(log_path: Path) -> None:
+    """Remember that something is rented under a log; where the home can't be written, nothing."""
+    path = log_path.absolute()
+    digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    with suppress(OSError):
+        directory = outlay_home() / "rentals"
+        directory.mkdir(parents=True, exist_ok=True)
+        write_whole(directory / f"{path.stem}-{digest}.path", os.fsencode(path))
+
+
+def known_logs() -> tuple[Path, ...]:
+    """Return the logs under which this machine has rented something, and that still exist."""
+    with suppress(OSError):
+        files = sorted((outlay_home() / "rentals").glob("*.path"))
+        paths = [Path(os.fsdecode(file.read_bytes())) for file in files]
+        return tuple(path for path in paths if path.exists())
+    return ()
+
+
+def living_rentals(
+    log_paths: tuple[Path, ...], *, clock: Clock = SYSTEM
+) -> tuple[list[RentedHold], list[Finding]]:
+    """Return what is rented under these logs, and every error about it."""
+    rented: list[RentedHold] = []
+    findings: list[Finding] = []
+    for path in log_paths:
+        try:
+            guard = BudgetGuard.of_log(path, clock=clock)
+            holds = guard.log.look(lambda books: books.open_rentals())
+            if holds:
+                findings += (each for each in guard.findings() if each.severity == "error")
+        except OutlayError as error:
+            findings.append(Finding(source=str(path), message=str(error)))
+            continue
+        rented += (RentedHold(path, hold) for hold in holds)
+    return rented, findings
 
 
 class Reaper:
@@ -129,6 +186,20 @@ class Reaper:
         return Tenancy(
             guard=self._guard, hold=hold, environ=self._environ, clock=self._clock, say=self._say
         )
+
+    def reap(self, census: Census, *, pause_s: float = 5.0) -> None:
+        """End what is overdue and ours, and settle what is gone."""
+        rentals = self._guard.log.books().rentals
+        for row in census.rows:
+            if row.needs_ending:
+                self.end(rentals[row.hold], pause_s=pause_s)
+            elif row.state in ("gone", "not listed"):
+                self.settle(rentals[row.hold], pause_s=pause_s)
+
+    def orphans(self) -> tuple[Hold, ...]:
+        """Return the rentals whose watcher is known to have ended."""
+        holds = self._guard.log.look(lambda books: books.open_rentals())
+        return tuple(hold for hold in holds if has_ended(hold.watcher or hold.by))
 
     def end(self, hold: Hold, *, rounds: int = 10, pause_s: float = 5.0) -> bool:
         """End one thing of ours and settle it; return whether it was seen to be gone."""

@@ -19,7 +19,6 @@ from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.commands import Reply, call
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
-from outlay.guard.errors import HoldResolved
 from outlay.guard.lease import Terms
 from outlay.guard.vendors import Garbled, Listed, parse_listing
 from outlay.units import Money, Rate
@@ -215,14 +214,10 @@ class Tenancy:
 
     def _settle(self) -> None:
         """It is gone: write down the proof, then what it cost."""
-        proof = f"verified gone {utc_text(self.clock.wall_ns())}"
-        self.note("gone", resource=self.hold.resource, proof=proof)
-        cost = self.cost()
-        try:
-            self.guard.record_actual(self.hold.op_label, cost, hold=self.hold, basis="estimated")
-        except HoldResolved:  # the watcher and a person saw it at the same time
-            rest = "if it ran on after that, add the rest with `outlay guard correct`"
-            self.say(f"{self.rental.name}: {proof}; settled already; {rest}")
+        proof, cost = f"verified gone {utc_text(self.clock.wall_ns())}", self.cost()
+        recorded = self.guard.settle_rental(self.hold, cost, proof)
+        if recorded is None:  # the watcher and a person saw it at the same time
+            self.say(f"{self.rental.name}: {proof}; settled already")
             return
         self.say(f"{self.rental.name}: {proof}; about {cost}")
         try:

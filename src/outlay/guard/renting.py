@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import InvalidValue, OutlayError
+from outlay.errors import InvalidValue, OutlayError, Refused
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.commands import Reply, call, filled
@@ -41,7 +41,7 @@ class Order:
         margin: How long before the money ends termination begins.
         settle: How long to look for it when creation failed, before believing that.
         create_timeout: How long creation may take.
-        vendor_timer: A timer set at the vendor; recorded, never trusted.
+        most_rate: The highest rate at which anything is ordered.
     """
 
     label: str
@@ -54,7 +54,7 @@ class Order:
     margin: Duration = MARGIN
     settle: Duration = SETTLE
     create_timeout: Duration = CREATE_TIMEOUT
-    vendor_timer: str = ""
+    most_rate: Rate | None = None
 
     def lifetime_ns(self) -> int:
         """Return how long it may live before it is told to end.
@@ -74,6 +74,13 @@ class Order:
             )
             raise InvalidValue("limit", str(self.limit), expected)
         return life_ns if self.most is None else min(life_ns, self.most.ns)
+
+
+class RateTooHigh(Refused):
+    """What is to be paid per hour is more than was said to be acceptable."""
+
+    def __init__(self, rate: Rate, most: Rate) -> None:
+        super().__init__(f"{rate} is above the {most} of --most-rate. Nothing was started.")
 
 
 class VendorUnusable(OutlayError):
@@ -133,15 +140,29 @@ def rent(
     try:
         start_watcher(hold)
     except OSError as error:
-        guard.void(hold, "its watcher could not be started")
+        guard.release_rental(hold, "nothing was ordered: its watcher could not be started")
         raise VendorUnusable(f"the watcher could not be started: {error}") from error
     place = Tenancy(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
     reply = call(
-        order.create, environ, stdin=order.vendor.stdin, places={"name": place.rental.name},
+        order.create, environ, stdin=order.vendor.stdin,
+        places={"name": place.rental.name, "hold": hold.id},
         timeout_s=order.create_timeout.seconds,
     )  # fmt: skip
     _write_down(place, order, reply)
     return place.hold
+
+
+def check_rate(rate: Rate, most: Rate | None) -> None:
+    """Refuse a rate above the highest that is wanted.
+
+    Raises:
+        RateTooHigh: It is above.
+        InvalidValue: The two are in different currencies.
+    """
+    if most is not None and most.currency != rate.currency:
+        raise InvalidValue("most-rate", str(most), f"a rate in {rate.currency}, as --rate is")
+    if most is not None and rate.micros_per_hour > most.micros_per_hour:
+        raise RateTooHigh(rate, most)
 
 
 def _check(order: Order, environ: Mapping[str, str]) -> None:
@@ -151,6 +172,7 @@ def _check(order: Order, environ: Mapping[str, str]) -> None:
         raise InvalidValue("create", " ".join(order.create), expected)
     if not any("{id}" in word for word in order.vendor.terminate):
         raise InvalidValue("terminate", " ".join(order.vendor.terminate), "{id} in it")
+    check_rate(order.rate, order.most_rate)
     order.lifetime_ns()
     check_id_from(order.vendor.id_from)
     for text in (*order.create, *order.vendor.list, *order.vendor.terminate, order.vendor.stdin):
@@ -165,7 +187,6 @@ def _rental(order: Order, now_ns: int) -> Rental:
         started=timestamp(now_ns),
         deadline=timestamp(now_ns + order.lifetime_ns()),
         vendor=order.vendor,
-        vendor_timer=order.vendor_timer,
     )
 
 
@@ -174,7 +195,7 @@ def _write_down(place: Tenancy, order: Order, reply: Reply) -> None:
     problem = reply.problem
     if not problem:
         try:
-            place.take_id(parse_id(order.vendor.id_from, reply.output))
+            place.take_id(parse_id(order.vendor.id_from, reply.output, place.rental.name))
         except Garbled as error:
             problem = str(error)
         else:
@@ -184,7 +205,8 @@ def _write_down(place: Tenancy, order: Order, reply: Reply) -> None:
         return
     seen_not_to_be = place.sightings.absent >= CONFIRMATIONS
     if reply.problem and reply.finished and seen_not_to_be:
-        place.guard.void(place.hold, f"creation failed: {problem}; the vendor lists no such name")
+        proof = f"creation failed: {problem}; the vendor lists no such name"
+        place.guard.release_rental(place.hold, proof)
         raise CreationFailed(place.rental.name, problem)
     place.note_if_possible("unknown", problem=problem)
     raise RentalUnknown(place.hold, place.rental.name, problem)

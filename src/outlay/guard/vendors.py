@@ -1,8 +1,9 @@
-"""What vendors answer, read; and the commands of three of them. Pure.
+"""What vendors answer, read; and the commands of six of them. Pure.
 
 Command line tools: runpodctl (``pod list --all`` shows stopped pods too, which still bill),
-vastai, and Lambda's Cloud API through curl, whose key goes through standard input so that no
-process list shows it.
+vastai, prime, sky and dstack, and Lambda's Cloud API through curl, whose key goes through standard
+input so that no process list shows it. With sky (which has ``-o json`` since 2026) and dstack the
+name that was set at creation is the id.
 """
 
 from __future__ import annotations
@@ -43,6 +44,31 @@ PRESETS = {
         gone_states=("terminated",),
         stdin='header = "Authorization: Bearer $LAMBDA_API_KEY"\n',
     ),
+    "prime": Vendor(
+        name="prime",
+        list=("prime", "pods", "list", "--output", "json", "--plain"),
+        terminate=("prime", "pods", "terminate", "{id}", "--yes", "--plain"),
+        id_from=r"regex:\b[0-9a-f]{32}\b|\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b",
+        items=".pods",
+    ),
+    "skypilot": Vendor(
+        name="skypilot",
+        list=("sky", "status", "--refresh", "-o", "json"),
+        terminate=("sky", "down", "--yes", "{id}"),
+        id_from="name",
+        id_key="name",
+    ),
+    "dstack": Vendor(
+        name="dstack",
+        list=("dstack", "ps", "--json"),
+        terminate=("dstack", "stop", "--yes", "{id}"),
+        id_from="name",
+        items=".runs",
+        id_key=".run_spec.run_name",
+        name_key=".run_spec.run_name",
+        state_key="status",
+        gone_states=("terminated", "failed", "done"),
+    ),
 }  # fmt: skip
 
 _STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(\d+)\]")
@@ -78,6 +104,8 @@ def check_id_from(id_from: str) -> None:
         InvalidValue: It is neither a path nor a pattern.
     """
     how, _, where = id_from.partition(":")
+    if id_from == "name":
+        return
     if how == "regex":
         try:
             re.compile(where)
@@ -86,11 +114,11 @@ def check_id_from(id_from: str) -> None:
     elif how == "json":
         _steps(where)
     else:
-        raise InvalidValue("id-from", id_from, "json:.path.to[0].id or regex:pattern")
+        raise InvalidValue("id-from", id_from, "json:.path.to[0].id, regex:pattern or name")
 
 
-def parse_id(id_from: str, output: str) -> str:
-    """Return the id that the output of a creation shows.
+def parse_id(id_from: str, output: str, name: str) -> str:
+    """Return the id that the output of a creation shows; ``name`` is what it was called.
 
     Raises:
         Garbled: It is not where it should be.
@@ -98,6 +126,8 @@ def parse_id(id_from: str, output: str) -> str:
     """
     check_id_from(id_from)
     how, _, where = id_from.partition(":")
+    if id_from == "name":
+        return name
     if how == "regex":
         match = re.search(where, output)
         found: object = match[1] if match and match.re.groups else match and match[0]
@@ -118,22 +148,31 @@ def parse_listing(vendor: Vendor, output: str) -> tuple[Listed, ...]:
     if not isinstance(items, list):
         raise Garbled(f"expected a JSON array{' at ' + vendor.items if vendor.items else ''}")
     return tuple(
-        Listed(_id_of(vendor, item), str(item.get(vendor.name_key) or ""))
+        Listed(_id_of(vendor, item), str(_field(item, vendor.name_key) or ""))
         for item in items
         if not _is_gone(vendor, item)
     )
 
 
 def _id_of(vendor: Vendor, item: object) -> str:
-    found = item.get(vendor.id_key) if isinstance(item, dict) else None
+    found = _field(item, vendor.id_key)
     if isinstance(found, bool) or not isinstance(found, str | int):
         raise Garbled(f"a listed item has no {vendor.id_key!r}")
     return str(found)
 
 
 def _is_gone(vendor: Vendor, item: object) -> bool:
-    state = item.get(vendor.state_key) if isinstance(item, dict) and vendor.state_key else None
-    return state in vendor.gone_states
+    return bool(vendor.state_key) and _field(item, vendor.state_key) in vendor.gone_states
+
+
+def _field(item: object, key: str) -> object:
+    """Return what a listed item says at a key, or at a path such as ``.spec.name``."""
+    if not key.startswith("."):
+        return item.get(key) if isinstance(item, dict) else None
+    try:
+        return _at(item, key)
+    except Garbled:
+        return None
 
 
 def _json(output: str) -> object:

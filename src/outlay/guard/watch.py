@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from outlay.clock import SYSTEM, utc_text
@@ -20,7 +21,7 @@ from outlay.errors import OutlayError
 from outlay.escaping import terminal_text
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.errors import HoldResolved
+from outlay.guard.reap import remember_log
 from outlay.guard.rentals import Tenancy
 from outlay.guard.stale import this_process
 from outlay.proc.identity import MARK_VARIABLE
@@ -33,6 +34,7 @@ def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: 
     Raises:
         OSError: It could not be started.
     """
+    remember_log(log_path)
     command = [sys.executable, "-m", "outlay.guard.watch", str(log_path), hold.id, str(poll.ns)]
     clean = {name: value for name, value in environ.items() if name != MARK_VARIABLE}
     with (log_path.parent / f"watch-{hold.id}.log").open("ab") as output:
@@ -45,7 +47,7 @@ def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: 
 
 
 class Watch:
-    """One rental, watched until its hold is resolved."""
+    """One rental, watched until the vendor no longer lists it, whatever became of its hold."""
 
     def __init__(self, place: Tenancy, poll: Duration) -> None:
         self._place = place
@@ -55,13 +57,23 @@ class Watch:
         """Look and act once; return whether there is anything left to watch."""
         place = self._place
         try:
-            place.hold = place.guard.log.books().hold(place.hold.id)
-        except HoldResolved:
-            return False
+            if self._never_was():
+                return False
         except OutlayError as error:  # what is rented bills on, whatever became of the log
             place.say(str(error))
         readable = place.look()
         return place.act(overdue=place.left_ns <= 0, readable=readable) != "gone"
+
+    def _never_was(self) -> bool:
+        """Read the hold again; return whether it was released because nothing was rented."""
+        place = self._place
+        books = place.guard.log.books()
+        known, place.hold = place.hold.resource, books.rentals[place.hold.id]
+        if known and not place.hold.resource:
+            place.hold = replace(place.hold, resource=known)
+        if place.hold.state == "gone":  # somebody saw that; we look for ourselves
+            place.sightings.accepted = True
+        return place.hold.id in books.resolved and not place.hold.resource
 
     def pause_s(self) -> float:
         """Return how long to wait: never past the deadline, and briefly once it has passed."""
@@ -71,9 +83,10 @@ class Watch:
 
 def watch(place: Tenancy, poll: Duration) -> None:
     """Watch a rental to its end; what goes wrong is said, and tried again."""
-    place.note_if_possible("watched", watcher=this_process())
     watching = Watch(place, poll)
     while True:
+        if not place.hold.watcher:  # the log could not take it before
+            place.note_if_possible("watched", watcher=this_process())
         try:
             if not watching.round():
                 return
@@ -93,9 +106,15 @@ def main() -> None:
     log_path, hold_id, poll_ns = sys.argv[1:]
     guard = BudgetGuard.of_log(log_path)
     place = Tenancy(guard=guard, hold=guard.log.books().hold(hold_id), environ=os.environ, say=_say)
+    said, saying = os.pipe()
     if os.fork():
-        os._exit(0)
+        os.close(saying)
+        os._exit(0 if os.read(said, 1) else 1)
+    os.close(said)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    place.note_if_possible("watched", watcher=this_process())
+    os.write(saying, b"w")
+    os.close(saying)
     watch(place, Duration(int(poll_ns)))
 
 

@@ -10,7 +10,6 @@ import contextlib
 import getpass
 import os
 import platform
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,7 +18,9 @@ from pathlib import Path
 from outlay.record import machine
 
 PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account")
-_INSTANCE_VARIABLES = ("RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "INSTANCE_ID")
+_INSTANCE_VARIABLES = (
+    "RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "DSTACK_RUN_NAME", "INSTANCE_ID",
+)  # fmt: skip
 _NO = ("0", "false", "off", "no")
 _VERSIONED = ("torch", "jax", "tensorflow", "numpy", "lightning", "transformers")
 
@@ -56,14 +57,14 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         rank=rank(environ),
         world_size=world_size(environ),
         pid=os.getpid(),
-        host=socket.gethostname() if personal else "",
+        host=platform.node() if personal else "",
         boot_id=boot_id() if personal else "",
         user=_user() if personal else "",
         launch=launch_id(environ),
         slurm_job=environ.get("SLURM_JOB_ID", ""),
         slurm_account=environ.get("SLURM_JOB_ACCOUNT", "") if personal else "",
         slurm_partition=environ.get("SLURM_JOB_PARTITION", ""),
-        instance_id=_first_set(environ, _INSTANCE_VARIABLES) if personal else "",
+        instance_id=instance_id(environ) if personal else "",
         git_commit=git_commit(_working_directory()),
         versions={"python": platform.python_version(), "outlay": outlay_version} | _versions(),
         nodes=machine.node_count(environ),
@@ -72,6 +73,11 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         init_start=machine.init_start() if personal else "",
         slurm_restart=machine.slurm_restart(environ),
     )
+
+
+def instance_id(environ: Mapping[str, str]) -> str:
+    """Return the vendor's id of the rented machine that this is, or ""."""
+    return _first_set(environ, _INSTANCE_VARIABLES)
 
 
 def is_on(environ: Mapping[str, str], switch: str, *, default: bool) -> bool:

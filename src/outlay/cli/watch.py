@@ -1,0 +1,193 @@
+"""``outlay watch``: the one background process; it ends rentals that nobody else ends in time."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outlay.cli.guard_options import DEFAULT_LOG, minute_of, say
+from outlay.cli.options import AsJson
+from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.clock import SYSTEM
+from outlay.errors import Finding, InvalidValue, OutlayError, Refused
+from outlay.files import write_whole
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.reap import Reaper, known_logs, living_rentals, remember_log
+from outlay.guard.watch import start_watcher
+from outlay.store import outlay_home
+from outlay.units import Duration
+
+UNIT = "outlay-watch.service"
+_POLL = Duration(30 * 10**9)
+
+
+def show_watch(
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="A spend log; default: all that this machine rented by."),
+    ] = None,
+    every: Annotated[str, typer.Option(help="How long between two rounds.")] = "1m",
+    once: Annotated[bool, typer.Option("--once", help="One round, as from cron.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Only say what is rented and what is wrong with it.")
+    ] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Keep it running: a systemd user unit, else cron.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """End what is rented and overdue, settle what is gone, replace watchers that died.
+
+    --check ends nothing, and exits 3 if a rental is overdue, unwatched or unknown.
+
+    Example: outlay watch --install
+    """
+    given = tuple(_log_file(path) for path in log or ())
+    pause_s = Duration.parse(every, name="--every").seconds
+    for path in given:
+        remember_log(path)
+    if check:
+        raise typer.Exit(_show_check(given or known_logs(), as_json=as_json))
+    if install:
+        _install()
+        return
+    while True:
+        for path in given or known_logs():
+            tend(path)
+        if once:
+            return
+        SYSTEM.sleep(pause_s)
+
+
+def tend(log_path: Path, *, pause_s: float = 5.0) -> None:
+    """Reap under one log, and give every orphan a watcher; what goes wrong is said."""
+    try:
+        guard = BudgetGuard.of_log(log_path)
+        if not guard.log.look(lambda books: books.open_rentals()):
+            return
+        reaper = Reaper(guard, os.environ, say=say)
+        census = reaper.census()
+        for finding in census.findings:
+            say(str(finding))
+        reaper.reap(census, pause_s=pause_s)
+        for orphan in reaper.orphans():
+            start_watcher(log_path, orphan, os.environ, _POLL)
+            say(f"hold {orphan.id} ({orphan.op_label}) has a new watcher")
+    except (OutlayError, OSError) as error:  # One log that can't be used hides no other.
+        say(f"{log_path}: {error}")
+
+
+def _log_file(path: Path) -> Path:
+    file = path / DEFAULT_LOG if path.is_dir() else path
+    if not file.exists():
+        raise InvalidValue("--log", str(path), "a spend log that exists")
+    return file.absolute()
+
+
+def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
+    rented, findings = living_rentals(log_paths)
+    if rented and not _is_installed():
+        message = f"nothing keeps `outlay watch` running on this machine: {_advice()}"
+        findings.append(Finding(source="outlay watch", message=message, severity="warning"))
+    if as_json:
+        print_json({"rented": rented, "installed": _is_installed(), "findings": findings})
+    else:
+        table = new_table("rented", "operation", "ends at", "watcher", "log")
+        for each in rented:
+            assert each.hold.rental is not None
+            table.add_row(
+                each.hold.resource or each.hold.rental.name, each.hold.op_label,
+                minute_of(each.hold.rental.deadline), each.hold.watcher, str(each.log_path),
+            )  # fmt: skip
+        console.print(table if rented else "nothing is rented")
+        print_findings(findings)
+    return Refused.exit_code if any(each.severity == "error" for each in findings) else 0
+
+
+# -- keeping it running -----------------------------------------------------------------------
+
+
+def _install() -> None:
+    """Install a systemd user unit; else a line in the crontab; else print that line."""
+    if _run(["systemctl", "--user", "show-environment"]) is not None:
+        path = _unit_path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, _unit_text().encode())
+        for command in (["daemon-reload"], ["enable", "--now", UNIT]):
+            if _run(["systemctl", "--user", *command]) is None:
+                raise InstallFailed(f"systemctl --user {' '.join(command)} failed; see {path}")
+        console.print(f"{path} runs; keys that vendors need go into {_keys_path()}", soft_wrap=True)
+        return
+    line, table = _cron_line(), _run(["crontab", "-l"])
+    if shutil.which("crontab") is None:
+        raise InstallFailed(f"there is neither a systemd of yours nor cron here; run {line}")
+    lines = [each for each in (table or "").splitlines() if not each.endswith(f"# {UNIT}")]
+    if _run(["crontab", "-"], stdin="\n".join([*lines, line, ""])) is None:
+        raise InstallFailed(f"crontab refused it; the line is: {line}")
+    console.print(f"crontab: {line}", soft_wrap=True, highlight=False)
+
+
+class InstallFailed(OutlayError):
+    """Nothing here keeps a process running, or it refused to."""
+
+
+def _is_installed() -> bool:
+    if _unit_path().exists():
+        return True
+    return f"# {UNIT}" in (_run(["crontab", "-l"]) or "")
+
+
+def _advice() -> str:
+    return "`outlay watch --install` ends rentals whose watcher dies"
+
+
+def _unit_path() -> Path:
+    base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return Path(base) / "systemd" / "user" / UNIT
+
+
+def _keys_path() -> Path:
+    return outlay_home() / "watch.env"
+
+
+def _unit_text() -> str:
+    """Return the unit; watchers that it starts outlive its own restart (KillMode=process)."""
+    return f"""[Unit]
+Description=outlay: end rentals in time
+
+[Service]
+ExecStart={sys.executable} -m outlay watch
+Environment="OUTLAY_HOME={outlay_home()}" "PATH={os.environ.get("PATH", os.defpath)}"
+EnvironmentFile=-{_keys_path()}
+Restart=always
+RestartSec=10
+KillMode=process
+
+[Install]
+WantedBy=default.target
+"""
+
+
+def _cron_line() -> str:
+    program = shlex.join([sys.executable, "-m", "outlay", "watch", "--once"])
+    home = shlex.quote(f"OUTLAY_HOME={outlay_home()}")
+    path = shlex.quote(f"PATH={os.environ.get('PATH', os.defpath)}")
+    return f"*/5 * * * * env {home} {path} {program} # {UNIT}".replace("%", r"\%")
+
+
+def _run(command: list[str], *, stdin: str = "") -> str | None:
+    """Return what a program prints; None where it is missing or fails."""
+    try:
+        done = subprocess.run(
+            command, input=stdin, capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

@@ -1,0 +1,335 @@
+"""Rentals that nobody watches: shown wherever money is, given a new watcher, ended, joined to runs.
+
+Watchers are real processes, the vendor a program on this machine.
+"""
+
+from __future__ import annotations
+
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import outlay as package
+import vendor_stand_in
+from command_line import Outcome, in_process, outlay
+from outlay.clock import SYSTEM
+from outlay.guard.books import Hold
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.captures import cost_of_run
+from outlay.guard.reap import known_logs
+from outlay.guard.stale import has_ended
+from outlay.proc.identity import Process, read_process, send
+from outlay.units import Money
+from waiting import until
+
+
+class Bench:
+    """A spend log, a vendor that runs here, and what was rented from it."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.log = directory / "books" / "spend.jsonl"
+        (directory / "vendor").mkdir()
+        self.vendor = f"{sys.executable} -S -E {vendor_stand_in.__file__} {directory / 'vendor'}"
+
+    def rent(self, *words: str, limit: str = "2 USD", rate: str = "0.70 USD/h") -> Outcome:
+        return outlay(
+            "guard", "rent", "--label", "lab02-pod", "--limit", limit, "--rate", rate,
+            "--create", f"{self.vendor} create {{name}}", "--list", f"{self.vendor} list",
+            "--terminate", f"{self.vendor} terminate {{id}}", "--poll", "100ms",
+            "--ceiling", "50", "--log", self.log, *words,
+        )  # fmt: skip
+
+    @property
+    def guard(self) -> BudgetGuard:
+        return BudgetGuard(50, self.log, environ={})
+
+    @property
+    def hold(self) -> Hold:
+        (hold,) = self.guard.holds()
+        return hold
+
+    def kill_watcher(self) -> None:
+        for hold in self.guard.log.books().rentals.values():
+            _, pid, start = hold.watcher.split(":")
+            send(Process(int(pid), int(start)), signal.SIGKILL)
+            until(partial(has_ended, hold.watcher), what="the watcher to die")
+
+    def running(self) -> bool:
+        return '"dying": null' in (self.directory / "vendor" / "pods.json").read_text()
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(tmp_path)
+    yield made
+    made.kill_watcher()
+
+
+@pytest.fixture
+def orphan(bench: Bench) -> Bench:
+    """Something rented whose watcher was killed."""
+    said = bench.rent()
+    assert said.code == 0, said.err
+    bench.kill_watcher()
+    return bench
+
+
+def test_its_watcher_is_known_by_its_start_time_when_renting_returns(bench: Bench) -> None:
+    assert bench.rent().code == 0
+    _, pid, start = bench.hold.watcher.split(":")
+    process = read_process(int(pid))
+    assert process is not None
+    assert process.start == int(start)
+
+
+class TestADeadWatcher:
+    def test_status_calls_it_an_error(self, orphan: Bench) -> None:
+        status = in_process("guard", "status", "--log", orphan.log, "--json").json
+        (finding,) = status["findings"]
+        assert finding["severity"] == "error"
+        assert "its watcher" in finding["message"]
+        assert "is dead" in finding["message"]
+
+    def test_reconcile_lists_it(self, orphan: Bench) -> None:
+        said = in_process("guard", "reconcile", "--log", orphan.log).out
+        assert "is dead" in said
+        assert "every hold has somebody" not in said
+
+    @pytest.mark.usefixtures("orphan")
+    def test_the_overview_shows_the_rental_and_the_error(self) -> None:
+        said = in_process()
+        assert "Nothing is running" not in said.out
+        assert "Rented: pod-1 for lab02-pod" in said.out
+        assert "is dead" in said.out
+
+    def test_nothing_more_is_authorised_in_its_lab(self, orphan: Bench) -> None:
+        refused = in_process("guard", "authorize", "lab02-more", "1", "--log", orphan.log)
+        assert (refused.code, "guard adopt" in refused.err) == (3, True)
+        assert in_process("guard", "authorize", "lab03-x", "1", "--log", orphan.log).code == 0
+
+    def test_check_exits_3_and_ends_nothing(self, orphan: Bench) -> None:
+        said = in_process("watch", "--check", "--json", XDG_CONFIG_HOME=str(orphan.directory))
+        assert said.code == 3
+        assert [each["hold"]["resource"] for each in said.json["rented"]] == ["pod-1"]
+        assert orphan.running()
+
+    def test_adopting_it_puts_that_right(self, orphan: Bench) -> None:
+        before = orphan.hold.watcher
+        said = in_process("guard", "adopt", orphan.hold.id, "--log", orphan.log)
+        assert said.code == 0, said.err
+        assert orphan.hold.watcher not in ("", before)
+        assert orphan.guard.findings() == ()
+        assert in_process("guard", "authorize", "lab02-more", "1", "--log", orphan.log).code == 0
+
+    def test_one_that_is_watched_is_not_adopted(self, bench: Bench) -> None:
+        assert bench.rent().code == 0
+        refused = in_process("guard", "adopt", bench.hold.id, "--log", bench.log)
+        assert refused.code == 2
+        assert "every rental has a watcher" in in_process("guard", "adopt", "--log", bench.log).out
+
+    def test_a_round_of_watching_gives_it_a_new_watcher(self, orphan: Bench) -> None:
+        assert known_logs() == (orphan.log,)
+        assert in_process("watch", "--once").code == 0
+        assert orphan.guard.findings() == ()
+
+
+class TestAnOverdueRental:
+    @pytest.fixture
+    def overdue(self, bench: Bench) -> Bench:
+        """Past its deadline, with a vendor that ignored the watcher until that was killed."""
+        mode = bench.directory / "vendor" / "terminate.mode"
+        mode.write_text("ignore")
+        assert bench.rent("--margin", "5900ms", limit="6 USD", rate="3600 USD/h").code == 0
+        bench.kill_watcher()
+        mode.write_text("ok")
+        until(
+            lambda: any("past its deadline" in str(each) for each in bench.guard.findings()),
+            what="the deadline",
+        )
+        return bench
+
+    def test_it_costs_on_in_every_figure(self, overdue: Bench) -> None:
+        until(lambda: overdue.guard.held > 6, what="more than was held to be spent")
+        status = in_process("guard", "status", "--log", overdue.log, "--json").json
+        assert Money(**status["scopes"][0]["held"]) > Money.parse("6 USD")
+
+    def test_a_round_of_watching_ends_and_settles_it(self, overdue: Bench) -> None:
+        said = outlay("watch", "--once")
+        assert said.code == 0
+        assert "verified gone" in said.err
+        assert not overdue.running()
+        assert (overdue.guard.held, overdue.guard.findings()) == (0.0, ())
+        assert in_process("watch", "--check").code == 0
+
+
+class TestInstalling:
+    @pytest.fixture
+    def programs(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A PATH on which only what a test puts there is found."""
+        directory = tmp_path / "bin"
+        directory.mkdir()
+        monkeypatch.setenv("PATH", str(directory))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+        return directory
+
+    def program(self, path: Path, text: str) -> None:
+        path.write_text(f"#!/bin/sh\n{text}\n")
+        path.chmod(path.stat().st_mode | stat.S_IXUSR)
+
+    def test_a_systemd_user_unit_is_written_and_started(
+        self, programs: Path, tmp_path: Path
+    ) -> None:
+        self.program(programs / "systemctl", f'echo "$@" >> {tmp_path}/calls')
+        assert in_process("watch", "--install").code == 0
+        unit = (tmp_path / "config" / "systemd" / "user" / "outlay-watch.service").read_text()
+        assert f"ExecStart={sys.executable} -m outlay watch\n" in unit
+        assert "KillMode=process" in unit
+        calls = (tmp_path / "calls").read_text().splitlines()
+        assert calls[-2:] == ["--user daemon-reload", "--user enable --now outlay-watch.service"]
+
+    def test_without_systemd_one_line_of_the_crontab_is_replaced(
+        self, programs: Path, tmp_path: Path
+    ) -> None:
+        table = tmp_path / "table"
+        table.write_text("0 1 * * * backup\n")
+        script = f'[ "$1" = -l ] && exec /bin/cat {table}; exec /bin/cat > {table}'
+        self.program(programs / "crontab", script)
+        assert [in_process("watch", "--install").code for _ in range(2)] == [0, 0]
+        backup, ours = table.read_text().splitlines()
+        assert backup == "0 1 * * * backup"
+        assert ours.startswith("*/5 * * * * env ")
+        assert ours.endswith("-m outlay watch --once # outlay-watch.service")
+
+    @pytest.mark.usefixtures("programs")
+    def test_without_either_it_says_what_to_run(self) -> None:
+        said = in_process("watch", "--install")
+        assert said.code == 1
+        assert "-m outlay watch --once" in said.err
+
+
+TRAIN = "import time; time.sleep(0.3)"
+
+
+class TestARunOnIt:
+    """Money is held once: a run on a machine that a hold pays for opens none and captures none."""
+
+    def lines(self, bench: Bench) -> list[str]:
+        return [type(line).__name__ for line in bench.guard.log.lines()]
+
+    def guard_run(self, bench: Bench, variable: str, value: str) -> Outcome:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv(variable, value)
+            return outlay(
+                "guard", "run", "--label", "lab02-train", "--rate", "0.70 USD/h", "--log",
+                bench.log, "--dir", bench.directory / "run", "--", sys.executable, "-c", TRAIN,
+            )  # fmt: skip
+
+    def test_guard_run_opens_and_captures_nothing(self, bench: Bench) -> None:
+        assert bench.rent().code == 0
+        before = self.lines(bench)
+        assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
+        assert self.lines(bench) == before
+        assert (bench.guard.held, bench.guard.total_spent) == (2.0, 0.0)
+
+    def test_a_hold_that_is_named_is_joined_and_not_extended(self, bench: Bench) -> None:
+        assert bench.rent().code == 0
+        named = f"{bench.hold.id}@{bench.log}"
+        assert self.guard_run(bench, "OUTLAY_HOLD", named).code == 0
+        assert (bench.guard.held, bench.guard.total_spent) == (2.0, 0.0)
+
+    def test_a_run_inside_opens_and_captures_nothing(
+        self, bench: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert bench.rent().code == 0
+        before = self.lines(bench)
+        monkeypatch.setenv("RUNPOD_POD_ID", "pod-1")
+        directory = bench.directory / "run"
+        with package.run("m", dir=directory, price="0.70 USD/h", gpus=1, guard=bench.guard) as run:
+            for _ in run.steps(range(2)):
+                SYSTEM.sleep(0.01)
+        assert self.lines(bench) == before
+
+    def test_on_another_machine_it_is_held_and_captured(self, bench: Bench) -> None:
+        assert bench.rent().code == 0
+        assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-2").code == 0
+        assert bench.guard.total_spent > 0
+
+    def test_a_run_ends_before_the_machine_does(self, bench: Bench) -> None:
+        assert bench.rent("--max-hours", "20s").code == 0
+        said = outlay(
+            "guard", "run", "--label", "lab02-train", "--rate", "0.70 USD/h", "--log", bench.log,
+            "--notice", "100ms", "--", sys.executable, "-c", "import time; time.sleep(60)",
+            RUNPOD_POD_ID="pod-1",
+        )  # fmt: skip
+        assert (said.code, "pays for this machine" in said.err) == (3, True)
+
+    def test_status_shows_what_of_a_rental_is_in_runs_and_in_no_run(self, bench: Bench) -> None:
+        assert bench.rent().code == 0
+        assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
+        run_cost = cost_of_run(bench.directory / "run")
+        assert run_cost is not None
+        (row,) = in_process("guard", "status", "--log", bench.log, "--json").json["holds"]
+        cost, in_runs, in_no_run = (Money(**row[name]) for name in ("cost", "in_runs", "in_no_run"))
+        assert (in_runs, in_runs + in_no_run) == (run_cost, cost)
+        said = in_process("guard", "status", "--log", bench.log).out
+        assert "in no run" in said
+
+
+class TestTheSameOptions:
+    def run(self, bench: Bench, *words: str, seconds: float = 60) -> Outcome:
+        program = f"import time; time.sleep({seconds})"
+        return outlay(
+            "guard", "run", "--label", "a", "--rate", "3600 USD/h", "--log", bench.log,
+            "--ceiling", "50", "--notice", "100ms", "--slice", "1s", *words,
+            "--", sys.executable, "-c", program,
+        )  # fmt: skip
+
+    def test_a_limit_ends_a_command(self, bench: Bench) -> None:
+        said = self.run(bench, "--limit", "1 USD")
+        assert (said.code, bench.guard.holds()) == (3, ())
+        assert bench.guard.total_spent < 3
+
+    @pytest.mark.parametrize("most", ["3599 USD/h", "0.10 USD/h"])
+    def test_a_rate_above_the_highest_runs_nothing(self, bench: Bench, most: str) -> None:
+        said = self.run(bench, "--most-rate", most, seconds=0)
+        assert (said.code, "--most-rate" in said.err) == (3, True)
+        assert not bench.log.exists()
+
+    def test_a_rate_above_the_highest_rents_nothing(self, bench: Bench) -> None:
+        said = bench.rent("--most-rate", "0.69 USD/h")
+        assert (said.code, "--most-rate" in said.err) == (3, True)
+        assert not bench.log.exists()
+
+    def test_a_rate_at_the_highest_is_taken(self, bench: Bench) -> None:
+        assert self.run(bench, "--most-rate", "3600 USD/h", seconds=0).code == 0
+        assert bench.rent("--most-rate", "0.70 USD/h").code == 0
+
+    def test_hours_alone_are_the_limit_of_a_rental(self, bench: Bench) -> None:
+        said = outlay(
+            "guard", "rent", "--label", "lab02-pod", "--rate", "0.60 USD/h", "--max-hours", "1",
+            "--create", f"{bench.vendor} create {{name}}", "--list", f"{bench.vendor} list",
+            "--terminate", f"{bench.vendor} terminate {{id}}", "--log", bench.log,
+            "--ceiling", "50",
+        )  # fmt: skip
+        assert said.code == 0, said.err
+        assert bench.hold.amount == Money.parse("0.62 USD")  # an hour, and the margin of 2 minutes
+
+    def test_a_rental_needs_one_of_them(self, bench: Bench) -> None:
+        said = outlay(
+            "guard", "rent", "--label", "a", "--rate", "0.60 USD/h", "--create", "x {name}",
+            "--vendor", "runpod", "--log", bench.log, "--ceiling", "50",
+        )  # fmt: skip
+        assert (said.code, "--max-hours" in said.err) == (2, True)
+
+
+def test_the_hold_can_be_told_to_the_machine(bench: Bench) -> None:
+    assert bench.rent("--create", f"{bench.vendor} create {{name}} {{hold}}").code == 0
+    calls = (bench.directory / "vendor" / "calls").read_text().splitlines()
+    (created,) = (line for line in calls if line.startswith("create"))
+    assert created.endswith(f" {bench.hold.id}")
