@@ -131,7 +131,8 @@ def test_a_grid_without_a_price_takes_its_partitions_rate(
 ) -> None:
     (private_home / "rates.json").write_text('{"gpu": "1.20 USD/h"}')
     (run,) = plan(tmp_path, slurm={"partition": "gpu"}).runs
-    assert str(run.settings.price) == "1.20 USD/h"
+    assert run.settings.price is not None
+    assert str(run.settings.price.rate) == "1.20 USD/h"
     (stated,) = plan(tmp_path, slurm={"partition": "gpu"}, price="2 USD/h").runs
     assert str(stated.settings.price) == "2.00 USD/h"
     (elsewhere,) = plan(tmp_path, slurm={"partition": "other"}).runs
@@ -377,7 +378,7 @@ def test_jobs_that_run_side_by_side_meet_on_ports_of_their_own(job: int, apart: 
 
 
 def test_a_node_knows_its_place_and_tells_torchrun() -> None:
-    place = Allocation(job="5", restart=0, rank=1, nodes=2, node="n2", address="n1")
+    place = Allocation(job="3_1", number=5, restart=0, rank=1, nodes=2, node="n2", address="n1")
     told = place.variables()
     assert (told["PET_NNODES"], told["PET_NODE_RANK"]) == ("2", "1")
     assert (told["PET_MASTER_ADDR"], told["PET_MASTER_PORT"]) == ("n1", "20005")

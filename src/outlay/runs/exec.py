@@ -95,7 +95,7 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     processes.close()
     return ExecResult(
         exit_code=shell_code(returncode),
-        figures=_figures(options, clock.wall_ns()),
+        figures=_figures(attempt.options, clock.wall_ns()),
         sampled_gpus=bool(gpus),
         energy_quality=worst_quality(gpus),
     )

@@ -40,9 +40,9 @@ class Run:
     """One attempt of one run, seen from inside the training process."""
 
     def __init__(self, options: Options, clock: Clock = SYSTEM, *, rank: int | None = None) -> None:
-        self.options = options
-        self.dir = options.dir
         opening = open_attempt(options, clock, rank=rank)
+        self.options = options = opening.options
+        self.dir = options.dir
         self.run_id = opening.run_id
         self.resume_step = opening.resume_step
         self._rank = opening.rank
