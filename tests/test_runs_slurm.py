@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import os
+import signal
+import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import outlay
-from outlay.clock import ManualClock
-from outlay.errors import RunInUse
+from outlay.clock import SYSTEM, ManualClock
+from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptStarted, read_run
 from outlay.prices.partition_rates import rates_file, read_rate, set_rate
-from outlay.record.slurm import SlurmJob
+from outlay.record.slurm import SlurmJob, end_of
 from outlay.runs.exec import execute
+from outlay.runs.figures import read_figures
+from outlay.runs.live import Run
 from outlay.runs.options import Arguments, Options, resolve
 
 LAST_TASK = {"SLURM_JOB_ID": "40", "SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "4"}
@@ -25,12 +31,15 @@ def options(environ: Mapping[str, str], /, **arguments: Any) -> Options:
 
 
 @pytest.fixture
-def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     """Run inside job 17, on its first start, in a directory of its own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("SLURM_JOB_ID", "17")
     monkeypatch.setenv("SLURM_JOB_PARTITION", "gpu")
-    return monkeypatch
+    before = {number: signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)}
+    yield monkeypatch
+    for number, handler in before.items():  # After a notice, another one is ignored for good.
+        signal.signal(number, handler)
 
 
 def headers(run_dir: Path) -> list[AttemptStarted]:
@@ -208,8 +217,6 @@ def test_a_job_costs_its_partitions_rate_where_nobody_stated_a_price() -> None:
 @pytest.mark.usefixtures("job")
 def test_exec_in_a_job_costs_its_partitions_rate(tmp_path: Path) -> None:
     set_rate("gpu", read_rate("1.20 USD/h", "gpu"))
-    import os
-
     result = execute(["true"], options(os.environ, name="m"))
     assert result.figures is not None
     assert result.figures.cost is not None
@@ -234,3 +241,146 @@ def test_rates_that_cannot_be_read_stop_no_training(
     with outlay.run("m") as run:
         assert len(list(run.steps(range(2)))) == 2
     assert "the run has no price" in caplog.text
+
+
+# The end of the job's time
+
+
+def now_s() -> int:
+    return SYSTEM.wall_ns() // 10**9
+
+
+def in_two_seconds(job: pytest.MonkeyPatch) -> None:
+    """Let the job's time be up in an hour, which is two seconds after its grace begins."""
+    job.setenv("SLURM_JOB_END_TIME", str(now_s() + 3600))
+    job.setenv("OUTLAY_GRACE", f"{3600 - 2}s")
+
+
+def train(run: Run) -> int:
+    """Train until somebody ends the loop; return how many steps that took."""
+    count = 0
+    for count, _ in enumerate(run.steps(range(2000)), start=1):  # noqa: B007 - counted
+        SYSTEM.sleep(0.01)
+    return count
+
+
+def status(run: Run) -> str:
+    return read_figures(run.dir, SYSTEM.wall_ns()).status
+
+
+def test_a_run_saves_and_stops_one_grace_before_its_jobs_time_is_up(
+    job: pytest.MonkeyPatch,
+) -> None:
+    in_two_seconds(job)
+    saved: list[int] = []
+    with outlay.run("m") as run:
+        run.on_preemption(lambda: saved.append(run.step_number))
+        assert 0 < train(run) < 2000
+    assert saved == [run.step_number]
+    assert status(run) == "preempted"
+
+
+def test_a_run_that_saves_nothing_stops_before_its_jobs_time_is_up_all_the_same(
+    job: pytest.MonkeyPatch,
+) -> None:
+    in_two_seconds(job)
+    with outlay.run("m") as run:
+        assert 0 < train(run) < 2000
+    assert "the job's time is up" in (run.stop_reason or "")
+
+
+def put_squeue(job: pytest.MonkeyPatch, directory: Path, script: str) -> None:
+    """Put a ``squeue`` in front of the system's."""
+    (directory / "bin").mkdir()
+    (directory / "bin" / "squeue").write_text(f"#!{sys.executable}\nimport os, sys\n{script}\n")
+    (directory / "bin" / "squeue").chmod(0o755)
+    job.setenv("PATH", f"{directory / 'bin'}:{os.environ['PATH']}")
+
+
+def test_where_the_environment_does_not_say_slurm_is_asked_for_the_end(
+    job: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    put_squeue(job, tmp_path, f"print('17', {now_s() + 3600})")
+    job.setenv("OUTLAY_GRACE", "3598s")
+    with outlay.run("m") as run:
+        assert 0 < train(run) < 2000
+
+
+def test_a_job_whose_end_was_moved_goes_on(job: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    put_squeue(job, tmp_path, f"print('17', {now_s() + 7200})")
+    job.setenv("SLURM_JOB_END_TIME", str(now_s() + 3600))
+    job.setenv("OUTLAY_GRACE", "3600s")
+    with outlay.run("m") as run:
+        assert train(run) == 2000
+
+
+@pytest.mark.parametrize("text", ["", "0", "Unknown", "-5", "N/A", str(2**40)])
+def test_a_job_without_a_time_limit_has_no_end(text: str) -> None:
+    assert end_of(text) is None
+
+
+@pytest.mark.parametrize("grace", ["often", "0s"])
+def test_an_impossible_grace_is_refused(grace: str) -> None:
+    with pytest.raises(InvalidValue, match="OUTLAY_GRACE"):
+        options({"OUTLAY_GRACE": grace})
+
+
+@pytest.mark.usefixtures("job")
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
+def test_the_signal_that_a_script_asked_for_ends_the_loop(number: signal.Signals) -> None:
+    with outlay.run("m") as run:
+        for batch in run.steps(range(10)):
+            if batch == 3:
+                os.kill(os.getpid(), number)
+    assert (run.step_number, status(run)) == (3, "preempted")
+
+
+@pytest.mark.usefixtures("job")
+def test_a_signal_for_which_the_program_has_a_handler_is_left_to_it() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    try:
+        with outlay.run("m") as run:
+            os.kill(os.getpid(), signal.SIGUSR1)
+            assert len(list(run.steps(range(3)))) == 3
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert heard == [signal.SIGUSR1]
+
+
+@pytest.mark.parametrize(
+    ("state", "ended"), [("RUNNING", "preempted"), ("CANCELLED", "terminated")]
+)
+def test_a_job_that_is_cancelled_is_not_called_taken_back(
+    job: pytest.MonkeyPatch, tmp_path: Path, state: str, ended: str
+) -> None:
+    put_squeue(job, tmp_path, f"print('17', '{state}')")
+    with outlay.run("m") as run:
+        run.on_preemption(lambda: None)
+        for batch in run.steps(range(10)):
+            if batch == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+    assert status(run) == ended
+
+
+@pytest.mark.parametrize("deaf", [True, False], ids=["deaf", "listening"])
+def test_exec_tells_its_command_one_grace_before_the_end(
+    job: pytest.MonkeyPatch, *, deaf: bool
+) -> None:
+    in_two_seconds(job)
+    trap = "" if deaf else "trap 'exit 7' USR2; "
+    command = ["bash", "-c", f"{trap}for i in $(seq 300); do sleep 0.1; done"]
+    result = execute(command, options(os.environ, name="m"))
+    assert result.exit_code == (128 + signal.SIGTERM if deaf else 7)
+    assert result.figures is not None
+    assert result.figures.status == "preempted"
+
+
+def test_ranks_that_nobody_asked_to_meet_do_not(job: pytest.MonkeyPatch) -> None:
+    """A rank that records alone among several would wait for the others."""
+    in_two_seconds(job)
+    job.setenv("WORLD_SIZE", "2")
+    job.setenv("RANK", "0")
+    with outlay.run("m") as run:
+        assert list(itertools.islice(run.steps(range(5)), 5)) == [0, 1, 2, 3, 4]
+        assert run.recorder.gates == []

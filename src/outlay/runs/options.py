@@ -23,6 +23,7 @@ from outlay.record import facts
 from outlay.record.machine import node_count, node_gpus
 from outlay.record.slurm import SlurmJob
 from outlay.runs.directories import DefaultDirectory
+from outlay.runs.job_end import stated_grace
 from outlay.units import Duration
 from outlay.units.numbers import exact_decimal
 
@@ -61,6 +62,7 @@ class Options:
         gpus: Of the whole run.
         gpus_source: Who says so, as in ``attempt_started``.
         stopped_price: Of the whole machine while it is stopped between attempts.
+        grace: How long before the end of a Slurm job's time the run is to stop, where stated.
         default_dir: What ``dir`` was derived from, where nobody named one: the attempt may then
             take another.
     """
@@ -78,6 +80,7 @@ class Options:
     budget: Budget | None = None
     guard: object = None
     notice: signal.Signals | None = None
+    grace: Duration | None = None
     default_dir: DefaultDirectory | None = None
 
 
@@ -105,6 +108,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
         notice=_notice(environ),
+        grace=stated_grace(environ),
         budget=_budget(arguments.budget, environ),
         guard=arguments.guard,
         dir=directory,
