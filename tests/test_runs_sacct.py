@@ -197,7 +197,7 @@ NOON_NS = 1_791_028_800 * 10**9
 
 
 def own_log(
-    directory: Path, *spans: tuple[float, float], job: str = "7", price: str = "", **about: object
+    directory: Path, *spans: tuple[float, float], job: str = "7", price: str = "", **about: Any
 ) -> Path:
     """Write the log of a run in a job: attempts of rank 0, by seconds after noon."""
     identity = claim_identity(
@@ -301,7 +301,7 @@ def test_settling_again_changes_nothing(tmp_path: Path) -> None:
 
 def test_a_log_without_price_or_gpus_takes_those_of_the_accounts(tmp_path: Path) -> None:
     outlay("rates", "set", "gpu", "36 USD/h")
-    guessed = {"gpus": 1, "gpus_source": "world_size", "node_gpus": 0}
+    guessed: dict[str, Any] = {"gpus": 1, "gpus_source": "world_size", "node_gpus": 0}
     leave_notice("own", own_log(tmp_path / "own", (10, 90), **guessed), NOON_NS)
     import_lines(tmp_path, line("7", 0, 100, gpus=8, nodes="n[1-2]"))
     (run,) = runs_now()

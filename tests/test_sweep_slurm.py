@@ -416,6 +416,37 @@ def test_a_detached_sweep_is_looked_at_and_cancelled_from_other_processes(
     assert outlay("sweep", "aggregate", root, "--allow-missing").code == 0
 
 
+@pytest.mark.parametrize("attached", [True, False])
+def test_one_run_is_cancelled_and_the_others_go_on(
+    slurm: Cluster, harness: Harness, tmp_path: Path, *, attached: bool
+) -> None:
+    root = tmp_path / "sweep"
+    script = (
+        "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/../go; do sleep 0.1; done"
+    )
+    grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}])
+    going = harness(grid, *([] if attached else ["--detach"]))
+    runs = [f"00{n}_group01_0{n}" for n in (1, 2, 3)]
+    for run in runs:
+        exists(root / run / "going", slurm)
+    if not attached:
+        assert finish(going)[0] == 0
+    assert outlay("sweep", "cancel", root, runs[2], "--json").json["jobs"] == 1
+    look_until(root, lambda found: found["counts"] == {"cancelled": 1, "running": 2})
+    (root / "go").touch()
+    look_until(root, lambda found: found["counts"] == {"cancelled": 1, "completed": 2})
+    assert ends(root)[runs[2]] == ["cancelled"]
+
+
+def test_a_run_that_a_sweep_does_not_have_is_refused_with_those_it_has(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    del slurm
+    result = run_grid(tmp_path, shell("true"))
+    told = outlay("sweep", "cancel", result.root, "nothing")
+    assert (told.code, FIRST in told.err) == (2, True)
+
+
 def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
     """Ask how a sweep stands until it stands so."""
     found: list[Any] = []
