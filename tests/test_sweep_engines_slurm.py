@@ -136,7 +136,8 @@ def test_a_grid_without_a_price_takes_its_partitions_rate(
     assert run.settings.price is not None
     assert str(run.settings.price.rate) == "1.20 USD/h"
     (stated,) = plan(tmp_path, slurm={"partition": "gpu"}, price="2 USD/h").runs
-    assert str(stated.settings.price) == "2.00 USD/h"
+    assert stated.settings.price is not None
+    assert str(stated.settings.price.rate) == "2.00 USD/h"
     (elsewhere,) = plan(tmp_path, slurm={"partition": "other"}).runs
     assert elsewhere.settings.price is None
 
