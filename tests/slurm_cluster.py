@@ -68,15 +68,15 @@ PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 Preempt
 """
 
 
-def missing_programs() -> list[str]:
+def missing_programs(*more: str) -> list[str]:
     """Return which of the programs that a cluster needs are not installed."""
     path = f"{os.environ.get('PATH', '')}:{SYSTEM_PATHS}"
-    return [name for name in PROGRAMS if shutil.which(name, path=path) is None]
+    return [name for name in (*PROGRAMS, *more) if shutil.which(name, path=path) is None]
 
 
-def require_programs() -> None:
+def require_programs(*more: str) -> None:
     """Skip on a machine without Slurm; fail where everything ought to be installed."""
-    if lacking := missing_programs():
+    if lacking := missing_programs(*more):
         missing(f"Slurm is not installed here ({', '.join(lacking)}); see tools/system-packages")
 
 
@@ -239,6 +239,92 @@ class Cluster:
         logs = sorted(self.directory.glob("*.log"))
         queue = self.run("squeue", "-a", "-t", "all").stdout + self.run("sinfo", "-N").stdout
         return queue + "\n".join(f"== {log.name}\n{log.read_text()[-600:]}" for log in logs)
+
+
+ACCOUNTING_PROGRAMS = ("mariadbd", "mariadb-install-db", "mariadb", "slurmdbd", "sacctmgr", "sacct")
+
+_DBD_CONF = """\
+AuthType=auth/munge
+AuthInfo=socket={dir}/munge/socket
+DbdHost={host}
+DbdPort={port}
+SlurmUser={user}
+LogFile={dir}/slurmdbd.log
+PidFile={dir}/slurmdbd.pid
+StorageType=accounting_storage/mysql
+StorageHost=127.0.0.1
+StoragePort={database}
+StorageUser=slurm
+StoragePass=slurm
+StorageLoc=slurm_acct_db
+"""
+
+
+class AccountedCluster(Cluster):
+    """A cluster that keeps accounts: a database and slurmdbd beside the other daemons."""
+
+    def _conf_text(self) -> str:
+        text = super()._conf_text()
+        self.reserved += [self.ports.reserve(), self.ports.reserve()]
+        host = socket.gethostname().partition(".")[0]
+        stored = (
+            "AccountingStorageType=accounting_storage/slurmdbd\n"
+            f"AccountingStorageHost={host}\nAccountingStoragePort={self.reserved[-1]}\n"
+            f"AccountingStoragePass={self.directory}/munge/socket"
+        )
+        return text.replace("AccountingStorageType=accounting_storage/none", stored)
+
+    def start_controller(self) -> None:
+        """Start the accounts before the controller, which reports to them."""
+        if "slurmdbd" not in self.daemons:
+            self._start_database()
+            self._start_accounts()
+        super().start_controller()
+
+    def _start_database(self) -> None:
+        data, sock = self.directory / "data", self.directory / "database.socket"
+        made = self.run(
+            "mariadb-install-db", "--no-defaults", f"--user={getpass.getuser()}",
+            f"--datadir={data}", "--auth-root-authentication-method=socket", "--skip-test-db",
+        )  # fmt: skip
+        assert made.returncode == 0, made.stdout + made.stderr
+        self._daemon(
+            "mariadbd", "mariadbd", "--no-defaults", f"--user={getpass.getuser()}",
+            f"--datadir={data}", f"--socket={sock}", "--bind-address=127.0.0.1",
+            f"--port={self.reserved[-2]}", "--skip-name-resolve",
+            f"--pid-file={self.directory / 'mariadbd.pid'}", "--innodb-buffer-pool-size=64M",
+            "--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900",
+        )  # fmt: skip
+        ask = ("mariadb", "--no-defaults", f"--socket={sock}", "-e")
+        until(lambda: self.run(*ask, "select 1").returncode == 0, self.explain)
+        self.run(
+            *ask,
+            "create database slurm_acct_db; "
+            "create user slurm@'127.0.0.1' identified by 'slurm'; "
+            "grant all on slurm_acct_db.* to slurm@'127.0.0.1';",
+        )
+
+    def _start_accounts(self) -> None:
+        host = socket.gethostname().partition(".")[0]
+        conf = self.directory / "slurmdbd.conf"
+        text = _DBD_CONF.format(
+            dir=self.directory, host=host, port=self.reserved[-1], user=getpass.getuser(),
+            database=self.reserved[-2],
+        )  # fmt: skip
+        conf.write_text(text)
+        conf.chmod(0o600)
+        self._daemon("slurmdbd", "slurmdbd", "-D")
+        until(
+            lambda: self.run("sacctmgr", "--immediate", "add", "cluster", "fake").returncode == 0,
+            self.explain,
+        )
+
+    def stop(self) -> None:
+        """End everything, the accounts last."""
+        for name in ("slurmctld", "slurmdbd", "mariadbd"):
+            if name in self.daemons:
+                self.kill(name)
+        super().stop()
 
 
 def _variable(pid: int, name: str) -> str:

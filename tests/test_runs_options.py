@@ -237,7 +237,7 @@ def test_a_path_that_nobody_can_look_at_does_not_stop_a_run(tmp_path: Path) -> N
 def test_ranks_of_a_launch_share_a_default_directory() -> None:
     environ = {"WORLD_SIZE": "2", "SLURM_JOB_ID": "17"}
     dirs = {options({**environ, "RANK": rank}).dir for rank in "01"}
-    assert dirs == {Path.cwd() / "outlay-runs" / "m-slurm-17-0"}
+    assert dirs == {Path.cwd() / "outlay-runs" / "m-slurm-17"}
 
 
 def test_ranks_that_cannot_know_of_each_other_must_name_a_directory() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, timedelta, timezone
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,6 +13,17 @@ from hypothesis import strategies as st
 import outlay as outlay_package
 from command_line import outlay
 from outlay.errors import InvalidValue
+from outlay.ledger import (
+    AttemptEnded,
+    AttemptStarted,
+    RunIdentity,
+    SegmentId,
+    claim_identity,
+    encode_line,
+    ledger_dir,
+)
+from outlay.ledger.price import typed_price
+from outlay.runs.inbox import leave_notice
 from outlay.runs.sacct import Accounts, read_accounts, read_gpus
 
 HOUR_NS = 3600 * 10**9
@@ -176,6 +188,165 @@ def test_a_job_that_recorded_itself_is_not_counted_twice(
     assert outlay("runs").code == 0  # Registers what left a notice.
     done = outlay("import", "sacct", file, "--timezone", "UTC", "--json").json
     assert (done["registered"], done["recorded"]) == (1, 1)
+
+
+# -- jobs that recorded themselves ----------------------------------------------------------
+
+NOON_NS = 1_791_028_800 * 10**9
+"""2026-10-03T12:00:00 UTC."""
+
+
+def own_log(
+    directory: Path, *spans: tuple[float, float], job: str = "7", price: str = "", **about: Any
+) -> Path:
+    """Write the log of a run in a job: attempts of rank 0, by seconds after noon."""
+    identity = claim_identity(
+        directory, RunIdentity(run_id=directory.name, model="m", name="m", created_ns=NOON_NS)
+    )
+    stated = typed_price(price, name="price", source="test") if price else None
+    for restart, (start_s, end_s) in enumerate(spans):
+        start_ns = NOON_NS + round(start_s * 10**9)
+        facts: dict[str, object] = {
+            "slurm_job": job, "slurm_restart": str(restart), "host": "n1", "nodes": 1,
+            "node_gpus": 4, "gpus": 4, "gpus_source": "slurm", "price": stated,
+        }  # fmt: skip
+        header = AttemptStarted(
+            t_ns=start_ns,
+            run_id=identity.run_id,
+            model="m",
+            name="m",
+            pid=restart,
+            **facts | about,  # type: ignore[arg-type]
+        )
+        end = AttemptEnded(t_ns=NOON_NS + round(end_s * 10**9), status="failed")
+        segment = SegmentId(start_ns, 0, "n1", restart)
+        path = ledger_dir(directory) / segment.file_name
+        path.write_bytes(encode_line(header, 0) + encode_line(end, 1))
+    return directory
+
+
+def line(
+    job: str, start_s: int, end_s: int, *, gpus: int = 4, raw: str = "", nodes: str = "n1"
+) -> str:
+    start, end = (NOON_NS // 10**9 + second for second in (start_s, end_s))
+    state = "NODE_FAIL" if end_s < 100 else "COMPLETED"
+    return f"{job}|{raw or job}|m|ada|nlp|gpu|c|{state}|{start}|{end}|gres/gpu={gpus}|{nodes}"
+
+
+def import_lines(tmp_path: Path, *lines: str) -> Any:
+    path = tmp_path / "accounts.txt"
+    path.write_text("\n".join([COLUMNS, *lines]))
+    return import_file(path)
+
+
+def runs_now() -> Any:
+    return outlay("runs", "--json").json["runs"]
+
+
+def test_a_job_in_the_inbox_is_known_before_accounts_are_read(tmp_path: Path) -> None:
+    leave_notice("own", own_log(tmp_path / "own", (1, 99)), NOON_NS)
+    done = import_lines(tmp_path, line("7", 0, 100))
+    assert (done["registered"], done["recorded"]) == (0, 1)
+    assert [run["run_id"] for run in runs_now()] == ["own"]
+
+
+@pytest.mark.parametrize("order", ["import", "import collect import", "collect import collect"])
+def test_no_job_is_counted_twice_in_any_order_of_collecting_and_importing(
+    tmp_path: Path, order: str
+) -> None:
+    own = own_log(tmp_path / "own", (1, 99), job="6_2")
+    for command in order.split():
+        if command == "collect":
+            assert outlay("collect", own).code == 0
+        else:
+            import_lines(tmp_path, line("6_2", 0, 100, raw="8"))
+    assert outlay("collect", own).code == 0
+    assert [run["run_id"] for run in runs_now()] == ["own"]
+
+
+def test_what_turns_out_to_have_recorded_itself_is_withdrawn(
+    tmp_path: Path, private_home: Path
+) -> None:
+    import_lines(tmp_path, line("7", 0, 100))
+    assert len(list((private_home / "sacct").iterdir())) == 1
+    leave_notice("own", own_log(tmp_path / "own", (1, 99)), NOON_NS)
+    import_lines(tmp_path, line("7", 0, 100))
+    assert list((private_home / "sacct").iterdir()) == []
+
+
+def test_a_log_of_an_array_task_by_its_raw_number_is_known(tmp_path: Path) -> None:
+    leave_notice("own", own_log(tmp_path / "own", (1, 99), job="8"), NOON_NS)
+    assert import_lines(tmp_path, line("6_2", 0, 100, raw="8"))["recorded"] == 1
+
+
+def test_a_job_is_settled_by_its_accounts_and_the_difference_is_named(tmp_path: Path) -> None:
+    """Two starts: ten seconds before and after each that no process of the run was there for."""
+    own = own_log(tmp_path / "own", (10, 40), (210, 290), price="3600 USD/h")
+    leave_notice("own", own, NOON_NS)
+    done = import_lines(tmp_path, line("7", 0, 50), line("7", 200, 300))
+    assert done["settled"] == [
+        {"job": "7", "dir": str(own), "log_ns": 110 * 10**9, "sacct_ns": 150 * 10**9}
+    ]
+    (run,) = runs_now()
+    assert (run["attempts"], run["cost_micros"]) == (2, 4 * 150 * 10**6)
+
+
+def test_settling_again_changes_nothing(tmp_path: Path) -> None:
+    leave_notice("own", own_log(tmp_path / "own", (10, 90), price="1 USD/h"), NOON_NS)
+    once = import_lines(tmp_path, line("7", 0, 100))
+    first = runs_now()
+    assert import_lines(tmp_path, line("7", 0, 100)) == once
+    assert [run["cost_micros"] for run in runs_now()] == [run["cost_micros"] for run in first]
+
+
+def test_a_log_without_price_or_gpus_takes_those_of_the_accounts(tmp_path: Path) -> None:
+    outlay("rates", "set", "gpu", "36 USD/h")
+    guessed: dict[str, Any] = {"gpus": 1, "gpus_source": "world_size", "node_gpus": 0}
+    leave_notice("own", own_log(tmp_path / "own", (10, 90), **guessed), NOON_NS)
+    import_lines(tmp_path, line("7", 0, 100, gpus=8, nodes="n[1-2]"))
+    (run,) = runs_now()
+    assert (run["gpus"], run["cost_micros"]) == (8, 8 * 10**6)
+
+
+def test_every_node_of_a_job_counts_from_its_start_to_its_end(tmp_path: Path) -> None:
+    own = own_log(tmp_path / "own", (10, 90), price="36 USD/h", nodes=2)
+    header = AttemptStarted(
+        t_ns=NOON_NS + 30 * 10**9, run_id="own", rank=1, host="n2", nodes=2, node=1, node_gpus=4,
+        gpus_source="slurm", slurm_job="7",
+    )  # fmt: skip
+    end = AttemptEnded(t_ns=NOON_NS + 50 * 10**9, status="failed")
+    path = ledger_dir(own) / SegmentId(header.t_ns, 1, "n2").file_name
+    path.write_bytes(encode_line(header, 0) + encode_line(end, 1))
+    leave_notice("own", own, NOON_NS)
+    import_lines(tmp_path, line("7", 0, 100, gpus=8, nodes="n[1-2]"))
+    assert [run["cost_micros"] for run in runs_now()] == [8 * 10**6]
+
+
+def test_two_runs_of_one_job_keep_their_logs_and_the_rest_is_named(tmp_path: Path) -> None:
+    for name, span in (("a", (10, 40)), ("b", (50, 90))):
+        leave_notice(name, own_log(tmp_path / name, span), NOON_NS)
+    done = import_lines(tmp_path, line("7", 0, 100))
+    assert done["settled"] == []
+    (finding,) = done["findings"]
+    assert "2 runs shared the job" in finding["message"]
+    assert "100 s, and its log knows of 70.0 s" in finding["message"]
+
+
+def test_what_a_guard_captured_by_its_log_stays(tmp_path: Path) -> None:
+    own = own_log(tmp_path / "sweep" / "own", (10, 90))
+    (tmp_path / "sweep" / "spend.jsonl").touch()
+    leave_notice("own", own, NOON_NS)
+    done = import_lines(tmp_path, line("7", 0, 100))
+    assert (done["settled"], len(done["findings"])) == ([], 1)
+
+
+@pytest.mark.parametrize(
+    ("listed", "nodes"),
+    [("n1", 1), ("n1,n2", 2), ("n[1-3,7]", 4), ("a[01-10],gpu4", 11), ("r[1-2]n[1-3]", 6), ("", 1)],
+)
+def test_nodes_are_counted_as_slurm_lists_them(listed: str, nodes: int) -> None:
+    (job,) = accounts(line("7", 0, 100, nodes=listed)).jobs
+    assert job.node_count == nodes
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.proc.exits import ExitRecord
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.allocation import Allocation, rendezvous_port
-from outlay.sweep.engines.slurm.batches import Batch, read_batches
+from outlay.sweep.engines.slurm.batches import Batch, new_batch, read_batches
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
 from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.options import Request, SlurmOptions, parameters
@@ -44,6 +45,7 @@ from outlay.sweep.engines.slurm.times import (
 )
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.files import plan_file
+from outlay.sweep.launch import Place, environment_of
 from outlay.sweep.plan import Plan
 from outlay.units import Duration
 
@@ -131,14 +133,44 @@ def test_a_grid_without_a_price_takes_its_partitions_rate(
 ) -> None:
     (private_home / "rates.json").write_text('{"gpu": "1.20 USD/h"}')
     (run,) = plan(tmp_path, slurm={"partition": "gpu"}).runs
-    assert str(run.settings.price) == "1.20 USD/h"
+    assert run.settings.price is not None
+    assert str(run.settings.price.rate) == "1.20 USD/h"
     (stated,) = plan(tmp_path, slurm={"partition": "gpu"}, price="2 USD/h").runs
-    assert str(stated.settings.price) == "2.00 USD/h"
+    assert stated.settings.price is not None
+    assert str(stated.settings.price.rate) == "2.00 USD/h"
     (elsewhere,) = plan(tmp_path, slurm={"partition": "other"}).runs
     assert elsewhere.settings.price is None
 
 
 # -- what Slurm says ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("gres", "more", "gpus"),
+    [
+        ("gpu:2", {"nnodes": 2}, 4),
+        ("gpu:a100:4", {}, 4),
+        ("gpu:a100:2(S:0-1)", {"nnodes": 3}, 6),
+        ("gpu", {"nnodes": 2}, 2),
+        ("tmpdisk:100", {"nnodes": 2}, 2),
+        ("gpu:4", {"gpus": 1}, 1),
+    ],
+)
+def test_a_run_is_charged_for_the_gpus_that_it_asks_a_cluster_for(
+    tmp_path: Path, gres: str, more: dict[str, Any], gpus: int
+) -> None:
+    (run,) = plan(tmp_path, slurm={"gres": gres}, price="1 USD/h", timeout="1h", **more).runs
+    assert run.charged_gpus == gpus
+    assert run.prediction.cost is None or run.prediction.cost.amount == gpus
+    place = Place(root="/s", run_dir="r", python="python", port=None)
+    assert environment_of(run, place)["OUTLAY_GPUS"] == str(gpus)
+
+
+def test_a_job_is_named_after_its_sweep_and_its_run() -> None:
+    one = new_batch(["slurm/001_lr/abc"], sweep="lr sweep, again")
+    assert re.fullmatch(r"lrsweepagain-001_lr-[0-9a-f]{12}", one.name)
+    several = new_batch(["slurm/001_lr/abc", "slurm/002_lr/def"], sweep="lr")
+    assert re.fullmatch(r"lr-2-runs-[0-9a-f]{12}", several.name)
 
 
 def test_squeues_answer_is_read_by_batch_and_place() -> None:
@@ -377,7 +409,7 @@ def test_jobs_that_run_side_by_side_meet_on_ports_of_their_own(job: int, apart: 
 
 
 def test_a_node_knows_its_place_and_tells_torchrun() -> None:
-    place = Allocation(job="5", restart=0, rank=1, nodes=2, node="n2", address="n1")
+    place = Allocation(job="3_1", number=5, restart=0, rank=1, nodes=2, node="n2", address="n1")
     told = place.variables()
     assert (told["PET_NNODES"], told["PET_NODE_RANK"]) == ("2", "1")
     assert (told["PET_MASTER_ADDR"], told["PET_MASTER_PORT"]) == ("n1", "20005")

@@ -30,7 +30,7 @@ from outlay.sweep.files import plan_file
 from outlay.sweep.journal import read_events
 from outlay.sweep.manifest import read_manifest
 from outlay.sweep.sweeps import HowToRun, Result, resume, start
-from slurm_cluster import Cluster
+from slurm_cluster import NODES, Cluster
 from waiting import until
 
 pytestmark = pytest.mark.cluster
@@ -217,6 +217,84 @@ def test_a_preempted_run_saves_its_work_and_goes_on(
     assert_one_cost(root)
 
 
+ARRAYS = (1, 2, 5)
+"""Tasks of the arrays that are interrupted: one, two, and more; the last of each is the array's."""
+
+
+def start_arrays(
+    slurm: Cluster, harness: Harness, tmp_path: Path, **of_jobs: str
+) -> subprocess.Popen[str]:
+    """Start trainings in arrays of 1, 2 and 5 tasks, and wait until all have begun to train."""
+    # What differs in one option goes into arrays of its own.
+    entries = [
+        {"params": {"x": list(range(1, tasks + 1))}, "slurm": {"extra": {"nice": str(tasks)}}}
+        for tasks in ARRAYS
+    ]
+    grid = write_grid(
+        tmp_path, [*RUN, "{x}", "2"], grid=entries, budget={"mode": "iso_tokens", "limit": 6000},
+        slurm={"partition": "main", "time": "10m"} | of_jobs,
+    )  # fmt: skip
+    going = harness(grid)
+    root = tmp_path / "sweep"
+    until(lambda: len(list(root.glob("*/going"))) == sum(ARRAYS), slurm.explain)
+    assert sorted(len(batch.tickets) for batch in read_batches(root)) == sorted(ARRAYS)
+    return going
+
+
+def check_every_task_went_on(root: Path, going: subprocess.Popen[str], slurm: Cluster) -> None:
+    """Every task was started again exactly once, from its checkpoint; none is cancelled."""
+    code, printed = finish(going)
+    runs = read_manifest(root).runs
+    assert (code, ends(root)) == (0, {run: ["completed"] for run in runs}), printed
+    for run in runs:
+        told = figures(root / run)
+        moments = read_times(root / run, read_manifest(root).state(run).ticket).moments
+        starts = [moment.restart for moment in moments if moment.what == "started"]
+        assert (starts, told.attempts, told.steps) == ([0, 1], 2, 60), slurm.explain()
+        assert len({moment.job for moment in moments}) == 1
+
+
+def jobs_of(root: Path) -> list[str]:
+    return [job_of(root, run) for run in read_manifest(root).runs]
+
+
+def test_every_task_of_an_array_that_is_preempted_goes_on(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    going = start_arrays(slurm, harness, tmp_path)
+    slurm.run("sbatch", "-p", "urgent", "-N4", "--exclusive", "--wrap=sleep 1", "-o", "/dev/null")
+    check_every_task_went_on(tmp_path / "sweep", going, slurm)
+
+
+def test_every_task_of_an_array_whose_time_is_up_goes_on(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    going = start_arrays(slurm, harness, tmp_path, time="1m", notice="30s")
+    check_every_task_went_on(tmp_path / "sweep", going, slurm)
+
+
+def test_every_task_of_an_array_that_somebody_queues_again_goes_on(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    going = start_arrays(slurm, harness, tmp_path)
+    for job in jobs_of(tmp_path / "sweep"):
+        assert slurm.run("scontrol", "requeue", job).returncode == 0
+    check_every_task_went_on(tmp_path / "sweep", going, slurm)
+
+
+def test_every_task_of_an_array_goes_on_after_its_nodes_are_lost(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    going = start_arrays(slurm, harness, tmp_path)
+    try:
+        for node in NODES:
+            slurm.kill_node(node)
+    finally:
+        for node in NODES:
+            slurm.revive_node(node)
+    check_every_task_went_on(tmp_path / "sweep", going, slurm)
+
+
 def check_waits_are_recovery_and_free(run_dir: Path) -> None:
     """Between two starts of a job everything is ``recovery``, and none of it is charged."""
     phases = {row["phase"]: row for row in outlay("goodput", run_dir, "--json").json["phases"]}
@@ -336,6 +414,37 @@ def test_a_detached_sweep_is_looked_at_and_cancelled_from_other_processes(
     assert outlay("sweep", "cancel", root, "--json").json == {"told": None, "jobs": 1}
     assert list(ends(root).values()) == [["completed"], ["cancelled"]]
     assert outlay("sweep", "aggregate", root, "--allow-missing").code == 0
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_one_run_is_cancelled_and_the_others_go_on(
+    slurm: Cluster, harness: Harness, tmp_path: Path, *, attached: bool
+) -> None:
+    root = tmp_path / "sweep"
+    script = (
+        "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/../go; do sleep 0.1; done"
+    )
+    grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}])
+    going = harness(grid, *([] if attached else ["--detach"]))
+    runs = [f"00{n}_group01_0{n}" for n in (1, 2, 3)]
+    for run in runs:
+        exists(root / run / "going", slurm)
+    if not attached:
+        assert finish(going)[0] == 0
+    assert outlay("sweep", "cancel", root, runs[2], "--json").json["jobs"] == 1
+    look_until(root, lambda found: found["counts"] == {"cancelled": 1, "running": 2})
+    (root / "go").touch()
+    look_until(root, lambda found: found["counts"] == {"cancelled": 1, "completed": 2})
+    assert ends(root)[runs[2]] == ["cancelled"]
+
+
+def test_a_run_that_a_sweep_does_not_have_is_refused_with_those_it_has(
+    slurm: Cluster, tmp_path: Path
+) -> None:
+    del slurm
+    result = run_grid(tmp_path, shell("true"))
+    told = outlay("sweep", "cancel", result.root, "nothing")
+    assert (told.code, FIRST in told.err) == (2, True)
 
 
 def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -99,7 +100,7 @@ def _of_kind(found: Charges, kind: Kind | None) -> tuple[Charges, list[Finding]]
         for charge in found.charges
         if charge.kind != chosen
     ]
-    return Charges([c for c in found.charges if c.kind == chosen], found.findings), others
+    return replace(found, charges=[c for c in found.charges if c.kind == chosen]), others
 
 
 def _currency(found: Charges, bill: Money | None) -> str:

@@ -19,6 +19,7 @@ from outlay.runs.sacct import Accounts, read_accounts
 from outlay.runs.sacct_import import Imported, import_jobs
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.units.quantity import duration_text
 
 app = typer.Typer(help="Bring what others recorded into the books.", no_args_is_help=True)
 
@@ -32,7 +33,7 @@ def import_sacct(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Register a cluster's jobs as runs, priced by partition; those that used outlay are known.
+    """Register a cluster's jobs as runs, priced by partition; settle those that used outlay.
 
     Example: outlay import sacct october.txt --timezone UTC
     """
@@ -44,6 +45,7 @@ def import_sacct(
         print_json(
             {
                 "registered": len(done.jobs), "recorded": done.recorded,
+                "settled": done.settled, "withdrawn": done.withdrawn,
                 "unfinished": accounts.unfinished, "partitions": rows, "findings": findings,
             }
         )  # fmt: skip
@@ -118,6 +120,15 @@ def _print(rows: list[_Partition], done: Imported) -> None:
     console.print(table)
     recorded = f"; {done.recorded} had recorded themselves" if done.recorded else ""
     console.print(f"\nRegistered {counted(len(done.jobs), 'job')}{recorded}.", soft_wrap=True)
+    if done.settled:
+        more_ns = sum(each.difference_ns for each in done.settled)
+        sign = "more" if more_ns >= 0 else "less"
+        console.print(
+            f"Settled {counted(len(done.settled), 'job')} by the accounts' times: "
+            f"{duration_text(abs(more_ns))} {sign} than by their logs.", soft_wrap=True,
+        )  # fmt: skip
+    if done.withdrawn:
+        console.print(f"Withdrew {done.withdrawn} that had been imported beside their own logs.")
     if done.jobs:
         month = f"{utc_datetime(done.jobs[-1].stays[-1].end_ns):%Y-%m}"
         console.print(f"Share them out with: outlay cost allocate --by user --month {month}")

@@ -156,12 +156,19 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
 
 
 @app.command("cancel")
-def show_cancel(directory: SweepDir, as_json: AsJson = False) -> None:
-    """End a sweep that runs: its runs are told to end, and its books are closed.
+def show_cancel(
+    directory: SweepDir,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Runs to end; default: all of them."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a sweep that runs, or some of its runs: they are told to end, and their books closed.
 
-    Example: outlay sweep cancel runs/demo
+    Example: outlay sweep cancel runs/demo 003_lr_02
     """
-    told = cancel(directory)
+    told = cancel(directory, runs or ())
     if as_json:
         print_json({"told": told.harness, "jobs": told.jobs})
     elif told.harness is not None:

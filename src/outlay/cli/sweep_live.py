@@ -16,11 +16,12 @@ from outlay.budget.document import read_document
 from outlay.cli.output import console, new_table
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
+from outlay.sweep.attempt_log import rate_in
 from outlay.sweep.engines.slurm.times import ran_so_far_ns
 from outlay.sweep.harness import Harness
 from outlay.sweep.manifest import Manifest, captured, counts, planned, total
 from outlay.sweep.states import RunState
-from outlay.units import Money, Rate
+from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
 
@@ -138,8 +139,8 @@ def _running(manifest: Manifest, now_ns: int) -> list[Money]:
 
 
 def _going_cost(static: Mapping[str, Any], going_ns: int) -> Money | None:
-    price, gpus = static.get("price"), static.get("gpus")
-    return Terms(rate=Rate.parse(price) * gpus).cost(going_ns) if price and gpus else None
+    rate = rate_in(static)
+    return None if rate is None else Terms(rate=rate).cost(going_ns)
 
 
 def _sum(amounts: list[Money]) -> str:

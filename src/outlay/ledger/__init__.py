@@ -1,6 +1,7 @@
 """The run log: what happened in a run, as appended facts. It computes nothing from them."""
 
 from outlay.ledger.attempts import (
+    ACCOUNTS,
     Attempt,
     NodeStay,
     SegmentLife,
@@ -44,6 +45,7 @@ from outlay.ledger.segments import SUPERVISOR, SegmentId, ledger_dir, segment_pa
 from outlay.ledger.writer import SegmentWriter, end_segment
 
 __all__ = [
+    "ACCOUNTS",
     "SUPERVISOR",
     "Attempt",
     "AttemptEnded",

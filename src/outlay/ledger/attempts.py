@@ -28,6 +28,8 @@ from outlay.ledger.segments import SUPERVISOR, SegmentId
 
 DEAD_AFTER_NS = 600 * 10**9
 """Without a sign of life for this long, an attempt that did not say goodbye counts as dead."""
+ACCOUNTS = "sacct"
+"""How the launch id, and the source of GPUs, begin in what a cluster's accounts added to a log."""
 
 
 @dataclass(slots=True)
@@ -43,6 +45,11 @@ class SegmentLife:
 
     def __post_init__(self) -> None:
         self.last_sign_ns = self.segment.start_ns
+
+    @property
+    def is_account(self) -> bool:
+        """Whether this is what a cluster's accounts added to the log."""
+        return self.header is not None and self.header.launch.startswith(f"{ACCOUNTS}-")
 
     def fold(self, records: Sequence[Record]) -> None:
         """Take note of more records of the segment."""
@@ -203,16 +210,17 @@ class _Start:
             if life.segment.rank != SUPERVISOR:
                 by_node.setdefault(_node_of(life), []).append(life)
         watching = [life for life in self.signs if life.segment.rank == SUPERVISOR]
+        accounts = [life for life in watching if life.is_account]
         stays: list[NodeStay] = []
         for name, lives in by_node.items():
             is_first = not stays
             begun_ns = min(_process_start_ns(life, earlier) for life in lives)
-            if is_first and self.supervised:
-                begun_ns = self.begun_ns
+            if self.supervised and (is_first or accounts):
+                begun_ns = self.begun_ns  # An allocation has all its nodes from begin to end.
             elif earlier is not None:
                 after_ns = min(earlier.last_sign_ns, self.leader.segment.start_ns)
                 begun_ns = max(begun_ns, after_ns)
-            stays.append(_stay(name, begun_ns, lives, watching if is_first else []))
+            stays.append(_stay(name, begun_ns, lives, watching if is_first else accounts))
         self.nodes = stays
         self.begun_ns = min(stay.start_ns for stay in stays)
 
@@ -221,9 +229,12 @@ def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
     """Return every start of the run with the processes that belong to it."""
     ranks = {life.segment.rank for life in ordered} - {SUPERVISOR}
     lowest = min(ranks, default=SUPERVISOR)
-    starts = [_Start(life) for life in ordered if life.segment.rank == lowest]
-    if lowest != SUPERVISOR:
-        starts += _put_supervisors(ordered, starts)
+    leaders = [life for life in ordered if life.segment.rank == lowest]
+    if lowest == SUPERVISOR:  # What was seen on the node goes before what was read in accounts.
+        leaders = [life for life in leaders if not life.is_account] or leaders
+    starts = [_Start(life) for life in leaders]
+    led = {id(life) for life in leaders}
+    starts += _put_supervisors([life for life in ordered if id(life) not in led], starts)
     for life in ordered:
         if life.segment.rank > lowest:
             start = _launched_with(life, starts)
@@ -339,6 +350,10 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
 def _header(start: _Start) -> AttemptStarted:
     """Return what the leader said at its start; prices that it did not know, its supervisor's."""
     header = start.leader.header or AttemptStarted(t_ns=start.leader.segment.start_ns)
+    for account in (life for life in start.ranks if life.is_account):
+        if account.header is not None and header.gpus_source == "world_size":
+            source = account.header.gpus_source
+            header = replace_fields(header, gpus=account.header.gpus, gpus_source=source)
     for life in start.ranks:
         stated = life.header
         if life.segment.rank != SUPERVISOR or stated is None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.record import machine
+from outlay.record.slurm import SlurmJob
 
 PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account")
 _INSTANCE_VARIABLES = (
@@ -53,6 +54,7 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
     """Return the facts of this process."""
     environ = {name: _clean(value) for name, value in environ.items()}
     personal = records_identity(environ)
+    job = SlurmJob.of(environ)
     return Facts(
         rank=rank(environ),
         world_size=world_size(environ),
@@ -61,7 +63,7 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         boot_id=boot_id() if personal else "",
         user=_user() if personal else "",
         launch=launch_id(environ),
-        slurm_job=environ.get("SLURM_JOB_ID", ""),
+        slurm_job="" if job is None else job.id,
         slurm_account=environ.get("SLURM_JOB_ACCOUNT", "") if personal else "",
         slurm_partition=environ.get("SLURM_JOB_PARTITION", ""),
         instance_id=instance_id(environ) if personal else "",
@@ -71,7 +73,7 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         node=machine.node_number(environ),
         node_gpus=machine.node_gpus(environ).count,
         init_start=machine.init_start() if personal else "",
-        slurm_restart=machine.slurm_restart(environ),
+        slurm_restart="" if job is None else str(job.restart),
     )
 
 

@@ -80,11 +80,6 @@ def node_number(environ: Mapping[str, str]) -> int:
     return _count(environ, "GROUP_RANK") or _count(environ, "SLURM_NODEID")
 
 
-def slurm_restart(environ: Mapping[str, str]) -> str:
-    """Return which start of its Slurm job this is; "" outside of one."""
-    return environ.get("SLURM_RESTART_COUNT") or "0" if environ.get("SLURM_JOB_ID") else ""
-
-
 def init_start() -> str:
     """Return when process 1 was started, in ticks since boot: each start of a container differs."""
     ticks = _start_ticks(1)

@@ -22,7 +22,7 @@ from outlay.clock import SYSTEM, Clock, parse_moment
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import Stamp, stamp_of
 from outlay.runs.inbox import Notice, notices
-from outlay.store import open_store
+from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, register, runs_in_doubt
 from outlay.store.runs import list_runs as stored_runs
 
@@ -36,6 +36,8 @@ FIGURES_VERSION = 1
 
 CHECKED = 500
 _LARGEST = 2**63
+SACCT = "sacct"
+"""Where below the outlay home the logs of imported jobs lie."""
 _NOTICE_KEPT_NS = 24 * 3600 * 10**9
 
 
@@ -181,6 +183,10 @@ def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
         if (why := _unstorable(row)) is not None:
             message = f"cannot be registered: {why}"
             collected.findings.append(Finding(source=row.dir, message=message))
+    if (outlay_home() / SACCT).is_dir():
+        from outlay.runs.sacct_import import withdraw_imported  # Imports this.
+
+        withdraw_imported(engine, map(Path, stamps))
     return collected
 
 

@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -20,13 +20,16 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
 from outlay.handlers import handling
 from outlay.ledger import SegmentWriter
+from outlay.proc.identity import all_processes, below, catches, send
 from outlay.proc.keeper import KeeperTerms
 from outlay.proc.supervisor import Launch, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.meters.energy import worst_quality
 from outlay.record.meters.quality import Quality
+from outlay.record.slurm import SlurmJob
 from outlay.runs.figures import RunFigures, read_figures
 from outlay.runs.gpus import GpuLoad, find_gpus
+from outlay.runs.job_end import JobEndWatch
 from outlay.runs.options import Options
 from outlay.runs.supervised import SupervisedAttempt, shell_code
 from outlay.store import outlay_home
@@ -80,7 +83,7 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
         except BaseException:
             processes.close()
             raise
-        _name_heir(processes, options, attempt.recorder)
+        _name_heir(processes, attempt.options, attempt.recorder)
         try:
             processes.start(_launch(command, attempt.environment(os.environ)))
         except OSError as error:
@@ -89,13 +92,17 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
             raise CommandNotStarted(command[0], error.strerror or str(error)) from None
         forwarder.forward_to(processes)
         gpus = find_gpus()
-        returncode = watch(processes, GpuLoad(attempt.recorder, gpus))
+        due = _JobEnd(processes, options)
+        returncode = watch(processes, GpuLoad(attempt.recorder, gpus), due.look)
         forwarder.stop()
+        due.stop()
+        if due.told:
+            attempt.end("preempted", due.told, exit_code=shell_code(returncode))
         attempt.reaped(returncode, received=forwarder.received)
     processes.close()
     return ExecResult(
         exit_code=shell_code(returncode),
-        figures=_figures(options, clock.wall_ns()),
+        figures=_figures(attempt.options, clock.wall_ns()),
         sampled_gpus=bool(gpus),
         energy_quality=worst_quality(gpus),
     )
@@ -130,8 +137,15 @@ def _launch(command: Sequence[str], env: dict[str, str]) -> Launch:
     return Launch(ticket=TICKET, command=command, env=env, stdin=True, group=os.getpgrp())
 
 
-def watch(processes: ProcessSupervisor, load: GpuLoad) -> int:
+def watch(
+    processes: ProcessSupervisor, load: GpuLoad, look: Callable[[], None] = lambda: None
+) -> int:
     """Wait for the command, recording signs of life and what its GPUs do.
+
+    Args:
+        processes: Who has the command.
+        load: What records.
+        look: Called about once a second.
 
     Raises:
         KeeperKilled: How the command ends cannot be learnt any more.
@@ -140,11 +154,51 @@ def watch(processes: ProcessSupervisor, load: GpuLoad) -> int:
     while True:
         ended = [event for event in processes.wait(_SAMPLE_S) if event.event == "exited"]
         load.sample()
+        look()
         samples += 1
         if ended or samples % BEAT_S == 0:
             load.record()
         if ended:
             return ended[0].returncode
+
+
+class _JobEnd:
+    """Tells the command that the time of its Slurm job is nearly up; outside of one, nothing.
+
+    What has a handler for SIGUSR2 hears that; a command without any is sent SIGTERM.
+
+    Attributes:
+        told: Why the command was told to end, once it was.
+    """
+
+    def __init__(self, processes: ProcessSupervisor, options: Options) -> None:
+        self.told = ""
+        self._processes = processes
+        self._due: list[str] = []
+        job = SlurmJob.of(os.environ)
+        self._watch = (
+            JobEndWatch(job, self._due.append, grace=options.grace)
+            if job is not None and options.notice is None
+            else None
+        )
+
+    def look(self) -> None:
+        """Tell the command when it is time."""
+        if self._due and not self.told:
+            self.told = self._due[0]
+            command = self._processes.process_of(TICKET)
+            table = all_processes()
+            family = below(table, [command.pid]) if command is not None else set()
+            listening = [pid for pid in family if pid in table and catches(pid, signal.SIGUSR2)]
+            for pid in listening:
+                send(table[pid], signal.SIGUSR2)
+            if not listening:
+                self._processes.signal(TICKET, signal.SIGTERM, "command")
+
+    def stop(self) -> None:
+        """Tell nobody any more."""
+        if self._watch is not None:
+            self._watch.stop()
 
 
 class _Forwarder:

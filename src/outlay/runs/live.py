@@ -22,8 +22,10 @@ from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.meters.steps import MeteredWriter, StepMeters
 from outlay.record.recorder import Count
+from outlay.record.slurm import SlurmJob
 from outlay.runs.figures import figures_of
 from outlay.runs.heartbeat import Heartbeat
+from outlay.runs.job_end import JobEndWatch, is_running
 from outlay.runs.opening import open_attempt, refuse_showback
 from outlay.runs.options import Options, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.signals import TerminationWatch
@@ -40,9 +42,9 @@ class Run:
     """One attempt of one run, seen from inside the training process."""
 
     def __init__(self, options: Options, clock: Clock = SYSTEM, *, rank: int | None = None) -> None:
-        self.options = options
-        self.dir = options.dir
         opening = open_attempt(options, clock, rank=rank)
+        self.options = options = opening.options
+        self.dir = options.dir
         self.run_id = opening.run_id
         self.resume_step = opening.resume_step
         self._rank = opening.rank
@@ -64,8 +66,13 @@ class Run:
         self._follower: GoodputFollower | None = None
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
+        self._job_end: JobEndWatch | None = None
         if options.notice is not None and self._rank != SUPERVISOR:
             self._preemption_gate().listen([options.notice])
+        elif facts.world_size(os.environ) == 1:
+            # Several ranks must meet to stop together, which only they who ask for it may be made
+            # to do: a rank that records alone would wait for the others.
+            self._stop_before_the_job_ends()
         atexit.register(self._close_at_exit)
 
     # What a training loop calls
@@ -183,12 +190,15 @@ class Run:
     def on_preemption(self, save: Callable[[], object]) -> None:
         """Call ``save`` when the machine is about to be taken back, and then end the loop.
 
-        From now on SIGTERM and SIGUSR2 mean that notice. ``save`` is called between two steps, on
+        From now on SIGTERM and SIGUSR2 mean that notice, and in a Slurm job so does the end of its
+        time, one grace before (``OUTLAY_GRACE``). ``save`` is called between two steps, on
         every rank after the same one; the attempt then ends ``preempted``.
         """
         gate = self._preemption_gate()
         gate.hooks.append(save)
         gate.listen([signal.SIGUSR2, signal.SIGTERM])
+        if self.options.notice is None:
+            self._stop_before_the_job_ends()
 
     # What a training loop asks
 
@@ -278,6 +288,8 @@ class Run:
         self._ended = True
         if self._heartbeat is not None:
             self._heartbeat.stop()
+        if self._job_end is not None:
+            self._job_end.stop()
         if self._preemption is not None:
             self._preemption.remove()
         self._recorder.close(status, reason or self._recorder.stop_reason or "", exit_code)
@@ -286,12 +298,33 @@ class Run:
         if self._lock is not None:
             self._lock.release()
 
+    def _stop_before_the_job_ends(self) -> None:
+        """In a Slurm job, end the loop one grace before its end, or when its script's signal comes.
+
+        Signals for which the program has handlers are left to them.
+        """
+        job = SlurmJob.of(os.environ)
+        if job is None or self._rank == SUPERVISOR or facts.is_disabled(os.environ):
+            return
+        gate = self._preemption_gate()
+        gate.listen_where_deadly([signal.SIGUSR1, signal.SIGUSR2])
+        if self._job_end is None and self._rank == 0:
+            self._job_end = JobEndWatch(job, gate.announce, grace=self.options.grace)
+
+    def _take_notice(self, reason: str) -> None:
+        """State what a notice means: of a job that was cancelled no machine is taken back."""
+        job = SlurmJob.of(os.environ)
+        if reason.startswith("SIGTERM") and job is not None and is_running(job) is False:
+            self._signalled = True
+        else:
+            self.preempted(reason)
+
     def _preemption_gate(self) -> PreemptionGate:
         """Return what ends the loop after a scheduler's notice, attached when first wanted."""
         if self._preemption is None:
             from outlay.runs.preemption import PreemptionGate
 
-            self._preemption = PreemptionGate(self._rank, self.preempted)
+            self._preemption = PreemptionGate(self._rank, self._take_notice)
             self._recorder.gates.append(self._preemption)
         return self._preemption
 

@@ -5,6 +5,7 @@ Either all of that is done, or neither a hold nor a lock is left behind.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import uuid
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import outlay
 from outlay.clock import Clock, since_boot_ns
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import (
     SUPERVISOR,
     AttemptStarted,
@@ -47,6 +48,7 @@ class Opening:
     """An attempt that has begun.
 
     Attributes:
+        options: What it was started with, and where it is recorded.
         resume_step: The step after the last committed checkpoint.
         recorder: What writes the attempt's records, and asks the gates.
         lock: Held while the rank records; None where the directory cannot be written.
@@ -54,6 +56,7 @@ class Opening:
         guard: What keeps the money, on rank 0 of a guarded run.
     """
 
+    options: Options
     run_id: str
     rank: int
     recorder: Recorder
@@ -67,7 +70,8 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
     """Begin an attempt.
 
     Args:
-        options: What it is started with.
+        options: What it is started with. A directory that nobody named is taken only if it is free:
+            else another one of the same name.
         clock: The clocks to use.
         rank: Of this process; default: as its launcher says.
 
@@ -79,12 +83,27 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
     about = facts.gather(os.environ, outlay_version=outlay.__version__)
     if rank is not None:
         about = replace(about, rank=rank)
-    start_ns = clock.wall_ns()
-    wall_offset_ns, run_id = start_ns - clock.monotonic_ns(), uuid.uuid4().hex
-    boot_ns = since_boot_ns(clock)
+    run_id, default = uuid.uuid4().hex, options.default_dir
     if facts.is_disabled(os.environ):
-        recorder = Recorder(NullWriter(), clock, wall_offset_ns=wall_offset_ns)
-        return Opening(run_id=run_id, rank=about.rank, recorder=recorder)
+        offset_ns = clock.wall_ns() - clock.monotonic_ns()
+        recorder = Recorder(NullWriter(), clock, wall_offset_ns=offset_ns)
+        return Opening(options=options, run_id=run_id, rank=about.rank, recorder=recorder)
+    if default is None:
+        return _open(options, about, run_id, clock)
+    for directory in default.claim(options.model, run_id):
+        with ExitStack() as undone_on_error:
+            undone_on_error.callback(default.withdraw, directory)
+            with contextlib.suppress(RunInUse):
+                opening = _open(replace(options, dir=directory), about, run_id, clock)
+                undone_on_error.pop_all()
+                return opening
+    raise AssertionError("the last of the default directories is nobody else's")
+
+
+def _open(options: Options, about: facts.Facts, run_id: str, clock: Clock) -> Opening:
+    """Begin an attempt in ``options.dir``."""
+    start_ns = clock.wall_ns()
+    wall_offset_ns, boot_ns = start_ns - clock.monotonic_ns(), since_boot_ns(clock)
     started = _process_start(about.rank, start_ns, boot_ns)
     with ExitStack() as undone_on_error:
         budget = budget_gate(options, about, clock)
@@ -110,8 +129,8 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
         undone_on_error.pop_all()
     _recorded_in.add(about.pid)
     return Opening(
-        run_id=run_id, rank=about.rank, recorder=recorder, resume_step=resume_step, lock=lock,
-        budget=budget, guard=guard,
+        options=options, run_id=run_id, rank=about.rank, recorder=recorder,
+        resume_step=resume_step, lock=lock, budget=budget, guard=guard,
     )  # fmt: skip
 
 

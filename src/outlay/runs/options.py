@@ -16,12 +16,14 @@ from pathlib import Path
 
 from outlay.budget.config import budget_from_environ, read_budget
 from outlay.budget.terms import Budget
-from outlay.clock import utc_datetime
 from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
 from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
 from outlay.record.machine import node_count, node_gpus
+from outlay.record.slurm import SlurmJob
+from outlay.runs.directories import DefaultDirectory
+from outlay.runs.job_end import stated_grace
 from outlay.units import Duration
 from outlay.units.numbers import exact_decimal
 
@@ -30,8 +32,6 @@ _log = logging.getLogger(__name__)
 _MOST_GPUS = 10**6
 _RATIO = re.compile(r"\s*([0-9]{1,7})\s*/\s*(?!0+\b)([0-9]{1,7})\s*")
 _EXPECTED_GPUS = 'a number of GPUs for the whole run above 0, such as 8, 0.5 or "1/7"'
-_LONGEST_SLUG = 100
-"""Of a run's name in its directory's: file systems take 255 bytes, and a launch id follows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,9 @@ class Options:
         gpus: Of the whole run.
         gpus_source: Who says so, as in ``attempt_started``.
         stopped_price: Of the whole machine while it is stopped between attempts.
+        grace: How long before the end of a Slurm job's time the run is to stop, where stated.
+        default_dir: What ``dir`` was derived from, where nobody named one: the attempt may then
+            take another.
     """
 
     model: str
@@ -77,6 +80,8 @@ class Options:
     budget: Budget | None = None
     guard: object = None
     notice: signal.Signals | None = None
+    grace: Duration | None = None
+    default_dir: DefaultDirectory | None = None
 
 
 def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Options:
@@ -88,6 +93,10 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     model = "" if arguments.model is None else _text(arguments.model, name="model")
     name = model if arguments.name is None else _text(arguments.name, name="name")
     gpus, gpus_source = _gpus(arguments.gpus, environ)
+    stated = _stated_directory(arguments.dir, environ)
+    default = DefaultDirectory.of(name, environ, now_ns) if stated is None else None
+    directory = stated if default is None else default.base.absolute()
+    assert directory is not None
     options = Options(
         model=model,
         name=name,
@@ -99,9 +108,11 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
         tags=_tags(arguments.tags),
         heartbeat=_heartbeat(arguments.heartbeat),
         notice=_notice(environ),
+        grace=stated_grace(environ),
         budget=_budget(arguments.budget, environ),
         guard=arguments.guard,
-        dir=_directory(arguments.dir, name, environ, now_ns),
+        dir=directory,
+        default_dir=default,
     )
     _refuse_another_model(options)
     return options
@@ -177,12 +188,29 @@ def _price(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Pri
     given = arguments.price is not None
     stated = arguments.price if given else environ.get("OUTLAY_PRICE") or None
     if stated is None:
-        return None
+        return _partition_price(environ)
     name, source = ("price", "argument") if given else ("OUTLAY_PRICE", "environment")
     gpu = arguments.gpu or ""
     price = parse_price(stated, name=name, source=source, environ=environ, gpu=gpu)
     warn_of_old_price(price, environ, now_ns)
     return price
+
+
+def _partition_price(environ: Mapping[str, str]) -> Price | None:
+    """Return the rate of the partition that the job runs on, where nobody stated a price.
+
+    Nobody asked for it here either: a file that cannot be read is warned of and stops no training.
+    """
+    job = SlurmJob.of(environ)
+    if job is None or not job.partition:
+        return None
+    from outlay.prices.partition_rates import read_rates  # Loaded only inside a job.
+
+    try:
+        return read_rates().get(job.partition)
+    except InvalidValue as error:
+        _log.warning("the run has no price: %s", error)
+        return None
 
 
 def _stopped_price(value: object, environ: Mapping[str, str]) -> Price | None:
@@ -225,13 +253,14 @@ def _budget(value: object, environ: Mapping[str, str]) -> Budget | None:
     return read_budget(value) if value is not None else budget_from_environ(environ)
 
 
-def _directory(value: object, name: str, environ: Mapping[str, str], now_ns: int) -> Path:
+def _stated_directory(value: object, environ: Mapping[str, str]) -> Path | None:
+    """Return the directory that somebody named, if anybody did."""
     stated = value if value is not None else environ.get("OUTLAY_RUN_DIR") or None
-    if stated is not None and (not isinstance(stated, str | Path) or "\0" in str(stated)):
+    if stated is None:
+        return None
+    if not isinstance(stated, str | Path) or "\0" in str(stated):
         raise InvalidValue("dir", stated, "the path of a directory")
-    directory = (
-        Path(stated).expanduser() if stated is not None else _new_directory(name, environ, now_ns)
-    )
+    directory = Path(stated).expanduser()
     for path in (directory, *directory.parents):
         if _is_file(path):
             raise InvalidValue("dir", str(directory), f"a directory; {path} is a file")
@@ -246,20 +275,8 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _new_directory(name: str, environ: Mapping[str, str], now_ns: int) -> Path:
-    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_SLUG].strip("-.") or "run"
-    if facts.world_size(environ) == 1:
-        return Path("outlay-runs") / f"{slug}-{utc_datetime(now_ns):%Y%m%d-%H%M%S}"
-    # Ranks start at different instants, so a time would give each a directory of its own.
-    launch = facts.launch_id(environ)
-    if not launch:
-        expected = "a directory that all ranks share (dir=... or OUTLAY_RUN_DIR)"
-        raise InvalidValue("dir", None, expected)
-    return Path("outlay-runs") / f"{slug}-{launch}"
-
-
 def _refuse_another_model(options: Options) -> None:
-    identity = read_identity(options.dir)
+    identity = read_identity(options.dir) if options.default_dir is None else None
     if identity is None or "" in (identity.model, options.model):
         return
     if identity.model != options.model:

@@ -1,7 +1,8 @@
 """The notice that a scheduler gives before it takes a machine back: saved, and ended in order.
 
-The signal only leaves a mark. Between two steps, on every rank at the same one, the run's hook
-saves the work, the loop ends, and the attempt ends ``preempted``.
+A signal, or the end of the job's time coming near, only leaves a mark. Between two steps, on every
+rank at the same one, the run's hook saves the work, the loop ends, and the attempt ends
+``preempted``.
 """
 
 from __future__ import annotations
@@ -55,6 +56,14 @@ class PreemptionGate:
             if number not in self._previous:
                 self._previous[number] = signal.signal(number, self._hear)
 
+    def listen_where_deadly(self, numbers: Iterable[int]) -> None:
+        """Take those of the signals as the notice that would end the process without a word."""
+        self.listen(n for n in numbers if signal.getsignal(n) is signal.SIG_DFL)
+
+    def announce(self, reason: str) -> None:
+        """Let the loop end after the step that runs; from any thread."""
+        self._notice.reason = self._notice.reason or reason
+
     def remove(self) -> None:
         """Put the previous handlers back, unless somebody installed others since.
 
@@ -66,7 +75,7 @@ class PreemptionGate:
         for number, handler in self._previous.items():
             if signal.getsignal(number) != self._hear or handler is None:
                 continue
-            if number == signal.SIGUSR2 and self._notice.reason:
+            if number in (signal.SIGUSR1, signal.SIGUSR2) and self._notice.reason:
                 handler = signal.SIG_IGN
             signal.signal(number, handler)  # type: ignore[arg-type]  # As signal() gave it.
         self._previous.clear()

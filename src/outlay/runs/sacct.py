@@ -6,6 +6,7 @@ them. A job that was queued again stands there once per start (``--duplicates``)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
@@ -22,6 +23,7 @@ COMMAND: Final = (
     "Start,End,AllocTRES,NodeList"
 )
 _NEVER: Final = ("Unknown", "None", "")
+_NODES: Final = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
 _STATUS: Final[dict[str, EndStatus]] = {
     "COMPLETED": "completed",
     "CANCELLED": "terminated",
@@ -69,6 +71,11 @@ class SacctJob:
     gpu: str
     gpus: int
     stays: tuple[Stay, ...]
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it had, as ``n[1-3,7],gpu4`` lists them; at least one."""
+        return max(1, sum(map(_listed, _NODES.findall(self.nodes))))
 
     @property
     def gpu_ns(self) -> int:
@@ -164,6 +171,18 @@ def _gpu_counts(resources: str) -> Iterator[tuple[str, int]]:
         name, _, count = item.partition("=")
         if name.split(":")[0] == "gres/gpu" and count.isdecimal():
             yield name.partition(":")[2], int(count)
+
+
+def _listed(name: str) -> int:
+    """Return how many nodes ``n[1-3,7]`` stands for."""
+    total = 1
+    for group in re.findall(r"\[([^\]]*)\]", name):
+        ranges = [part.partition("-") for part in group.split(",")]
+        total *= sum(
+            int(last) - int(first) + 1 if first.isdecimal() and last.isdecimal() else 1
+            for first, _, last in ranges
+        )
+    return total
 
 
 def _merged(starts: Sequence[SacctJob]) -> SacctJob:

@@ -1,15 +1,20 @@
-"""Jobs that never used outlay, as runs: a log each, made of what the cluster's accounts say.
+"""A cluster's accounts brought into the books: each job counted once, by the accounts' times.
 
-From there on they are runs like any other: registered, priced, allocated. What a job cost is fixed
-when it first has a price, whatever its partition costs later.
+A job that never used outlay becomes a run of its own, with a log made of what the accounts say; it
+is withdrawn when the job turns out to have recorded itself. The log of a job that did gets a
+segment per start, of the time that the job had its nodes: it bounds the attempt, and has the GPUs
+and the price where the run knew none. From there on all are runs like any other. What a job cost is
+fixed when it first has a price, whatever its partition costs later.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +24,7 @@ from outlay.decoding import MEBIBYTE, BadDocument, convert, decode, open_regular
 from outlay.errors import Finding
 from outlay.files import write_whole
 from outlay.ledger import (
+    ACCOUNTS,
     SUPERVISOR,
     AttemptEnded,
     AttemptStarted,
@@ -26,17 +32,44 @@ from outlay.ledger import (
     RunIdentity,
     SegmentId,
     claim_identity,
+    derive_attempts,
     encode_line,
+    gpu_count_of,
     ledger_dir,
+    read_identity,
+    read_lives,
     segment_paths,
 )
-from outlay.runs.collect import collect
+from outlay.ledger.segments import id_from_name
+from outlay.runs.collect import SACCT, collect, refresh_registered
 from outlay.runs.figures import RunFigures
-from outlay.runs.sacct import SacctJob
+from outlay.runs.sacct import SacctJob, Stay
 from outlay.store import outlay_home
-from outlay.store.runs import list_runs
+from outlay.store.runs import forget, list_runs
 
-DIRECTORY: Final = "sacct"
+_SPEND_LOG: Final = "spend.jsonl"
+_A_DAY_NS: Final = 86_400 * 10**9
+"""So far apart, a log and an account of the same number are not of the same job."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """A job that recorded itself, and what its accounts say beside its log.
+
+    Attributes:
+        log_ns: How long it ran by its log, all starts.
+        sacct_ns: How long it had its nodes.
+    """
+
+    job: str
+    dir: str
+    log_ns: int
+    sacct_ns: int
+
+    @property
+    def difference_ns(self) -> int:
+        """What the log knew nothing of: the time before its first process and after its last."""
+        return self.sacct_ns - self.log_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +79,17 @@ class Imported:
     Attributes:
         jobs: Those that are runs now.
         figures: What is known of each.
-        recorded: How many were left out because they kept a log of their own.
+        recorded: How many kept a log of their own.
+        settled: Those of them whose log has the accounts' times now.
+        withdrawn: How many had been imported before it was known that they recorded themselves.
         unpriced: Partitions of jobs with GPUs and without a rate.
     """
 
     jobs: tuple[SacctJob, ...]
     figures: list[RunFigures]
     recorded: int
+    settled: tuple[Settled, ...]
+    withdrawn: int
     unpriced: tuple[str, ...]
     findings: list[Finding]
 
@@ -60,28 +97,148 @@ class Imported:
 def import_jobs(
     store: Engine, jobs: Iterable[SacctJob], rates: Mapping[str, Price], now_ns: int
 ) -> Imported:
-    """Register jobs as runs; the same jobs any number of times leave the same books."""
-    known = set(_recorded_jobs(store))
+    """Register jobs as runs; the same jobs any number of times leave the same books.
+
+    Runs that left a notice are taken in first: they may be of these jobs.
+    """
+    findings = list(refresh_registered(store, now_ns).findings)
+    known = _recorded_jobs(store)
     every = list(jobs)
-    ours = tuple(job for job in every if job.job not in known)
+    own = {job.shown: known.get(job.shown) or known.get(job.job) or [] for job in every}
+    ours = tuple(job for job in every if not own[job.shown])
+    settled: list[Settled] = []
+    withdrawn = []
+    for job in every:
+        if directories := own[job.shown]:
+            withdrawn += _withdrawn(_directory(job))
+            settled += _settle(job, directories, rates.get(job.partition), findings)
+    forget(store, withdrawn)
+    collect(store, [Path(each.dir) for each in settled], now_ns)
     directories = [_write(job, rates.get(job.partition)) for job in ours]
     collected = collect(store, directories, now_ns)
     unpriced = {job.partition for job in ours if job.gpus and job.partition not in rates}
     return Imported(
         jobs=ours, figures=collected.figures, recorded=len(every) - len(ours),
-        unpriced=tuple(sorted(unpriced)), findings=collected.findings,
+        settled=tuple(settled), withdrawn=len(withdrawn), unpriced=tuple(sorted(unpriced)),
+        findings=[*findings, *collected.findings],
     )  # fmt: skip
 
 
-def _recorded_jobs(store: Engine) -> Iterator[str]:
-    """Yield the jobs of runs that recorded themselves."""
-    home = outlay_home() / DIRECTORY
-    for run in list_runs(store):
-        if home in Path(run.dir).parents:
+def withdraw_imported(store: Engine, directories: Iterable[Path]) -> None:
+    """Withdraw imported jobs that these runs recorded themselves."""
+    home = outlay_home() / SACCT
+    withdrawn: list[str] = []
+    for directory in directories:
+        if home in directory.parents:
             continue
-        for path in segment_paths(Path(run.dir)):
-            if job := _header(path).get("slurm_job"):
-                yield str(job)
+        for job in _jobs_of(directory):
+            for imported in home.glob(f"*-{job}-*"):
+                if imported.name.split("-")[-2] == job:
+                    withdrawn += _withdrawn(imported)
+    forget(store, withdrawn)
+
+
+def _withdrawn(directory: Path) -> list[str]:
+    """Remove the log of an imported job, if there is one; return the run that it was."""
+    identity = read_identity(directory)
+    if identity is None:
+        return []
+    shutil.rmtree(directory, ignore_errors=True)
+    return [identity.run_id]
+
+
+def _recorded_jobs(store: Engine) -> dict[str, list[Path]]:
+    """Return the directories of runs that recorded themselves, by job."""
+    home = outlay_home() / SACCT
+    found: dict[str, list[Path]] = {}
+    for run in list_runs(store):
+        directory = Path(run.dir)
+        if home in directory.parents:
+            continue
+        for job in _jobs_of(directory):
+            found.setdefault(job, []).append(directory)
+    return found
+
+
+def _jobs_of(directory: Path) -> set[str]:
+    """Return the jobs in which a run recorded itself."""
+    return {str(header.get("slurm_job", "")) for header in _own_headers(directory)} - {""}
+
+
+def _own_headers(directory: Path) -> Iterator[dict[str, object]]:
+    """Yield the first records of what a run recorded itself, of one process for all its ranks."""
+    for path in segment_paths(directory):
+        segment = id_from_name(path)
+        if segment is not None and segment.rank > 0:
+            continue
+        header = _header(path)
+        if not str(header.get("launch", "")).startswith(f"{ACCOUNTS}-"):
+            yield header
+
+
+# A job that recorded itself
+
+
+def _settle(
+    job: SacctJob, directories: list[Path], rate: Price | None, findings: list[Finding]
+) -> Iterator[Settled]:
+    """Add the accounts of a job to its log; where that cannot be done, name the difference."""
+    directory = directories[0]
+    log_ns, sacct_ns = _logged_ns(directories), sum(s.end_ns - s.start_ns for s in job.stays)
+    reason = _reason_not_to(job, directories)
+    if not reason:
+        try:
+            _write_accounts(job, directory, rate)
+        except OSError as error:
+            reason = f"its log cannot be written ({error.strerror})"
+    if reason:
+        message = (
+            f"job {job.shown} had its nodes for {sacct_ns / 1e9:.0f} s, and its log knows of "
+            f"{log_ns / 1e9:.1f} s; the log stays as it is: {reason}"
+        )
+        findings.append(Finding(source=str(directory), message=message, severity="warning"))
+        return
+    yield Settled(job=job.shown, dir=str(directory), log_ns=log_ns, sacct_ns=sacct_ns)
+
+
+def _reason_not_to(job: SacctJob, directories: list[Path]) -> str:
+    if len(directories) > 1:
+        return f"{len(directories)} runs shared the job, and the rest of it is in no run"
+    (directory,) = directories
+    if (directory.parent / _SPEND_LOG).exists():
+        return "a guard has captured what it cost by its log"
+    first_ns, last_ns = job.stays[0].start_ns, job.stays[-1].end_ns
+    starts = [found.start_ns for p in segment_paths(directory) if (found := id_from_name(p))]
+    if not any(first_ns - _A_DAY_NS < start < last_ns + _A_DAY_NS for start in starts):
+        return "it ran on another day; is the time zone right, and the job of this cluster?"
+    return ""
+
+
+def _logged_ns(directories: Iterable[Path]) -> int:
+    """Return how long the attempts of runs lasted, without what accounts added."""
+    total_ns = 0
+    for directory in directories:
+        lives = [life for life in read_lives(directory) if not life.is_account]
+        attempts = derive_attempts(lives)
+        total_ns += sum(attempt.last_sign_ns - attempt.start_ns for attempt in attempts)
+    return total_ns
+
+
+def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
+    """Put a segment for every start of a job into its own log."""
+    headers = list(_own_headers(directory))
+    identity = read_identity(directory)
+    stated = next(filter(None, map(_price_in, headers)), None)
+    for restart, stay in enumerate(job.stays):
+        path = ledger_dir(directory) / _segment(job, stay).file_name
+        header = _header_of(
+            job, stay, restart, run_id="" if identity is None else identity.run_id,
+            price=_fixed_price(path) or stated or _price(job, rate),
+        )  # fmt: skip
+        _put(path, header, stay)
+
+
+# A job that did not
 
 
 def _header(path: Path) -> dict[str, object]:
@@ -91,35 +248,61 @@ def _header(path: Path) -> dict[str, object]:
     return {}
 
 
-def _write(job: SacctJob, rate: Price | None) -> Path:
-    """Make a job's run log, one segment per start; return its directory."""
+def _directory(job: SacctJob) -> Path:
+    """Return where the log of an imported job lies."""
     first_s = job.stays[0].start_ns // 10**9
     name = f"{job.cluster or 'slurm'}-{job.shown}-{first_s}".replace("/", "-")
-    directory = outlay_home() / DIRECTORY / name
+    return outlay_home() / SACCT / name
+
+
+def _write(job: SacctJob, rate: Price | None) -> Path:
+    """Make a job's run log, one segment per start; return its directory."""
+    directory = _directory(job)
+    created_ns = job.stays[0].start_ns // 10**9 * 10**9
     identity = claim_identity(
         directory,
         RunIdentity(
-            run_id=f"sacct-{name}", model=job.name, name=job.name, created_ns=first_s * 10**9
+            run_id=f"sacct-{directory.name}", model=job.name, name=job.name, created_ns=created_ns
         ),
     )
     for restart, stay in enumerate(job.stays):
-        segment = SegmentId(stay.start_ns, SUPERVISOR, job.nodes)
-        path = ledger_dir(directory) / segment.file_name
-        header = AttemptStarted(
-            t_ns=stay.start_ns, run_id=identity.run_id, model=job.name, name=job.name,
-            rank=SUPERVISOR, host=job.nodes, user=job.user, slurm_job=job.job,
-            launch=f"slurm-{job.job}-{restart}", slurm_account=job.account,
-            slurm_partition=job.partition, gpu=job.gpu, gpus=job.gpus,
-            price=_fixed_price(path) or _price(job, rate), tags=_tags(job),
-        )  # fmt: skip
-        end = AttemptEnded(t_ns=stay.end_ns, status=stay.status, reason=stay.state)
-        write_whole(path, encode_line(header, 0) + encode_line(end, 1))
+        path = ledger_dir(directory) / _segment(job, stay).file_name
+        price = _fixed_price(path) or _price(job, rate)
+        _put(path, _header_of(job, stay, restart, run_id=identity.run_id, price=price), stay)
     return directory
+
+
+def _segment(job: SacctJob, stay: Stay) -> SegmentId:
+    return SegmentId(stay.start_ns, SUPERVISOR, job.nodes)
+
+
+def _header_of(
+    job: SacctJob, stay: Stay, restart: int, *, run_id: str, price: Price | None
+) -> AttemptStarted:
+    nodes = job.node_count
+    return AttemptStarted(
+        t_ns=stay.start_ns, run_id=run_id, model=job.name, name=job.name, rank=SUPERVISOR,
+        host=job.nodes, user=job.user, slurm_job=job.shown,
+        launch=f"{ACCOUNTS}-{job.job}-{restart}", slurm_account=job.account,
+        slurm_partition=job.partition, slurm_restart=str(restart), gpu=job.gpu, gpus=job.gpus,
+        gpus_source=ACCOUNTS, nodes=nodes, node_gpus=gpu_count_of(Fraction(job.gpus, nodes)),
+        price=price, tags=_tags(job),
+    )  # fmt: skip
+
+
+def _put(path: Path, header: AttemptStarted, stay: Stay) -> None:
+    end = AttemptEnded(t_ns=stay.end_ns, status=stay.status, reason=stay.state)
+    write_whole(path, encode_line(header, 0) + encode_line(end, 1))
 
 
 def _fixed_price(path: Path) -> Price | None:
     """Return the price that a job was imported with before."""
-    stated = _header(path).get("price")
+    return _price_in(_header(path))
+
+
+def _price_in(header: Mapping[str, object]) -> Price | None:
+    """Return the price of a first record, if it has one."""
+    stated = header.get("price")
     with contextlib.suppress(BadDocument):
         return None if stated is None else convert(stated, Price)
     return None

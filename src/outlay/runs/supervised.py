@@ -29,8 +29,8 @@ class SupervisedAttempt:
     """
 
     def __init__(self, options: Options, clock: Clock = SYSTEM) -> None:
-        self.options = options
         self._opening = open_attempt(options, clock, rank=SUPERVISOR)
+        self.options = self._opening.options
         self._ended = False
 
     @property

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Engine, Result, func, or_, select
+from sqlalchemy import ColumnElement, Engine, Result, delete, func, or_, select
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
@@ -100,6 +100,14 @@ def register(engine: Engine, rows: Iterable[RunRow]) -> None:
     if values:
         with writing(engine) as connection:
             upsert(connection, runs, values, newer="updated_ns")
+
+
+def forget(engine: Engine, run_ids: Iterable[str]) -> None:
+    """Take runs out of the store; their logs are not its business."""
+    names = list(run_ids)
+    if names:
+        with writing(engine) as connection:
+            connection.execute(delete(runs).where(runs.c.run_id.in_(names)))
 
 
 def list_runs(

@@ -73,9 +73,15 @@ class Detached:
             else:
                 self._settle(run, ended)
 
-    def end(self) -> int:
-        """Tell what goes on to end and wait for that a while; return how many were told."""
-        engines = {run: self._engine_of(run) for run in self.going_on()}
+    def end(self, runs: Iterable[str] | None = None) -> int:
+        """Tell what goes on to end and wait for that a while; return how many were told.
+
+        Args:
+            runs: Which of them; None for all.
+        """
+        going_on = self.going_on()
+        chosen = going_on if runs is None else [run for run in runs if run in going_on]
+        engines = {run: self._engine_of(run) for run in chosen}
         told = {run: engine for run, engine in engines.items() if engine is not None}
         for run, engine in told.items():
             engine.cancel(self.manifest.state(run).ticket)

@@ -130,7 +130,7 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
         }
     if run.gpus is not None:
         # For a range of nodes no number would be true; torchrun tells its workers the real one.
-        variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.gpus)}
+        variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.charged_gpus)}
     if settings.gpus is not None:
         variables["OUTLAY_GPUS"] = str(settings.gpus)
     if settings.budget is not None:

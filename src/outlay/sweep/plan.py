@@ -13,6 +13,7 @@ from typing import Any
 
 from outlay.budget.report import StartUp
 from outlay.errors import Finding
+from outlay.sweep.engines.slurm.options import gpus_of_node
 from outlay.sweep.grid import Grid, Settings
 from outlay.sweep.prediction import Prediction
 from outlay.sweep.redaction import Redactor
@@ -70,9 +71,17 @@ class PlannedRun:
 
     @property
     def charged_gpus(self) -> Fraction:
-        """GPUs that are paid for: as the grid states, else one for each process there may be."""
-        stated = self.settings.gpus
-        return Fraction(self.most_gpus) if stated is None else stated
+        """GPUs that are paid for: as the grid states, else those that a cluster is asked for.
+
+        Else one for each process that there may be.
+        """
+        settings = self.settings
+        if settings.gpus is not None:
+            return settings.gpus
+        on_node = gpus_of_node(settings.slurm.gres) if settings.engine == "slurm" else None
+        if on_node is None:
+            return Fraction(self.most_gpus)
+        return Fraction(on_node * self.most_gpus, self.world_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding, InvalidValue, choices
 from outlay.proc.identity import end_marked
 from outlay.sweep.aggregate.keeping import FiguresKeeper
-from outlay.sweep.detached import detached, is_local
+from outlay.sweep.detached import detached, is_local, task_of
 from outlay.sweep.devices import check_fit
 from outlay.sweep.earlier import settle_earlier
 from outlay.sweep.engines.base import Engine
@@ -126,29 +126,58 @@ class Cancelled:
     jobs: int = 0
 
 
-def cancel(root: Path) -> Cancelled:
+def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
     """End a sweep: tell the process that runs it, or end what goes on without one.
+
+    Args:
+        root: The sweep's directory.
+        runs: Which runs to end; none for all of them.
 
     Raises:
         NotASweep: There is no sweep.
+        InvalidValue: It has no such run, or one that ends with its sweep alone.
         RunElsewhere: The process that runs it is another machine's or another user's.
         NotCancelled: Something may go on, and nobody here can end it.
     """
     manifest = read_manifest(root)
+    for run in runs:
+        if run not in manifest.runs:
+            raise InvalidValue("RUN", run, choices(manifest.runs))
     holder = holder_of(root)
+    if holder is not None and runs:
+        return Cancelled(jobs=_cancel_beside(root.absolute(), manifest, runs))
     if holder is not None and _interrupted(root, holder):
         return Cancelled(harness=holder.pid)
     for run, static in manifest.runs.items():
-        if manifest.state(run).status == "running" and is_local(static):
+        chosen = not runs or run in runs
+        if chosen and manifest.state(run).status == "running" and is_local(static):
             end_marked(manifest.state(run).ticket)
     with detached(root) as taken:
         if taken is None or not taken.going_on():
             return Cancelled()
         taken.look()
-        jobs = taken.end()
+        jobs = taken.end(runs or None)
         if taken.findings:
             raise NotCancelled(taken.findings)
         return Cancelled(jobs=jobs)
+
+
+def _cancel_beside(root: Path, manifest: Manifest, runs: Sequence[str]) -> int:
+    """Cancel jobs of a sweep that somebody runs, who learns of it from the cluster."""
+    going_on = [run for run in runs if manifest.state(run).status == "running"]
+    for run in going_on:
+        if is_local(manifest.runs[run]):
+            raise InvalidValue("RUN", run, "a run on a cluster: a local one ends with its sweep")
+    told = 0
+    for run in going_on:
+        engine = engine_named(manifest.runs[run]["engine"], root)
+        try:
+            if engine.reattach(task_of(manifest, run)) is None:
+                engine.cancel(manifest.state(run).ticket)
+                told += 1
+        finally:
+            engine.close()
+    return told
 
 
 def _interrupted(root: Path, holder: Holder) -> bool:

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.clock import SYSTEM
+from outlay.errors import InvalidValue
+from outlay.record.slurm import SlurmJob
 from outlay.sweep.engines.ports import RANGE
 
 _TRIES = 5
@@ -20,13 +22,15 @@ class Allocation:
     """One node's view of a job.
 
     Attributes:
-        job: Slurm's number of it, of its own also inside an array.
+        job: Its identity, by which Slurm is asked about this task of an array alone.
+        number: Slurm's raw number of it.
         restart: How often Slurm had started it before.
         rank: Which of its nodes this is, from 0.
         address: Where the first node is reached.
     """
 
     job: str
+    number: int
     restart: int
     rank: int
     nodes: int
@@ -36,9 +40,13 @@ class Allocation:
     @classmethod
     def of(cls, environ: Mapping[str, str]) -> Allocation:
         """Return what Slurm says in the environment of a task."""
+        job = SlurmJob.of(environ)
+        if job is None:
+            raise InvalidValue("SLURM_JOB_ID", "", "a job of Slurm, which starts this by itself")
         return cls(
-            job=environ["SLURM_JOB_ID"],
-            restart=int(environ.get("SLURM_RESTART_COUNT", "0")),
+            job=job.id,
+            number=int(job.raw),
+            restart=job.restart,
             rank=int(environ.get("SLURM_PROCID", "0")),
             nodes=int(environ.get("SLURM_JOB_NUM_NODES", "1")),
             node=environ.get("SLURMD_NODENAME", ""),
@@ -53,7 +61,7 @@ class Allocation:
     @property
     def port(self) -> int:
         """Where the job's processes meet: of its own for every job and every start."""
-        return rendezvous_port(int(self.job), self.restart)
+        return rendezvous_port(self.number, self.restart)
 
     def variables(self) -> dict[str, str]:
         """Return what tells torchrun, and programs without it, where they are and where to meet."""
@@ -66,9 +74,9 @@ class Allocation:
 
     def is_running(self) -> bool:
         """Say whether Slurm counts the job as running, not as cancelled or over."""
-        command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%T"]
+        command = ["squeue", "--noheader", f"--jobs={self.job}", "--format=%i %T"]
         asked = subprocess.run(command, capture_output=True, text=True, check=False)
-        return asked.stdout.strip() == "RUNNING"
+        return [self.job, "RUNNING"] in [line.split() for line in asked.stdout.splitlines()]
 
     def requeue(self) -> bool:
         """Put the job back into the queue; False when Slurm will not."""

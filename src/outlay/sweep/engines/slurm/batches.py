@@ -7,6 +7,7 @@ comes later finds every job, even when the one who submitted died before it hear
 from __future__ import annotations
 
 import contextlib
+import re
 import secrets
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from outlay.files import write_whole
 
 DIRECTORY: Final = "slurm"
 _FILE: Final = "batch.json"
+_NO_NAME: Final = re.compile(r"[^A-Za-z0-9_.-]")
+_LONGEST_NAME: Final = 80
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,9 +44,15 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.job}_{self.tickets.index(ticket)}"
 
 
-def new_batch(tickets: Sequence[str]) -> Batch:
-    """Return a batch under a name that nobody has used."""
-    return Batch(name=f"outlay-{secrets.token_hex(6)}", tickets=tuple(tickets))
+def new_batch(tickets: Sequence[str], *, sweep: str) -> Batch:
+    """Return a batch under a name that nobody has used: its sweep's, its run's if it is one's own.
+
+    ``squeue`` finds jobs by it, in a list with commas between names.
+    """
+    runs = [ticket.split("/")[1] for ticket in tickets if ticket.count("/") > 1]
+    words = [sweep, runs[0] if len(runs) == 1 else f"{len(tickets)}-runs"]
+    readable = _NO_NAME.sub("", "-".join(words))[:_LONGEST_NAME] or "outlay"
+    return Batch(name=f"{readable}-{secrets.token_hex(6)}", tickets=tuple(tickets))
 
 
 def folder_of(root: Path, batch: Batch) -> Path:

@@ -127,11 +127,12 @@ class Handover:
         return min(self._array_size, free, self._at_once or self._array_size)
 
     def _hand_over(self, alike: list[Waiting]) -> None:
-        batch = new_batch([waiting.task.ticket for waiting in alike])
+        batch = new_batch([waiting.task.ticket for waiting in alike], sweep=self._root.name)
         write_batch(self._root, batch)
         specs = [spec_path(w.task.directory, w.task.ticket) for w in alike]
         asked = parameters(
-            alike[0].request, name=batch.name, jobs=self.jobs, after=self._before()
+            alike[0].request, name=batch.name, jobs=self.jobs, after=self._before(),
+            comment=str(self._root),
         )  # fmt: skip
         try:
             number = submit_jobs(folder_of(self._root, batch), specs, asked, alike[0].secret)

@@ -14,7 +14,7 @@ from outlay.units import Duration
 
 MINUTE_NS: Final = 60 * 10**9
 _NOTICE: Final = Duration(90 * 10**9)
-_COUNTED = re.compile(r".*:\d+(\([^)]*\))?")
+_COUNTED = re.compile(r"(?P<kind>[^:]*)(:.*)?:(?P<count>\d+)(\([^)]*\))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class Request:
 
 
 def parameters(
-    request: Request, *, name: str, jobs: int | None, after: str | None
+    request: Request, *, name: str, jobs: int | None, after: str | None, comment: str = ""
 ) -> dict[str, Any]:
     """Return submitit's parameters for a batch of jobs.
 
@@ -70,6 +70,7 @@ def parameters(
         name: The batch's name in the queue.
         jobs: How many of them may run at the same time; None for all.
         after: A job that must have ended before, or None.
+        comment: What ``squeue`` and ``sacct`` show beside it.
     """
     options = request.options
     extra = dict(options.extra)
@@ -89,8 +90,15 @@ def parameters(
         "stderr_to_stdout": True,
         "wckey": None,
         "srun_args": ["--kill-on-bad-exit=1"],
+        "comment": comment or None,
         "additional_parameters": {"requeue": True, **extra},
     }
+
+
+def gpus_of_node(gres: str) -> int | None:
+    """Return how many GPUs ``gpu:a100:4`` asks for on each node; None where it has no number."""
+    counted = _COUNTED.fullmatch(gres)
+    return int(counted["count"]) if counted is not None and counted["kind"] == "gpu" else None
 
 
 def _with_count(gres: str, processes: int) -> str:

@@ -1,0 +1,147 @@
+"""The directory of a run for which nobody named one: never shared by accident, found again.
+
+Inside a Slurm job it is named after the job, so that a job that is queued again goes on with its
+run and what is left of its budget. Elsewhere it is named after the launch of several ranks, or the
+time. Whoever comes first claims it for one start of one launch, by a file in its ledger; a launch
+that finds it claimed takes the next of the same name. What the user named is no subject of this.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count, islice
+from pathlib import Path
+from typing import Final
+
+from outlay.clock import utc_datetime
+from outlay.errors import InvalidValue
+from outlay.ledger import ledger_dir, read_identity
+from outlay.record import facts
+from outlay.record.slurm import SlurmJob
+
+PARENT: Final = "outlay-runs"
+_LONGEST_SLUG: Final = 100
+"""Of a run's name in its directory's: file systems take 255 bytes, and a launch id follows."""
+_MOST: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DefaultDirectory:
+    """Where a run goes when nobody says where.
+
+    Attributes:
+        base: The first choice.
+        start: Which start of its launcher this is: 0, or how often Slurm had started the job.
+        launch: What all processes of the launch share and no other launch of that start has; "" for
+            a process alone, which shares its directory with no other.
+    """
+
+    base: Path
+    start: int = 0
+    launch: str = ""
+
+    @classmethod
+    def of(cls, name: str, environ: Mapping[str, str], now_ns: int) -> DefaultDirectory:
+        """Return the directory of a run of this name.
+
+        Raises:
+            InvalidValue: There are several ranks, and nothing by which they know of each other.
+        """
+        slug = re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:_LONGEST_SLUG].strip("-.") or "run"
+        job, launch = SlurmJob.of(environ), _launch(environ)
+        if job is not None:
+            base = f"{slug}-slurm-{job.id}"
+            return cls(base=Path(PARENT) / base, start=job.restart, launch=launch)
+        if facts.world_size(environ) == 1:
+            return cls(base=Path(PARENT) / f"{slug}-{utc_datetime(now_ns):%Y%m%d-%H%M%S}")
+        if not launch:
+            expected = "a directory that all ranks share (dir=... or OUTLAY_RUN_DIR)"
+            raise InvalidValue("dir", None, expected)
+        return cls(base=Path(PARENT) / f"{slug}-{launch}", launch=launch)
+
+    def claim(self, model: str, run_id: str) -> Iterator[Path]:
+        """Yield directories that this launch may have, each claimed before it is yielded.
+
+        One that cannot be written is yielded as it is: the segment writer meets the same trouble,
+        says so, and keeps trying.
+
+        Args:
+            model: What is trained; a directory of another model is passed over.
+            run_id: What to claim for, where the process is alone.
+        """
+        base = self.base.absolute()
+        for number in islice(count(1), _MOST):
+            path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+            identity = read_identity(path)
+            known = "" if identity is None else identity.model
+            if "" not in (known, model) and known != model:
+                continue
+            if self._claims(path, self.launch or run_id):
+                yield path
+        yield base.with_name(f"{base.name}-{run_id}")
+
+    def withdraw(self, path: Path) -> None:
+        """Take back the claim of a process alone, whose run did not begin."""
+        if self.launch:
+            return
+        with contextlib.suppress(OSError):
+            self._claim_file(path).unlink()
+            ledger_dir(path).rmdir()
+            path.rmdir()
+
+    def _claim_file(self, path: Path) -> Path:
+        return ledger_dir(path) / f"start-{self.start}.claim"
+
+    def _claims(self, path: Path, launch: str) -> bool:
+        """Say whether the directory is this launch's now; a file in the way is never."""
+        claim = self._claim_file(path)
+        draft = claim.with_name(f".claim-{os.getpid()}-{launch[:40].replace('/', '-')}")
+        try:
+            claim.parent.mkdir(parents=True, exist_ok=True)
+            draft.write_text(launch, errors="replace")
+            try:
+                os.link(draft, claim)  # Whole and at once: nobody reads half a claim.
+            finally:
+                draft.unlink(missing_ok=True)
+        except FileExistsError:
+            return _text(claim) == launch
+        except NotADirectoryError:
+            return False
+        except OSError:  # No hard links, or nothing can be written here.
+            return _claims_without_links(claim, launch)
+        return True
+
+
+def _launch(environ: Mapping[str, str]) -> str:
+    """Return what the ranks of a launch share over all restarts in place; "" for one alone."""
+    elastic = environ.get("TORCHELASTIC_RUN_ID", "")
+    job = SlurmJob.of(environ)
+    if elastic and (elastic != "none" or job is not None):
+        step = job.step if job is not None else ""
+        return f"torchelastic-{elastic}" + (f"-step-{step}" if step else "")
+    if job is not None and job.step and facts.world_size(environ) > 1:
+        return f"step-{job.step}"
+    if job is not None and environ.get("WORLD_SIZE", "1") != "1":
+        return "ranks"
+    return ""
+
+
+def _claims_without_links(claim: Path, launch: str) -> bool:
+    try:
+        with claim.open("x", errors="replace") as stream:
+            stream.write(launch)
+    except FileExistsError:
+        return _text(claim) == launch
+    except OSError:
+        return True
+    return True
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):
+        return path.read_text(errors="replace")
+    return ""
