@@ -3,6 +3,7 @@
 Usage: escape.py MODE LOCK READY [stay]
 
 Everything that it starts shares one lock on a file, which is free once the last of them is dead.
+Nothing of it outlives a minute or two, whether or not somebody ends it.
 """
 
 import fcntl
@@ -10,7 +11,10 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
+
+_LIFE_S = 120
 
 mode, lock, ready = sys.argv[1:4]
 held = os.open(lock, os.O_RDWR | os.O_CREAT)
@@ -22,6 +26,7 @@ def linger() -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     Path(ready).write_text(str(os.getpid()))
+    signal.alarm(_LIFE_S)
     while True:
         signal.pause()
 
@@ -43,12 +48,13 @@ def pause(seconds: float) -> None:
 if mode == "empty-environment":
     if not os.fork():
         os.setsid()
-        program = f"import signal; open({ready!r}, 'w').write('up'); signal.pause()"
+        program = f"import signal; open({ready!r}, 'w').write('up'); signal.alarm({_LIFE_S})"
+        program += "; signal.pause()"
         os.execve(sys.executable, [sys.executable, "-S", "-c", program], {})
 elif mode == "renamed":
     if not os.fork():
         os.setsid()
-        script = f"echo up > '{ready}'; exec -a '[kworker/0:1]' sleep 600"
+        script = f"echo up > '{ready}'; exec -a '[kworker/0:1]' sleep {_LIFE_S}"
         os.execve("/bin/bash", ["[kworker/0:1]", "-c", script], {})
 elif mode == "watcher":
     if not os.fork():
@@ -56,7 +62,13 @@ elif mode == "watcher":
         for output in (1, 2):  # Whoever reads ours does not wait for it.
             os.dup2(os.open(os.devnull, os.O_WRONLY), output)
         program = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); "
-        words = ["-S", "-c", program + "signal.pause()", ready, "outlay.guard.watch"]
+        words = [
+            "-S",
+            "-c",
+            program + f"signal.alarm({_LIFE_S}); signal.pause()",
+            ready,
+            "outlay.guard.watch",
+        ]
         os.execv(sys.executable, [sys.executable, *words])
 elif mode == "double-fork":
     if daemonise():
@@ -64,8 +76,9 @@ elif mode == "double-fork":
 elif mode == "chain":
     if daemonise():
         Path(ready).write_text("up")
-        while not os.fork():  # The child goes on and forks again; its parent is gone.
-            os.setsid()
+        until = time.monotonic() + _LIFE_S
+        while time.monotonic() < until and not os.fork():
+            os.setsid()  # The child goes on and forks again; its parent is gone.
             pause(0.002)
         os._exit(0)
 elif mode == "plain":
