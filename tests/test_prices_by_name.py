@@ -402,7 +402,7 @@ class TestGrids:
             "lambda:8xH100:on-demand:us-west-1 (gpu_8x_h100_sxm5)"
         }
         log = (tmp_path / "sweep" / "spend.jsonl").read_text()
-        assert '"estimated":2.99,' in log, "an hour at the named price is held"
+        assert '"estimated":2.999137,' in log, "an hour and the notice are held at the named price"
 
     @pytest.mark.usefixtures("fetched")
     def test_an_unknown_name_stands_with_the_line_of_its_entry(self, tmp_path: Path) -> None:

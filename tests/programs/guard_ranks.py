@@ -27,7 +27,7 @@ def main() -> None:
     run_dir, log = sys.argv[1:]
     dist.init_process_group("gloo")
     guarding = outlay.Guarding(
-        guard=outlay.BudgetGuard(8, log),
+        guard=outlay.BudgetGuard(20, log),
         slice=Duration.parse("2s"),
         grace=Duration.parse("2s"),
     )
