@@ -328,10 +328,14 @@ def test_an_impossible_grace_is_refused(grace: str) -> None:
 @pytest.mark.usefixtures("job")
 @pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
 def test_the_signal_that_a_script_asked_for_ends_the_loop(number: signal.Signals) -> None:
-    with outlay.run("m") as run:
-        for batch in run.steps(range(10)):
-            if batch == 3:
-                os.kill(os.getpid(), number)
+    before = signal.signal(number, signal.SIG_DFL)  # As in a program that has no handler.
+    try:
+        with outlay.run("m") as run:
+            for batch in run.steps(range(10)):
+                if batch == 3:
+                    os.kill(os.getpid(), number)
+    finally:
+        signal.signal(number, before)
     assert (run.step_number, status(run)) == (3, "preempted")
 
 
