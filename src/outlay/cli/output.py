@@ -29,9 +29,12 @@ class SafeConsole(Console):
     def render(
         self, renderable: RenderableType, options: ConsoleOptions | None = None
     ) -> Iterable[Segment]:
-        """Yield what is written; text that came here by another way is made visible, too."""
+        """Yield what is written; text that came here by another way is made visible, too.
+
+        Control segments are rich's own (a live table moves the cursor): no text becomes one.
+        """
         for segment in super().render(renderable, options):
-            if segment.control is None and segment.text.isprintable():
+            if segment.control is not None or segment.text.isprintable():
                 yield segment
             else:
                 yield segment._replace(text=terminal_text(segment.text))
