@@ -407,7 +407,7 @@ def _rates(tries: Sequence[Try], until: int) -> dict[int, int]:
 def _weights(one: Try) -> list[Fraction]:
     """Return how the run's GPUs are spread: as they were found everywhere, else by processes."""
     found = [node.gpus for node in one.nodes]
-    if one.header.gpus_source not in ("visible", "slurm"):
+    if one.header.gpus_source in ("world_size", "stated"):
         return [Fraction(node.processes) for node in one.nodes]
     if min(found) == 0:
         return [Fraction(node.processes) for node in one.nodes]
