@@ -194,7 +194,7 @@ class _Teller:
             "nodes": self.chance.randint(1, 3),
             "node": self._up_to(1),
             "host": self.chance.choice(["", "h1", "h2"]),
-            "node_gpus": self.chance.choice([1, 2, "1/3"]),
+            "node_gpus": self.chance.choice([0, 1, 2, "1/3"]),
             "gpus_source": self.chance.choice(["stated", "visible", "slurm", "world_size"]),
             "process_start_ns": self.chance.choice([0, at(self.chance.randint(before, start))]),
             "agent_start_ns": self.chance.choice([0, 0, at(self.chance.randint(1, start))]),
