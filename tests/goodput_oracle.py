@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise, zip_longest
 
+import msgspec
+
 from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
@@ -111,6 +113,7 @@ class Try:
     start: int
     last_sign: int
     supervised: bool = False
+    supervisors: list[Process] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
     steps: list[Executed] = field(default_factory=list)
     held: dict[int, str] = field(default_factory=dict)
@@ -119,6 +122,20 @@ class Try:
     def end(self) -> AttemptEnded | None:
         witnessed = [other.end for other in self.others if other.rank == -1]
         return next((end for end in [self.leader.end, *witnessed] if end is not None), None)
+
+    @property
+    def header(self) -> AttemptStarted:
+        """What the leader said at its start; a price that it did not know, its supervisor's."""
+        header = self.leader.header
+        for said in (supervisor.header for supervisor in self.supervisors):
+            if header.price is None and said.price is not None:
+                header = msgspec.structs.replace(
+                    header, price=said.price, gpus=said.gpus, gpus_source=said.gpus_source
+                )
+            if header.stopped_machine_price is None:
+                stopped = said.stopped_machine_price
+                header = msgspec.structs.replace(header, stopped_machine_price=stopped)
+        return header
 
     @property
     def completed(self) -> bool:
@@ -166,10 +183,11 @@ def tell_the_truth(segments: Segments, now: int, *, alive: bool | None, dead_aft
     last = tries[-1]
     if alive is None:
         alive = now - last.last_sign <= dead_after
-    if alive and last.end is None and now >= last.last_sign:
-        last.last_sign = now
+    if alive and last.end is None:
+        # The clock may have been read before the log: what was recorded has happened.
+        last.last_sign = max(now, last.last_sign)
         for node in last.nodes:
-            node.end = node.end if node.ended else now
+            node.end = node.end if node.ended else last.last_sign
     for one in tries:
         one.held = _held_by_spans(one)
         one.steps = _executed(one)
@@ -197,12 +215,15 @@ def _tries(segments: Segments) -> list[Try]:
     leaders = [process for process in processes if process.rank == timeline_rank]
     watched: dict[int, list[Process]] = {}
     opened: dict[int, int] = {}
+    paid_by: dict[int, list[Process]] = {}
     if timeline_rank != -1:
         watchers = [process for process in processes if process.rank == -1]
         for watcher, later in zip_longest(watchers, watchers[1:]):
             until = _watching_until(watcher, later)
             seen = [n for n, p in enumerate(leaders) if watcher.start <= p.start <= until]
             seen = [n for n in seen if leaders[n].rank != -1]
+            for n in seen:
+                paid_by.setdefault(n, []).append(watcher)
             if seen:
                 # The first that it saw begins with it; the last shows its signs of life and end.
                 opened[seen[0]] = min(opened.get(seen[0], watcher.start), watcher.start)
@@ -223,6 +244,7 @@ def _tries(segments: Segments) -> list[Try]:
     ]
     for n, one in enumerate(tries):
         one.supervised = n in opened or one.leader.rank == -1
+        one.supervisors = paid_by.get(n, [])
     tries.sort(key=lambda one: one.start)
     for earlier, one in zip([None, *tries], tries, strict=False):
         _place_on_nodes(one, earlier)
@@ -386,16 +408,16 @@ def _rates(tries: Sequence[Try], until: int) -> dict[int, int]:
 def _weights(one: Try) -> list[Fraction]:
     """Return how the run's GPUs are spread: as they were found everywhere, else by processes."""
     found = [node.gpus for node in one.nodes]
-    if one.leader.header.gpus_source == "world_size" or one.leader.header.gpus_source == "stated":
+    if one.header.gpus_source not in ("visible", "slurm", "driver"):
         return [Fraction(node.processes) for node in one.nodes]
     if min(found) == 0:
         return [Fraction(node.processes) for node in one.nodes]
-    missing = max(one.leader.header.nodes - len(one.nodes), 0)
+    missing = max(one.header.nodes - len(one.nodes), 0)
     return [found[0] * (1 + missing), *found[1:]]
 
 
 def _all_gpus(one: Try, gpus: int | str) -> Fraction:
-    header = one.leader.header
+    header = one.header
     if one.nodes and header.gpus_source in ("visible", "slurm") and gpus == header.gpus:
         return sum(_weights(one), Fraction(0))
     return Fraction(gpus)
@@ -418,7 +440,7 @@ def _gpus_at(one: Try, gpus: int | str, t: int) -> Fraction:
 
 
 def _prices_of(one: Try) -> list[tuple[int, Price, int | str]]:
-    header = one.leader.header
+    header = one.header
     first: list[tuple[int, Price, int | str]] = []
     if header.price is not None:
         first = [(one.start, header.price, header.gpus)]
@@ -428,7 +450,7 @@ def _prices_of(one: Try) -> list[tuple[int, Price, int | str]]:
 
 
 def _rate_between(one: Try, following: Try | None, price: Price, gpus: int | str) -> int:
-    before = one.leader.header
+    before = one.header
     after = None if following is None else following.leader.header
     whole = round(price.micros_per_hour * _all_gpus(one, gpus) * _slices_left(one, one.last_sign))
     if one.nodes:

@@ -136,7 +136,9 @@ class _Teller:
 
     def _supervisor(self, start: int, *, pid: int) -> tuple[SegmentId, list[Record]]:
         at = _Axis(self.tick_ns)
-        header = AttemptStarted(t_ns=at(start), rank=-1, pid=pid, nodes=self.chance.choice([0, 1]))
+        header = AttemptStarted(
+            t_ns=at(start), rank=-1, pid=pid, nodes=self.chance.choice([0, 1]), price=self._price()
+        )
         last_ns = at(start + self._up_to(60))
         timed = [_Timed(Heartbeat(t_ns=last_ns))]
         if self._once_in(2):
