@@ -480,8 +480,8 @@ def test_the_same_grid_gives_the_same_summary_here_and_there(tmp_path: Path) -> 
 
 
 TIMES = {
-    "ips_mean", "step_time_ms", "cost", "goodput", "wall_minutes", "time_minutes",
-    "time_to_target_min",
+    "ips_mean", "step_time_ms", "cost", "charged_cost", "goodput", "wall_minutes",
+    "time_minutes", "time_to_target_min",
 }  # fmt: skip
 
 
