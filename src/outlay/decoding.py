@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar, cast
 
 import msgspec
 
@@ -96,7 +96,14 @@ class Decoder(Generic[T]):
 
 def decode(raw: bytes | str, kind: type[T], *, largest: int = LARGEST_DOCUMENT) -> T:
     """Return the value of one JSON document; raises BadDocument like ``Decoder.decode``."""
-    return Decoder[T](kind, largest=largest).decode(raw)
+    value: T = _decoder(cast(Any, kind), largest).decode(raw)
+    return value
+
+
+@functools.lru_cache(maxsize=256)
+def _decoder(kind: Any, largest: int) -> Decoder[Any]:
+    """Return a decoder of a type; making one takes longer than decoding a cell."""
+    return Decoder(kind, largest=largest)
 
 
 def decode_as_python(raw: bytes | str) -> Any:

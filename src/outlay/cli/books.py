@@ -19,7 +19,6 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import Finding, InvalidValue
-from outlay.guard.reap import RentedHold, known_logs, living_rentals
 from outlay.ledger.price import KINDS, Kind
 from outlay.runs.collect import (
     collect,
@@ -37,6 +36,7 @@ from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 if TYPE_CHECKING:
+    from outlay.guard.reap import RentedHold
     from outlay.runs.figures import RunFigures
 
 NEWEST = 50
@@ -44,6 +44,8 @@ NEWEST = 50
 
 def overview(*, as_json: bool) -> None:
     """Show what runs now, what it burns per hour, and what is wrong."""
+    from outlay.guard.reap import known_logs, living_rentals  # A listing of runs needs no guard.
+
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
     running = [figures for figures in collected.figures if figures.status == "running"]

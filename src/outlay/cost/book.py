@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import Engine, func, or_, select
 
 from outlay.ledger.price import Kind
@@ -15,8 +16,7 @@ from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CostRow:
+class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     """What the store keeps of a run's cost.
 
     Attributes:
@@ -53,7 +53,7 @@ class CostRow:
 
 
 # The nested metrics are parsed only where they are asked for: thousands of rows are summarised.
-_COLUMNS = [field.name for field in fields(CostRow)]
+_COLUMNS = CostRow.__struct_fields__
 _KIND = func.coalesce(cost_reports.c.kind, "cash").label("kind")
 _FIGURES = [cost_reports.c[name] for name in _COLUMNS if name not in ("metrics", "kind")]
 

@@ -164,12 +164,11 @@ def _values(row: RunRow) -> dict[str, Any]:
 
 def rows_from(found: Result[Any]) -> list[RunRow]:
     """Return what a query of the table's columns found."""
-    names = list(found.keys())
+    names = [str(name) for name in found.keys()]  # noqa: SIM118
     return [_row(dict(zip(names, values, strict=True))) for values in found.all()]
 
 
-def _row(values: dict[str, Any]) -> RunRow:
-    cells = {name: values[name] for name in RunRow.__struct_fields__}
+def _row(cells: dict[str, Any]) -> RunRow:
     cells["findings"] = cells["findings"] or ()
     cells["kind"] = cells["kind"] or "cash"
     try:
