@@ -6,6 +6,7 @@ Whatever broke something once is added here.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from zlib import crc32
@@ -40,6 +41,21 @@ TEXTS = {
     "markup": "[bold]x[/bold] :smile: [/]",
     "heading": "# not a heading",
 }
+
+
+def _make_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+
+
+SPECIAL: dict[str, Callable[[Path], object]] = {
+    "directory": Path.mkdir,
+    "fifo": os.mkfifo,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+    "terminal": lambda path: path.symlink_to("/dev/ptmx"),
+    "socket": _make_socket,
+}
+"""What may stand where a file should, by name."""
 
 
 def sealed(body: str) -> bytes:

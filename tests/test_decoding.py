@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import gzip
-import os
-import socket
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from hostile import SPECIAL
 from outlay.decoding import (
     DEEPEST,
     MOST_DIGITS,
@@ -102,27 +101,11 @@ def test_data_of_another_type_is_one_error() -> None:
         convert({"t_ns": 2**70}, Timed)
 
 
-def special(tmp_path: Path, kind: str) -> Path:
-    path = tmp_path / "x.json"
-    match kind:
-        case "directory":
-            path.mkdir()
-        case "fifo":
-            os.mkfifo(path)
-        case "device":
-            path.symlink_to("/dev/zero")
-        case "terminal":
-            path.symlink_to("/dev/ptmx")
-        case _:
-            with socket.socket(socket.AF_UNIX) as listening:
-                listening.bind(str(path))
-    return path
-
-
-@pytest.mark.parametrize("kind", ["directory", "fifo", "device", "terminal", "socket"])
+@pytest.mark.parametrize("kind", [*SPECIAL])
 def test_only_regular_files_are_opened(tmp_path: Path, kind: str) -> None:
+    SPECIAL[kind](tmp_path / "x.json")
     with pytest.raises(BadDocument, match="no regular file"):
-        read_file(special(tmp_path, kind))
+        read_file(tmp_path / "x.json")
 
 
 def test_a_name_that_no_file_can_have_is_an_error_of_the_system() -> None:

@@ -6,7 +6,9 @@ For documents that are rewritten. What is appended to, and may lose no line, has
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -42,6 +44,31 @@ def write_whole(path: Path, content: bytes, *, synced: bool = False, private: bo
     """Replace a file by one with this content, or leave it as it is and raise OSError."""
     with draft_of(path, synced=synced, private=private) as draft:
         draft.write_bytes(content)
+
+
+def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int:
+    """Return a descriptor of a file that outlay keeps; opening never waits for another process.
+
+    Raises:
+        OSError: It cannot be opened, or is a directory, a FIFO, a device or a socket.
+    """
+    irregular = OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
+    except OSError as error:
+        if error.errno in (errno.ENXIO, errno.EISDIR):  # A socket, a FIFO that nobody reads.
+            raise irregular from None
+        raise
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise irregular
+    return descriptor
+
+
+def read_own(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file that outlay keeps; raises like ``open_own``."""
+    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as stream:
+        return stream.read()
 
 
 class Stamp(NamedTuple):

@@ -17,7 +17,7 @@ import msgspec
 
 from outlay.decoding import BadDocument, Decoder
 from outlay.errors import InvalidValue, choices
-from outlay.files import write_whole
+from outlay.files import read_own, write_whole
 from outlay.guard.books import Books
 from outlay.guard.disk import read_small
 from outlay.guard.entries import amount_of
@@ -99,7 +99,7 @@ def write_ceiling(path: Path, ceiling: Money) -> bool:
 def _rewrite(path: Path, **changes: object) -> None:
     """Replace keys of a manifest, and leave the values of the others as they were typed."""
     encoder = msgspec.json.Encoder(decimal_format="number")
-    keys = _names_decoder.decode(path.read_bytes())
+    keys = _names_decoder.decode(read_own(path))
     keys |= {name: msgspec.Raw(encoder.encode(value)) for name, value in changes.items()}
     text = msgspec.json.format(encoder.encode(keys), indent=2)
     write_whole(path, text + b"\n", synced=True)

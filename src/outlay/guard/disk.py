@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from outlay.files import write_whole
+from outlay.files import open_own, write_whole
 from outlay.guard.chain import GENESIS, Head
 from outlay.guard.head import NO_SLOTS, Slots, parse, record
 from outlay.store import outlay_home
@@ -24,9 +24,13 @@ def read_from(file: int, start: int, end: int) -> bytes:
 
 
 def read_small(path: str) -> bytes | None:
-    """Return a small file's content, at the least cost; None where there is no file."""
+    """Return a small file's content, at the least cost; None where there is none.
+
+    Raises:
+        OSError: It can't be read, or is no regular file.
+    """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_own(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
     try:
@@ -75,7 +79,7 @@ class HeadFile:
     @contextmanager
     def opened(self) -> Iterator[int]:
         """Open it for writing; it is made if need be."""
-        file = os.open(self._name, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        file = open_own(self._name, os.O_WRONLY | os.O_CREAT)
         try:
             yield file
         finally:

@@ -61,7 +61,7 @@ class SpendLogUnusable(Refused):
         super().__init__(
             f"{path}: {problem}. Nothing is authorised until this is settled. {remedy}"
         )
-        self.problem = problem
+        self.path, self.problem = path, problem
 
 
 class SpendLogAltered(SpendLogUnusable):

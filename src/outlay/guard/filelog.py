@@ -20,6 +20,7 @@ from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
+from outlay.files import open_own
 from outlay.guard.books import Books, Inconsistent
 from outlay.guard.ceilings import MANIFEST_NAME, first_line_of, manifest_path, write_first_line
 from outlay.guard.chain import NOTHING, Head, Link, Missing, Scanned, link_entries, scan
@@ -161,7 +162,7 @@ class FileSpendLog:
         except SpendLogAltered as error:
             findings.append(Finding(source=where, line=error.line, message=error.problem))
         except SpendLogUnusable as error:
-            findings.append(Finding(source=where, message=error.problem))
+            findings.append(Finding(source=error.path, message=error.problem))
         if fresh is None:
             return Verification(lines=0, chained=0, findings=tuple(findings))
         scanned = fresh._scanned
@@ -258,7 +259,7 @@ class FileSpendLog:
             make_directory(self.path.parent)
         while True:
             try:
-                log = os.open(self.path, flags | os.O_CLOEXEC, 0o644)
+                log = open_own(self.path, flags)
             except FileNotFoundError:
                 gone = scan(str(self.path), b"", NOTHING.link, self._known_heads()).missing
                 self._refuse((*gone, *self._missing_marks(NOTHING.link)))
@@ -400,7 +401,8 @@ class FileSpendLog:
 
     def _refusal(self, error: OSError) -> SpendLogUnusable:
         remedy = "Make it readable and writable, with room on its disk."
-        return self._unusable(error.strerror or str(error), remedy)
+        problem, path = error.strerror or str(error), str(error.filename or self.path)
+        return SpendLogUnusable(path, problem, remedy)
 
     def _unusable(self, problem: str, remedy: str) -> SpendLogUnusable:
         return SpendLogUnusable(str(self.path), problem, remedy)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outlay.clock import Clock
+from outlay.files import open_own
 
 MOUNTS = Path("/proc/self/mountinfo")
 _POLL_S = 0.002
@@ -89,7 +90,7 @@ def excludes(path: Path) -> bool:
 
     To be asked while the file is locked exclusively.
     """
-    other = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    other = open_own(path, os.O_RDONLY)
     try:
         fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -16,7 +16,7 @@ from typing import Literal
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.files import write_whole
+from outlay.files import read_own, write_whole
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
@@ -79,11 +79,12 @@ def remember_log(log_path: Path) -> None:
 
 def known_logs() -> tuple[Path, ...]:
     """Return the logs under which this machine has rented something, and that still exist."""
-    with suppress(OSError):
-        files = sorted((outlay_home() / "rentals").glob("*.path"))
-        paths = [Path(os.fsdecode(file.read_bytes())) for file in files]
-        return tuple(path for path in paths if path.exists())
-    return ()
+    found = []
+    for file in sorted((outlay_home() / "rentals").glob("*.path")):
+        with suppress(OSError, ValueError):  # A NUL in it.
+            path = Path(os.fsdecode(read_own(file)))
+            found += [path] if path.exists() else []
+    return tuple(found)
 
 
 def living_rentals(

@@ -6,8 +6,10 @@ rest can neither move its begin or end nor change what an hour costs.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
+from outlay.files import open_own
 from outlay.ledger.attempts import SegmentLife
 from outlay.ledger.codec import decode_block
 from outlay.ledger.reader import LedgerReader
@@ -57,7 +59,7 @@ def _telling_records(path: Path) -> list[Record]:
 
     Empty where the begin or the end of the file cannot be read as it should.
     """
-    with path.open("rb") as stream:
+    with os.fdopen(open_own(path, os.O_RDONLY), "rb") as stream:
         size = stream.seek(0, 2)
         if size <= WHOLE_BYTES:
             stream.seek(0)

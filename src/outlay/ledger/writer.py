@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from outlay.clock import Clock
+from outlay.files import open_own, read_own
 from outlay.ledger.codec import decode_block, encode_line, is_readable
 from outlay.ledger.records import (
     LARGEST,
@@ -95,14 +96,14 @@ class SegmentWriter:
         Raises:
             OSError: It cannot be read or written, or holds no header.
         """
-        content = path.read_bytes()
+        content = read_own(path)
         records = decode_block(content[: content.rfind(b"\n") + 1]).records
         header = next((r for r in records if isinstance(r, AttemptStarted)), None)
         if header is None:
             raise OSError(errno.ENODATA, "no header", str(path))
         writer = cls.__new__(cls)
         writer._set_up(path, header, clock, next_seq=max(record.seq for record in records) + 1)
-        writer._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        writer._fd = open_own(path, os.O_WRONLY | os.O_APPEND)
         weakref.finalize(writer, os.close, writer._fd).atexit = False
         if not content.endswith(b"\n"):
             reason = "its writer was killed within a record"
@@ -298,14 +299,14 @@ def end_segment(path: Path, end: AttemptEnded) -> bool:
     Raises:
         OSError: The file cannot be read or written.
     """
-    content = path.read_bytes()
+    content = read_own(path)
     whole = content[: content.rfind(b"\n") + 1]
     records = decode_block(whole).records if whole else ()
     if any(isinstance(record, AttemptEnded) for record in records):
         return False
     seal = b"" if len(whole) == len(content) else b"\n"
     line = encode_line(end, 1 + max((record.seq for record in records), default=0))
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    descriptor = open_own(path, os.O_WRONLY | os.O_APPEND)
     try:
         os.write(descriptor, seal + line)
         os.fsync(descriptor)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from outlay.clock import SYSTEM, Clock
-from outlay.files import write_whole
+from outlay.files import read_own, write_whole
 from outlay.proc.cgroup import Cgroup
 from outlay.proc.identity import (
     Process,
@@ -125,7 +125,7 @@ def _machine() -> list[str]:
 
 def _read(path: Path) -> StrayFamily | None:
     try:
-        kept = json.loads(path.read_bytes())
+        kept = json.loads(read_own(path))
         machine, here = kept.pop("machine"), _machine()
         if machine != here:  # Another machine's; or from before this one was started again.
             if machine[:1] == here[:1] and machine[1:2] != here[1:2]:

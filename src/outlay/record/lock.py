@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from outlay.errors import RunInUse
+from outlay.files import open_own
 
 _FLOCK: Final = "hhqqi"
 """struct flock of Linux: l_type, l_whence, l_start, l_len, l_pid."""
@@ -41,7 +42,7 @@ class RankLock:
         self._path = _lock_path(ledger, rank)
         if self._path in _held_here:
             raise RunInUse(str(ledger.parent), rank, "this process")
-        self._fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._fd = open_own(self._path, os.O_RDWR | os.O_CREAT)
         try:
             _set_lock(self._fd, fcntl.F_WRLCK)
         except (BlockingIOError, PermissionError):
@@ -76,7 +77,7 @@ def is_held(ledger: Path, rank: int) -> bool | None:
         return True
     if sys.platform != "linux":
         return None
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_own(path, os.O_RDONLY)
     try:
         question = struct.pack(_FLOCK, fcntl.F_RDLCK, os.SEEK_SET, 0, 0, 0)
         answer = fcntl.fcntl(descriptor, fcntl.F_GETLK, question)

@@ -19,6 +19,7 @@ from typing import Final
 
 from outlay.clock import utc_datetime
 from outlay.errors import InvalidValue
+from outlay.files import read_own
 from outlay.ledger import ledger_dir, read_identity
 from outlay.record import facts
 from outlay.record.slurm import SlurmJob
@@ -143,5 +144,5 @@ def _claims_without_links(claim: Path, launch: str) -> bool:
 
 def _text(path: Path) -> str:
     with contextlib.suppress(OSError):
-        return path.read_text(errors="replace")
+        return read_own(path).decode(errors="replace")
     return ""

@@ -14,6 +14,7 @@ import msgspec
 
 from outlay.clock import Clock
 from outlay.decoding import BadDocument, Decoder, Int64, read_file
+from outlay.files import open_own, read_own
 from outlay.sweep.errors import SweepNotRecorded
 
 NAME: Final = "sweep_journal.jsonl"
@@ -71,7 +72,7 @@ class Journal:
         self.path = root / NAME
         self._clock = clock
         self._unwritten = b""
-        self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self._descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if _is_torn(self.path):
             self._unwritten = b"\n"
 
@@ -123,5 +124,5 @@ def read_events(root: Path) -> list[Event]:
 
 
 def _is_torn(path: Path) -> bool:
-    content = path.read_bytes()
+    content = read_own(path)
     return bool(content) and not content.endswith(b"\n")

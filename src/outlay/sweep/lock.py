@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from outlay.files import open_own
 from outlay.sweep.errors import SweepInUse
 
 NAME: Final = ".sweep.lock"
@@ -38,7 +39,7 @@ class SweepLock:
     """
 
     def __init__(self, root: Path) -> None:
-        self._descriptor = os.open(root / NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._descriptor = open_own(root / NAME, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -57,7 +58,7 @@ class SweepLock:
 def holder_of(root: Path) -> Holder | None:
     """Return who runs a sweep now, or None."""
     try:
-        descriptor = os.open(root / NAME, os.O_RDWR | os.O_CLOEXEC)
+        descriptor = open_own(root / NAME, os.O_RDWR)
     except OSError:
         return None
     try:

@@ -15,6 +15,7 @@ from typing import Final, Literal
 import msgspec
 
 from outlay.decoding import BadDocument, Decoder, Int64, read_file
+from outlay.files import open_own
 
 NAME: Final = "slurm_times.jsonl"
 SILENT_NS: Final = 60 * 10**9
@@ -47,7 +48,7 @@ _decoder = Decoder[Moment](Moment)
 def note(directory: Path, moment: Moment) -> None:
     """Add a moment, in one write; what the disk refuses is lost, and the run goes on."""
     with contextlib.suppress(OSError):
-        descriptor = os.open(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = open_own(directory / NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             os.write(descriptor, msgspec.json.encode(moment) + b"\n")
         finally:

@@ -1,0 +1,143 @@
+"""A FIFO, a socket, a device or a directory where a file of outlay should be: no command waits."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from command_line import in_process
+from hostile import SPECIAL, good_run
+from ledgers import Segment, dollars
+from outlay import run
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.errors import CeilingUnusable, SpendLogUnusable
+from sweep_on_disk import Sweep
+
+pytestmark = pytest.mark.timeout(20)  # A command that waits for a writer ends as a failure.
+every_kind = pytest.mark.parametrize("kind", [*SPECIAL])
+ASKING = ["status", "verify", "history"]
+SPENDING = [["authorize", "a", "1"], ["record", "a", "1"], ["accept", "--reason", "because"]]
+
+
+@pytest.fixture
+def books(tmp_path: Path, private_home: Path) -> Path:
+    """A spend log with its head and manifest, of which this machine has seen a line."""
+    del private_home
+    folder = tmp_path / "books"
+    folder.mkdir()
+    manifest = {"currency": "USD", "ceiling_usd": 5}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert in_process("guard", "authorize", "a", "1", "--log", folder).code == 0
+    return folder
+
+
+def put(path: Path, kind: str) -> None:
+    path.unlink()
+    SPECIAL[kind](path)
+
+
+def lines_of(books: Path) -> bytes:
+    log = books / "spend.jsonl"
+    return log.read_bytes() if log.is_file() else b""
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["spend.jsonl", "spend.head", "manifest.json"])
+def test_the_guard_refuses_to_spend_by_what_is_no_file(books: Path, name: str, kind: str) -> None:
+    put(books / name, kind)
+    before = lines_of(books)
+    with pytest.raises((SpendLogUnusable, CeilingUnusable), match="no regular file"):
+        BudgetGuard(5, books / "spend.jsonl", environ={}).authorize("b", 1)
+    assert lines_of(books) == before
+
+
+@every_kind
+@pytest.mark.parametrize("name", ["spend.jsonl", "spend.head", "manifest.json"])
+def test_every_command_of_the_guard_says_at_once_what_is_no_file(
+    books: Path, name: str, kind: str
+) -> None:
+    put(books / name, kind)
+    if (name, kind) == ("spend.jsonl", "directory"):
+        return  # The log is then sought inside, as documented.
+    # Of a link to the log, the file that it leads to.
+    shown = (books / name).resolve().name if name == "spend.jsonl" else name
+    for words in [*([word] for word in ASKING), *SPENDING]:
+        ended = in_process("guard", *words, "--log", books / "spend.jsonl")
+        assert ended.code == 3, words
+        assert re.search(rf"{shown}\b.*no regular file", ended.out + ended.err, re.DOTALL), words
+
+
+@every_kind
+def test_what_a_machine_remembers_of_a_log_may_be_no_file(
+    books: Path, private_home: Path, kind: str
+) -> None:
+    (remembered,) = (private_home / "heads").iterdir()
+    put(remembered, kind)
+    assert in_process("guard", "authorize", "b", "1", "--log", books).code == 0
+
+
+@every_kind
+def test_a_list_of_rentals_that_is_no_file_is_passed_over(
+    books: Path, private_home: Path, kind: str
+) -> None:
+    (private_home / "rentals").mkdir()
+    SPECIAL[kind](private_home / "rentals" / "x.path")
+    assert in_process("runs").code == 0
+    assert in_process("guard", "status", "--log", books).code == 0
+
+
+@every_kind
+def test_a_family_of_processes_that_is_no_file_is_passed_over(
+    private_home: Path, kind: str
+) -> None:
+    (private_home / "kept").mkdir(exist_ok=True)
+    SPECIAL[kind](private_home / "kept" / "x.json")
+    assert in_process("runs").code == 0
+
+
+@pytest.fixture
+def open_run(tmp_path: Path) -> Path:
+    """A run whose attempt has no end, so that its lock is asked about."""
+    segment = Segment(about={"model": "m", "name": "n", "price": dollars(1)})
+    segment.step(1, tokens=5)
+    segment.write(tmp_path / "runs" / "open")
+    good_run(tmp_path / "runs" / "good", "good")
+    return tmp_path / "runs" / "open"
+
+
+@every_kind
+def test_the_lock_of_a_rank_that_is_no_file_ends_no_listing(open_run: Path, kind: str) -> None:
+    SPECIAL[kind](open_run / "ledger" / "rank-0.lock")
+    listed = in_process("runs", open_run.parent, "--all", "--json").json["runs"]
+    assert {row["name"] for row in listed} == {"n", "good"}
+
+
+@every_kind
+def test_training_goes_on_where_the_lock_of_its_rank_is_no_file(open_run: Path, kind: str) -> None:
+    SPECIAL[kind](open_run / "ledger" / "rank-0.lock")
+    done = []
+    with run("m", dir=open_run) as training:
+        done += training.steps([1, 2], tokens=3)
+    assert done == [1, 2]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    made = Sweep(tmp_path / "sweep")
+    made.add("001_a", status="failed")
+    return made.root
+
+
+@every_kind
+@pytest.mark.parametrize("name", [".sweep.lock", "sweep_journal.jsonl", "sweep_manifest.json"])
+@pytest.mark.parametrize("command", ["status", "resume", "aggregate", "cancel"])
+def test_a_sweep_says_what_of_it_is_no_file(
+    sweep: Path, name: str, kind: str, command: str
+) -> None:
+    (sweep / name).unlink(missing_ok=True)
+    SPECIAL[kind](sweep / name)
+    confirmed = ["--yes"] if command in ("resume", "cancel") else []
+    assert in_process("sweep", command, sweep, *confirmed).code in (0, 1, 2, 3)
