@@ -10,16 +10,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, func, or_, select
+import msgspec
+from sqlalchemy import Connection, Engine, RowMapping, Select, func, or_, select
 
+from outlay.decoding import BadDocument
+from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
 from outlay.prices.current import write_quotes
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier, cheapest_first
 from outlay.prices.recording import record_snapshot
-from outlay.prices.rows import offer_from
+from outlay.prices.rows import cells_of, offer_from, read_rows, report_damage
 from outlay.prices.snapshot import Snapshot
-from outlay.store.engine import writing
+from outlay.store.engine import LARGEST, writing
 from outlay.store.schema import price_offers, price_series, price_snapshots
 
 
@@ -40,12 +43,27 @@ class SourceState:
     failure: str | None
 
 
+class _SnapshotCells(msgspec.Struct):
+    """The types of what a row of a snapshot holds."""
+
+    fetched_ns: int
+    offers: int
+    quarantined: int
+    failed: bool
+    findings: list[dict[str, Any]] | None
+
+
 class PriceBook:
-    """Snapshots in the store."""
+    """Snapshots in the store.
+
+    Attributes:
+        damage: Rows that were to be read and could not be; they are left out.
+    """
 
     def __init__(self, store: Engine, *, rules: AlertRules | None = None) -> None:
         self._store = store
         self._rules = rules or AlertRules()
+        self.damage: list[Finding] = []
 
     def record(self, snapshots: Iterable[Snapshot], *, alerting: bool = True) -> None:
         """Append snapshots, all or none; alerts are judged against the snapshots before them.
@@ -82,7 +100,7 @@ class PriceBook:
                 query = query.where(price_offers.c.gpu.in_(_names_of(connection, gpu)))
             if tier is not None:
                 query = query.where(price_offers.c.tier == tier.value)
-            return [offer_from(row) for row in connection.execute(query).mappings()]
+            return list(self._read(connection.execute(query).mappings()))
 
     def price_at(
         self,
@@ -103,7 +121,7 @@ class PriceBook:
             currency: Prices of different currencies are not compared.
         """
         column = price_offers.c
-        query = _offers_in(latest_snapshots(at_ns)).where(column.currency == currency).limit(1)
+        query = _offers_in(latest_snapshots(at_ns)).where(column.currency == currency)
         query = query.order_by(
             column.per_gpu_micros, column.price_micros, price_snapshots.c.source, column.position
         )
@@ -112,9 +130,11 @@ class PriceBook:
         if provider is not None:
             query = query.where(column.provider == provider)
         with self._store.begin() as connection:
-            names = _names_of(connection, gpu)
-            row = connection.execute(query.where(column.gpu.in_(names))).mappings().first()
-        return None if row is None else offer_from(row)
+            query = query.where(column.gpu.in_(_names_of(connection, gpu)))
+            first = connection.execute(query.limit(1)).mappings().all()
+            if (found := next(self._read(first), None)) is not None or not first:
+                return found
+            return next(self._read(connection.execute(query).mappings().all()), None)
 
     def cheapest_rentable(self) -> list[Offer]:
         """Return, for each provider, GPU and tier, the cheapest offer not known to be sold out.
@@ -128,10 +148,18 @@ class PriceBook:
         )
         rentable = or_(column.availability.is_(None), column.availability > 0)
         ranked = _offers_in(latest_snapshots(None)).where(rentable).add_columns(rank.label("rank"))
-        first = ranked.subquery()
+        first, known = ranked.subquery(), len(self.damage)
+        query = select(first).order_by(first.c.rank)
         with self._store.begin() as connection:
-            rows = connection.execute(select(first).where(first.c.rank == 1)).mappings()
-            return sorted((offer_from(row) for row in rows), key=cheapest_first)
+            rows = connection.execute(query.where(first.c.rank == 1)).mappings()
+            offers = list(self._read(rows))
+            if len(self.damage) > known:  # What comes after a damaged one counts instead.
+                offers = list(self._read(connection.execute(query).mappings()))
+        cheapest: dict[tuple[str, str, Tier, str], Offer] = {}
+        for offer in offers:
+            key = (offer.provider, offer.gpu, offer.tier, offer.price.currency)
+            cheapest.setdefault(key, offer)
+        return sorted(cheapest.values(), key=cheapest_first)
 
     def observed(self, *, source_prefix: str) -> Iterator[Offer]:
         """Return every offer ever seen in sources whose name starts so, in the order of time."""
@@ -139,15 +167,57 @@ class PriceBook:
         query = _offers_in(select(column.id).where(column.source.startswith(source_prefix)))
         query = query.order_by(column.fetched_ns, column.id, price_offers.c.position)
         with self._store.begin() as connection:
-            for row in connection.execute(query).mappings():
-                yield offer_from(row)
+            yield from self._read(connection.execute(query).mappings())
 
     def sources(self) -> list[SourceState]:
         """Return how every source stands, by name."""
         column = price_snapshots.c
         with self._store.begin() as connection:
             names = connection.scalars(select(column.source).distinct().order_by(column.source))
-            return [_state_of(connection, name) for name in names.all()]
+            undated = select(column.source).where(column.fetched_ns > LARGEST)
+            for name in connection.scalars(undated):
+                report_damage(self.damage, f"snapshot of {name!s}", "it has no instant")
+            states = [self._state_of(connection, name) for name in names.all()]
+        return [state for state in states if state is not None]
+
+    def _read(self, rows: Iterable[RowMapping]) -> Iterator[Offer]:
+        return read_rows(rows, offer_from, "offer", self.damage)
+
+    def _state_of(self, connection: Connection, source: object) -> SourceState | None:
+        """Return how a source stands; None where nothing of it can be read."""
+        if not isinstance(source, str):
+            report_damage(self.damage, f"snapshot of {source!s}", "its source is no text")
+            return None
+        column = price_snapshots.c
+        of_source = select(*(column[name] for name in _SnapshotCells.__struct_fields__)).where(
+            column.source == source, column.fetched_ns <= LARGEST
+        )
+        newest = of_source.order_by(column.fetched_ns.desc()).limit(1)
+        last = connection.execute(newest).mappings().first()
+        loaded = connection.execute(newest.where(column.failed.is_(False))).mappings().first()
+        try:
+            cells = None if last is None else cells_of(last, _SnapshotCells)
+            held = None if loaded is None else cells_of(loaded, _SnapshotCells)
+        except BadDocument as error:
+            report_damage(self.damage, f"snapshot of {source}", str(error))
+            at_ns = None if loaded is None else loaded["fetched_ns"]
+            return SourceState(
+                source=source, loaded_ns=at_ns if isinstance(at_ns, int) else None, offers=0,
+                quarantined=0, failure=None,
+            )  # fmt: skip
+        return SourceState(
+            source=source,
+            loaded_ns=None if held is None else held.fetched_ns,
+            offers=0 if held is None else held.offers,
+            quarantined=0 if held is None else held.quarantined,
+            failure=None if cells is None else _failure_in(cells),
+        )
+
+
+def _failure_in(cells: _SnapshotCells) -> str | None:
+    if not cells.failed or not cells.findings:
+        return None
+    return str(cells.findings[0].get("message", "it failed"))
 
 
 def latest_snapshots(at_ns: int | None) -> Select[tuple[int]]:
@@ -156,12 +226,14 @@ def latest_snapshots(at_ns: int | None) -> Select[tuple[int]]:
     column = price_snapshots.c
     last = (
         select(column.id)
-        .where(column.source == sources.c.source, column.failed.is_(False))
+        .where(
+            column.source == sources.c.source,
+            column.failed.is_(False),
+            column.fetched_ns <= (LARGEST if at_ns is None else at_ns),
+        )
         .order_by(column.fetched_ns.desc())
         .limit(1)
     )
-    if at_ns is not None:
-        last = last.where(column.fetched_ns <= at_ns)
     return select(last.scalar_subquery()).select_from(sources)
 
 
@@ -174,23 +246,4 @@ def _offers_in(snapshots: Select[tuple[int]]) -> Select[Any]:
 
 def _names_of(connection: Connection, gpu: str) -> Sequence[str]:
     known = connection.scalars(select(price_series.c.gpu).distinct()).all()
-    return sorted(matching_names(gpu, known))
-
-
-def _state_of(connection: Connection, source: str) -> SourceState:
-    column = price_snapshots.c
-    newest = (
-        select(price_snapshots)
-        .where(column.source == source)
-        .order_by(column.fetched_ns.desc())
-        .limit(1)
-    )
-    last = connection.execute(newest).one()
-    loaded = connection.execute(newest.where(column.failed.is_(False))).one_or_none()
-    return SourceState(
-        source=source,
-        loaded_ns=None if loaded is None else loaded.fetched_ns,
-        offers=0 if loaded is None else loaded.offers,
-        quarantined=0 if loaded is None else loaded.quarantined,
-        failure=last.findings[0]["message"] if last.failed and last.findings else None,
-    )
+    return sorted(matching_names(gpu, [name for name in known if isinstance(name, str)]))

@@ -5,11 +5,13 @@ Each function works inside a transaction that somebody else began, in a fixed nu
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, insert, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
 
+from outlay.decoding import BadDocument
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
 from outlay.prices.rows import (
@@ -20,6 +22,7 @@ from outlay.prices.rows import (
     series_from,
 )
 from outlay.prices.snapshot import Snapshot
+from outlay.store.engine import LARGEST
 from outlay.store.schema import (
     price_alerts,
     price_offers,
@@ -67,6 +70,10 @@ def _snapshot_row(connection: Connection, snapshot: Snapshot) -> tuple[int, int]
     ).one_or_none()
     if found is not None:
         snapshot_id, held = found
+        if not isinstance(held, int):  # Damaged: the offers themselves say how many they are.
+            last = select(func.max(price_offers.c.position))
+            last = last.where(price_offers.c.snapshot_id == snapshot_id)
+            held = 1 + (connection.execute(last).scalar() or 0)
         grown = {"offers": held + len(snapshot.offers), "failed": snapshot.failed and not held}
         connection.execute(update(price_snapshots).where(column.id == snapshot_id).values(grown))
         return int(snapshot_id), int(held)
@@ -106,7 +113,11 @@ def _series_ids(
 
 def _known_series(connection: Connection, source: str) -> dict[Series, int]:
     rows = connection.execute(select(price_series).where(price_series.c.source == source))
-    return {series_from(row): row["id"] for row in rows.mappings()}
+    known: dict[Series, int] = {}
+    for row in rows.mappings():
+        with contextlib.suppress(BadDocument):  # A damaged one is begun anew.
+            known[series_from(row)] = row["id"]
+    return known
 
 
 def _joined(
@@ -116,7 +127,10 @@ def _joined(
     column = price_points.c
     rows = connection.execute(
         select(column.series_id, column.micros, column.offers).where(
-            column.fetched_ns == at_ns, column.series_id.in_(current)
+            column.fetched_ns == at_ns,
+            column.series_id.in_(current),
+            column.micros <= LARGEST,
+            column.offers <= LARGEST,
         )
     )
     joined = dict(current)
@@ -147,7 +161,11 @@ def _judged(
     point = price_points.c
     before = (
         select(point.micros)
-        .where(point.series_id == price_series.c.id, point.fetched_ns < at_ns)
+        .where(
+            point.series_id == price_series.c.id,
+            point.fetched_ns < at_ns,
+            point.micros <= LARGEST,
+        )
         .order_by(point.fetched_ns.desc())
         .limit(1)
     )

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
-from typing import Any
+from inspect import get_annotations
+from typing import Any, TypeVar
 
+import msgspec
 from sqlalchemy import RowMapping
 
+from outlay.decoding import BadDocument, convert
+from outlay.errors import Finding, InvalidValue
 from outlay.prices.offer import Offer, Tier, terms
 from outlay.units import Money
+
+T = TypeVar("T")
 
 # Columns that hold a field of an offer as it is.
 _PLAIN = (
@@ -62,9 +68,8 @@ def series_of(offer: Offer) -> Series:
 
 
 def series_from(row: RowMapping) -> Series:
-    """Return the series in a row that holds its columns."""
-    columns = {name: row[name] for name in SERIES_COLUMNS}
-    return Series(**(columns | {"tier": Tier(row["tier"])}))
+    """Return the series in a row that holds its columns; raises BadDocument for a damaged one."""
+    return cells_of(row, Series)
 
 
 def cheapest_by_series(offers: Iterable[Offer]) -> dict[Series, tuple[int, int]]:
@@ -93,15 +98,76 @@ def offer_row(offer: Offer, snapshot_id: int, position: int) -> dict[str, Any]:
     }
 
 
+class _OfferCells(msgspec.Struct):
+    """The types of what a row of an offer holds."""
+
+    provider: str
+    gpu: str
+    gpu_count: int
+    community: bool
+    memory_gb: int | None
+    nvlink: bool | None
+    interconnect: str | None
+    bandwidth_mbps: int | None
+    region: str | None
+    availability: int | None
+    cuda: str | None
+    offer_id: str | None
+    given: str | None
+    price_micros: int
+    currency: str
+    tier: Tier
+    storage_micros: int | None
+    fetched_ns: int
+    source: str
+
+
 def offer_from(row: RowMapping) -> Offer:
-    """Return a row, joined with its snapshot's source and instant, as the offer it was."""
-    currency = row["currency"]
-    storage = row["storage_micros"]
+    """Return a row, joined with its snapshot's source and instant, as the offer it was.
+
+    Raises:
+        BadDocument: A cell is damaged.
+        InvalidValue: It holds a number that no offer has.
+    """
+    cells = cells_of(row, _OfferCells)
+    storage = cells.storage_micros
     return Offer(
-        price=Money(row["price_micros"], currency),
-        tier=Tier(row["tier"]),
-        storage_price=None if storage is None else Money(storage, currency),
-        fetched_ns=row["fetched_ns"],
-        source=row["source"],
-        **{name: row[name] for name in _PLAIN},
+        price=Money(cells.price_micros, cells.currency),
+        tier=cells.tier,
+        storage_price=None if storage is None else Money(storage, cells.currency),
+        fetched_ns=cells.fetched_ns,
+        source=cells.source,
+        **{name: getattr(cells, name) for name in _PLAIN},
     )
+
+
+def cells_of(row: RowMapping, kind: type[T]) -> T:
+    """Return the cells of a row that a type names; raises BadDocument where one does not fit."""
+    # The names that the database answers with are no plain str, which msgspec wants.
+    return convert({name: row[name] for name in get_annotations(kind)}, kind)
+
+
+def read_rows(
+    rows: Iterable[RowMapping], read: Callable[[RowMapping], T], name: str, damage: list[Finding]
+) -> Iterator[T]:
+    """Yield what rows of the store hold.
+
+    Args:
+        rows: As they were found.
+        read: Raises BadDocument or InvalidValue for a row that is damaged, which is left out.
+        name: What a row is.
+        damage: Findings about damaged rows are added to it.
+    """
+    for row in rows:
+        try:
+            yield read(row)
+        except (BadDocument, InvalidValue) as error:
+            report_damage(damage, f"{name} of {row['provider']!s}, {row['gpu']!s}", str(error))
+
+
+def report_damage(damage: list[Finding], what: str, problem: str) -> None:
+    """Add a finding about a damaged row, once."""
+    message = f"its row in the store is damaged ({problem}) and was left out"
+    finding = Finding(source=what, message=message)
+    if finding not in damage:
+        damage.append(finding)

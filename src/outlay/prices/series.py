@@ -6,13 +6,15 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 from sqlalchemy import Engine, RowMapping, Select, func, select
 
+from outlay.errors import Finding
 from outlay.prices.alerts import AlertKind, change_percent
 from outlay.prices.book import latest_snapshots
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Tier
-from outlay.prices.rows import SERIES_COLUMNS, Series, series_from
+from outlay.prices.rows import SERIES_COLUMNS, Series, cells_of, read_rows, series_from
 from outlay.store.schema import price_alerts, price_points, price_series
 from outlay.units import Money
 from outlay.units.money import MICROS
@@ -59,6 +61,7 @@ def points(
     tier: Tier | None = None,
     since_ns: int | None = None,
     currency: str | None = None,
+    damage: list[Finding] | None = None,
 ) -> list[PricePoint]:
     """Return points in order of time.
 
@@ -69,6 +72,7 @@ def points(
         tier: Only these terms.
         since_ns: At or after this instant.
         currency: Only prices in it.
+        damage: Findings about rows that cannot be read are added to it.
     """
     query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
     query = query.order_by(price_points.c.fetched_ns, price_series.c.id)
@@ -82,9 +86,11 @@ def points(
         query = query.where(price_series.c.tier == tier.value)
     with store.begin() as connection:
         if gpu is not None:
-            names = connection.scalars(select(price_series.c.gpu).distinct()).all()
+            known = connection.scalars(select(price_series.c.gpu).distinct())
+            names = [name for name in known if isinstance(name, str)]
             query = query.where(price_series.c.gpu.in_(sorted(matching_names(gpu, names))))
-        return [_point(row) for row in connection.execute(query).mappings()]
+        rows = connection.execute(query).mappings()
+        return list(read_rows(rows, _point, "price", [] if damage is None else damage))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +111,8 @@ def windows(store: Engine, *, since_ns: int, currency: str) -> dict[tuple[str, s
     prices: dict[tuple[str, str], list[int]] = defaultdict(list)
     with store.begin() as connection:
         for gpu, provider, micros in connection.execute(query.order_by(point.fetched_ns)):
-            prices[gpu, provider].append(micros)
+            if isinstance(micros, int) and isinstance(gpu, str) and isinstance(provider, str):
+                prices[gpu, provider].append(micros)
     return {
         key: Window(
             average=sum(seen) / len(seen) / MICROS,
@@ -115,41 +122,74 @@ def windows(store: Engine, *, since_ns: int, currency: str) -> dict[tuple[str, s
     }
 
 
-def current_points(store: Engine) -> list[PricePoint]:
-    """Return the points of each source's last snapshot: what is on offer now."""
+def current_points(store: Engine, damage: list[Finding] | None = None) -> list[PricePoint]:
+    """Return the points of each source's last snapshot: what is on offer now.
+
+    Findings about rows that cannot be read are added to ``damage``.
+    """
     query = _joined(select(price_points, *_SERIES), price_points.c.series_id)
     query = query.where(price_points.c.snapshot_id.in_(latest_snapshots(None)))
     with store.begin() as connection:
-        return [_point(row) for row in connection.execute(query).mappings()]
+        rows = connection.execute(query).mappings()
+        return list(read_rows(rows, _point, "price", [] if damage is None else damage))
 
 
-def alerts(store: Engine, *, since_ns: int = 0, until_ns: int = 2**63 - 1) -> list[Alert]:
-    """Return the alerts between two instants, both included, in order of time."""
+def alerts(
+    store: Engine,
+    *,
+    since_ns: int = 0,
+    until_ns: int = 2**63 - 1,
+    damage: list[Finding] | None = None,
+) -> list[Alert]:
+    """Return the alerts between two instants, both included, in order of time.
+
+    Findings about rows that cannot be read are added to ``damage``.
+    """
     query = _joined(select(price_alerts, *_SERIES), price_alerts.c.series_id)
     query = query.where(price_alerts.c.fetched_ns.between(since_ns, until_ns))
     query = query.order_by(price_alerts.c.fetched_ns, price_series.c.id)
     with store.begin() as connection:
-        return [_alert(row) for row in connection.execute(query).mappings()]
+        rows = connection.execute(query).mappings()
+        return list(read_rows(rows, _alert, "alert", [] if damage is None else damage))
 
 
 def _joined(query: Select[Any], series_id: Any) -> Select[Any]:
     return query.join(price_series, price_series.c.id == series_id)
 
 
+class _PointCells(msgspec.Struct):
+    """The types of what a row of a point holds, beside its series."""
+
+    fetched_ns: int
+    micros: int
+    offers: int
+
+
+class _AlertCells(msgspec.Struct):
+    """The types of what a row of an alert holds, beside its series."""
+
+    fetched_ns: int
+    kind: AlertKind
+    current_micros: int
+    previous_micros: int
+
+
 def _point(row: RowMapping) -> PricePoint:
+    series, cells = series_from(row), cells_of(row, _PointCells)
     return PricePoint(
-        series=series_from(row),
-        at_ns=row["fetched_ns"],
-        price=Money(row["micros"], row["currency"]),
-        offers=row["offers"],
+        series=series,
+        at_ns=cells.fetched_ns,
+        price=Money(cells.micros, series.currency),
+        offers=cells.offers,
     )
 
 
 def _alert(row: RowMapping) -> Alert:
+    series, cells = series_from(row), cells_of(row, _AlertCells)
     return Alert(
-        series=series_from(row),
-        at_ns=row["fetched_ns"],
-        kind=AlertKind(row["kind"]),
-        current=Money(row["current_micros"], row["currency"]),
-        previous=Money(row["previous_micros"], row["currency"]),
+        series=series,
+        at_ns=cells.fetched_ns,
+        kind=cells.kind,
+        current=Money(cells.current_micros, series.currency),
+        previous=Money(cells.previous_micros, series.currency),
     )

@@ -12,13 +12,18 @@ from typing import Any
 
 from sqlalchemy import (
     URL,
+    BigInteger,
+    ColumnElement,
     Connection,
     Engine,
     ExceptionContext,
+    Integer,
     NullPool,
     Table,
+    cast,
     create_engine,
     event,
+    or_,
 )
 from sqlalchemy.exc import DatabaseError, OperationalError
 
@@ -27,6 +32,8 @@ from outlay.decoding import BadDocument, decode
 from outlay.errors import OutlayError
 
 BUSY_TIMEOUT_MS = 30_000
+LARGEST = 2**63 - 1
+"""The largest integer of a column; SQLite takes whatever else stands in one for larger."""
 _SWITCH_WAIT_S = 0.01
 
 
@@ -71,6 +78,20 @@ def _decode_json(text: str) -> object:
         return None
 
 
+def _decode_text(raw: bytes) -> str | bytes:
+    """Return a cell's text; as bytes where it is none, so that its row alone is damaged."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        return raw
+
+
+def is_damaged(table: Table) -> ColumnElement[bool]:
+    """Return the condition that a column of integers holds something else, as SQLite lets it."""
+    numbers = [column for column in table.columns if isinstance(column.type, Integer)]
+    return or_(*(cast(column, BigInteger) != column for column in numbers))
+
+
 def _say_unavailable(context: ExceptionContext) -> None:
     error = context.sqlalchemy_exception
     # Other subclasses are mistakes in a query of ours, and stay what they are.
@@ -82,6 +103,7 @@ def _say_unavailable(context: ExceptionContext) -> None:
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     # The driver's own idea of when a transaction begins leaves DDL outside of it; we begin.
     connection.isolation_level = None
+    connection.text_factory = _decode_text
     connection.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT_MS}")
     _use_wal(connection)
     connection.execute("PRAGMA foreign_keys = ON")
@@ -146,7 +168,7 @@ def upsert(
         statement.on_conflict_do_update(
             index_elements=keys,
             set_=replaced,
-            where=table.c[newer] <= statement.excluded[newer],
+            where=or_(table.c[newer] <= statement.excluded[newer], table.c[newer] > LARGEST),
         ),
         list(rows),
     )

@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Engine, Result, delete, func, or_, select
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
-from outlay.store.engine import upsert, writing
+from outlay.store.engine import is_damaged, upsert, writing
 from outlay.store.schema import runs
 from outlay.units import Money
 
@@ -142,6 +142,7 @@ def runs_in_doubt(engine: Engine, *, figures_version: int, newest: int) -> list[
             runs.c.ended_ns.is_(None),
             version.is_(None),
             version < figures_version,
+            is_damaged(runs),
             runs.c.run_id.in_(last_seen.scalar_subquery()),
         )
     )
