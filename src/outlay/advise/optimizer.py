@@ -15,7 +15,8 @@ from outlay.advise.recommendation import OptimizationRecommendation, merged, tot
 from outlay.advise.run_advice import Circumstances, advise_run
 from outlay.advise.run_batch import unmeasured
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
-from outlay.errors import InvalidValue
+from outlay.decoding import BadDocument, convert
+from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView, read_view
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
@@ -36,11 +37,15 @@ class CostOptimizer:
     Args:
         data_dir: Where to keep recommendations; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
         clock: When advice is given, and what "recent" ends at.
+
+    Attributes:
+        damage: Advice that was to be read and could not be.
     """
 
     def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
         self._store = open_store(data_dir)
         self._clock = clock
+        self.damage: list[Finding] = []
 
     def recommend_batch_size(
         self,
@@ -219,10 +224,20 @@ class CostOptimizer:
     def get_all_recommendations(self, hours: float = 24) -> list[OptimizationRecommendation]:
         """Return the advice of the last hours, each piece once, the largest saving first."""
         since_ns = self._clock.wall_ns() - round(hours * NS_PER_HOUR)
-        query = select(recommendations.c.body).where(recommendations.c.at_ns > since_ns)
+        column = recommendations.c
+        query = select(column.key, column.body).where(column.at_ns > since_ns)
         with self._store.begin() as connection:
-            bodies = connection.scalars(query).all()
-        return merged(OptimizationRecommendation.from_dict(body) for body in bodies)
+            rows = connection.execute(query).all()
+        found = []
+        self.damage = []
+        for key, body in rows:
+            try:
+                convert(body, OptimizationRecommendation)
+                found.append(OptimizationRecommendation.from_dict(body))
+            except BadDocument as error:
+                message = f"its row in the store is damaged ({error}) and was left out"
+                self.damage.append(Finding(source=f"advice {key!s}", message=message))
+        return merged(found)
 
     def get_high_confidence_recommendations(
         self, confidence_threshold: float = 0.8

@@ -61,8 +61,9 @@ def show_advice(
     """
     if (run is None) == (model is None):
         raise InvalidValue("advise", None if run is None else str(run), "a RUN, or --model MODEL")
+    book = PriceBook(open_store())
     around = Circumstances(
-        offers=PriceBook(open_store()).cheapest_rentable(),
+        offers=book.cheapest_rentable(),
         speeds=_speeds(speed or []),
         total_evaluations=evaluations,
         spot_mttf_hours=Duration.parse(spot_mttf, name="--spot-mttf").seconds / 3600,
@@ -72,7 +73,7 @@ def show_advice(
     )
     dirs = [run] if run is not None else _runs_of(model or "")
     advice = _advise(dirs, around, strict=run is not None)
-    found, findings = advice.found, advice.findings
+    found, findings = advice.found, [*advice.findings, *book.damage]
     missing = [] if run is None else CostOptimizer().what_to_measure(run)
     if as_json:
         print_json(

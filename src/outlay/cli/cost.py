@@ -181,7 +181,9 @@ def roi(model: Model, as_json: AsJson = False) -> None:
     from outlay.cost.analyzer import CostAnalyzer
 
     books = open_books()
-    found = CostAnalyzer().get_roi_analysis(model)
+    analyzer = CostAnalyzer()
+    found = analyzer.get_roi_analysis(model)
+    books.findings.extend(analyzer.damage)
     if not found["runs"]:
         raise UnknownModel(model, [row.model for row in books.book.reports()])
     if as_json:

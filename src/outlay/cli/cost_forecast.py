@@ -50,8 +50,9 @@ def show_forecast(
         raise InvalidValue("--steps", steps, "--run RUN beside it")
     from outlay.cost.analyzer import CostAnalyzer
 
-    findings = open_books().findings
-    found = CostAnalyzer().forecast_cost(model, runs)
+    findings, analyzer = open_books().findings, CostAnalyzer()
+    found = analyzer.forecast_cost(model, runs)
+    findings += analyzer.damage
     if png is not None:
         from outlay.cost.chart import save_bars
 

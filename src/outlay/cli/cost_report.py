@@ -73,7 +73,7 @@ def show_cost_report(
     if model is not None:
         sections["model"] = _model(books, model)
     if recommendations:
-        sections["recommendations"] = _recommendations()
+        sections["recommendations"] = _recommendations(books)
     if budget or set_budget is not None or summary or not asked:
         sections["budgets"] = _budgets(books)
     if forecast is not None:
@@ -142,6 +142,7 @@ def _prices(books: Books, *, demanded: bool) -> Section:
         must_be_loaded(book)
     loaded = anything_loaded(book)
     offers = book.cheapest_rentable()
+    books.findings.extend(book.damage)
 
     def show() -> None:
         if not loaded:
@@ -176,8 +177,10 @@ def _model(books: Books, model: str) -> Section:
     return {"figures": models, "roi": roi}, show
 
 
-def _recommendations() -> Section:
-    found = CostOptimizer().get_all_recommendations()
+def _recommendations(books: Books) -> Section:
+    optimizer = CostOptimizer()
+    found = optimizer.get_all_recommendations()
+    books.findings.extend(optimizer.damage)
     return found, lambda: print_advice(found)
 
 

@@ -49,7 +49,8 @@ def open_books() -> Books:
     store, now_ns = open_store(), SYSTEM.wall_ns()
     registered = refresh_registered(store, now_ns)
     refreshed = refresh_reports(store, now_ns)
-    return Books(store, CostBook(store), [*registered.findings, *refreshed.findings])
+    findings = [*registered.findings, *refreshed.findings]
+    return Books(store, CostBook(store, findings), findings)
 
 
 class UnknownModel(OutlayError):

@@ -10,6 +10,7 @@ import typer
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_json
 from outlay.cli.price_tables import print_some_findings, summary, writing_to
+from outlay.errors import Finding
 from outlay.prices.book import PriceBook
 from outlay.prices.exchange import export_history, history_file, import_history
 from outlay.store import open_store
@@ -62,10 +63,11 @@ def export_prices(
 
     Example: outlay prices export price_history.json
     """
-    target = history_file(path.expanduser())
+    target, damage = history_file(path.expanduser()), list[Finding]()
     with writing_to("PATH", target):
-        count = export_history(open_store(), target)
+        count = export_history(open_store(), target, damage)
     if as_json:
-        print_json({"prices": count, "path": target})
-    else:
-        console.print(f"{count:,} prices in {target}", soft_wrap=True)
+        print_json({"prices": count, "path": target, "findings": damage})
+        return
+    console.print(f"{count:,} prices in {target}", soft_wrap=True)
+    print_some_findings(damage)

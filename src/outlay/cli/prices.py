@@ -19,7 +19,7 @@ from outlay.cli.price_tables import (
     writing_to,
 )
 from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
-from outlay.errors import InvalidValue
+from outlay.errors import Finding, InvalidValue
 from outlay.prices.book import PriceBook
 from outlay.prices.catalog import Query
 from outlay.prices.chart import cheapest_over_time, save_png, text_chart
@@ -140,21 +140,24 @@ def history(
     Example: outlay prices history H100 --provider runpod --since 90d --png h100.png
     """
     since_ns = SYSTEM.wall_ns() - Duration.parse(since, name="--since").ns
-    store = open_store()
-    found = points(store, gpu=gpu, provider=provider, tier=_tier(spot), since_ns=since_ns)
+    store, damage = open_store(), list[Finding]()
+    tier = _tier(spot)
+    found = points(store, gpu=gpu, provider=provider, tier=tier, since_ns=since_ns, damage=damage)
     if not found:
         must_be_loaded(PriceBook(store))
     if png is not None and found:
         with writing_to("--png", png):
             save_png(found, png, title=f"{gpu}: cheapest offer per GPU-hour")
     if as_json:
-        print_json({"points": found})
-    elif not found:
+        print_json({"points": found, "findings": damage})
+        return
+    if not found:
         console.print(f"No price of {gpu} was seen in the last {since}.")
     else:
         chart = text_chart(cheapest_over_time(found), width=console.width)
         console.print(chart, soft_wrap=True)
         console.print(series_table(found))
+    print_findings(damage)
 
 
 @app.command("alerts")
@@ -166,13 +169,15 @@ def show_alerts(
 
     Example: outlay prices alerts --hours 72
     """
-    store = open_store()
-    found = alerts(store, since_ns=SYSTEM.wall_ns() - round(hours * NS_PER_HOUR))
+    store, damage = open_store(), list[Finding]()
+    since_ns = SYSTEM.wall_ns() - round(hours * NS_PER_HOUR)
+    found = alerts(store, since_ns=since_ns, damage=damage)
     if not found:
         must_be_loaded(PriceBook(store))
     if as_json:
-        print_json({"alerts": found})
+        print_json({"alerts": found, "findings": damage})
         return
+    print_findings(damage)
     if not found:
         console.print(f"No price alerts in the last {hours:g} hours.")
         return
@@ -196,10 +201,11 @@ def stats(as_json: AsJson = False) -> None:
     """
     from outlay.prices.tracker import GPUPriceTracker
 
-    figures = GPUPriceTracker().get_price_statistics()
-    states = must_be_loaded(PriceBook(open_store()))
+    tracker, book = GPUPriceTracker(), PriceBook(open_store())
+    figures, states = tracker.get_price_statistics(), must_be_loaded(book)
+    damage = [*tracker.damage, *book.damage]
     if as_json:
-        print_json(figures | {"sources": states})
+        print_json(figures | {"sources": states, "findings": damage})
         return
     table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
     for key, now in sorted(figures["current_prices"].items()):
@@ -210,6 +216,7 @@ def stats(as_json: AsJson = False) -> None:
     for state in states:
         loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)
         console.print(f"{state.source}: {loaded}, {state.offers:,} offers")
+    print_findings(damage)
 
 
 app.command("import")(import_prices)

@@ -23,7 +23,7 @@ from outlay.cost.compare import (
 from outlay.cost.forecast import Estimate, forecast_runs
 from outlay.cost.thresholds import PERCENTS, BudgetAlert, percent_used, reached
 from outlay.cost.training import TrainingCostReport, TrainingMetrics
-from outlay.errors import InvalidValue
+from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import MILLIJOULES_PER_WH
@@ -42,6 +42,11 @@ class CostAnalyzer:
     def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
         self._book = CostBook(open_store(data_dir))
         self._clock = clock
+
+    @property
+    def damage(self) -> list[Finding]:
+        """Rows of the store that were to be read and could not be; they are left out."""
+        return self._book.damage
 
     def analyze_training_run(self, metrics: TrainingMetrics) -> TrainingCostReport:
         """Return what a training cost, and keep it; the same run again replaces its report.
@@ -175,11 +180,13 @@ class CostAnalyzer:
     @property
     def cost_history(self) -> dict[str, TrainingCostReport]:
         """Every report that was analysed from stated metrics, by run."""
-        stated = self._book.metrics()
-        return {
-            run_id: TrainingCostReport.of(TrainingMetrics.from_dict(metrics))
-            for run_id, metrics in stated.items()
-        }
+        found: dict[str, TrainingCostReport] = {}
+        for run_id, metrics in self._book.metrics().items():
+            try:
+                found[run_id] = TrainingCostReport.of(TrainingMetrics.from_dict(metrics))
+            except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
+                self._book.leave_out(f"cost of run {run_id}", f"{type(error).__name__}: {error}")
+        return found
 
 
 def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Engine, func, or_, select
+from sqlalchemy import Engine, RowMapping, func, or_, select
 
+from outlay.decoding import BadDocument, convert
+from outlay.errors import Finding
 from outlay.ledger.price import Kind
-from outlay.store.engine import upsert, writing
+from outlay.store.engine import is_damaged, upsert, writing
 from outlay.store.runs import RunRow, rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
@@ -55,6 +57,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
 # The nested metrics are parsed only where they are asked for: thousands of rows are summarised.
 _COLUMNS = CostRow.__struct_fields__
 _KIND = func.coalesce(cost_reports.c.kind, "cash").label("kind")
+_READ = [name for name in _COLUMNS if name != "metrics"]
 _FIGURES = [cost_reports.c[name] for name in _COLUMNS if name not in ("metrics", "kind")]
 
 
@@ -68,10 +71,15 @@ class ModelBudget:
 
 
 class CostBook:
-    """The store's tables about cost."""
+    """The store's tables about cost.
 
-    def __init__(self, store: Engine) -> None:
+    Attributes:
+        damage: Rows that were to be read and could not be; they are left out.
+    """
+
+    def __init__(self, store: Engine, damage: list[Finding] | None = None) -> None:
         self._store = store
+        self.damage = [] if damage is None else damage
 
     def record(self, rows: Iterable[CostRow]) -> None:
         """Insert or refresh reports; the same any number of times leave the same store."""
@@ -87,22 +95,43 @@ class CostBook:
         if model is not None:
             query = query.where(cost_reports.c.model == model)
         with self._store.begin() as connection:
-            found = connection.execute(query)
-            names = list(found.keys())
-            return [CostRow(**dict(zip(names, row, strict=True))) for row in found.all()]
+            rows = connection.execute(query).mappings().all()
+        return [report for row in rows if (report := self._report(row)) is not None]
+
+    def _report(self, row: RowMapping) -> CostRow | None:
+        try:
+            return convert({name: row[name] for name in _READ}, CostRow)
+        except BadDocument as error:
+            self.leave_out(f"cost of run {row['run_id']!s}", str(error))
+            return None
+
+    def leave_out(self, source: str, problem: str) -> None:
+        """Add a row that cannot be read to the damage, once."""
+        message = f"its row in the store is damaged ({problem}) and was left out"
+        finding = Finding(source=source, message=message)
+        if finding not in self.damage:
+            self.damage.append(finding)
 
     def metrics(self) -> dict[str, dict[str, Any]]:
         """Return the nested metrics of every report that has some, by run."""
         column = cost_reports.c
         with self._store.begin() as connection:
             rows = connection.execute(select(column.run_id, column.metrics)).all()
-        return {run_id: metrics for run_id, metrics in rows if metrics is not None}
+        return {
+            run_id: metrics
+            for run_id, metrics in rows
+            if isinstance(run_id, str) and isinstance(metrics, dict)
+        }
 
     def runs_without_report(self) -> list[RunRow]:
         """Return the runs that were registered anew since their last report, or have none."""
         report = cost_reports.c
         joined = runs.outerjoin(cost_reports, report.run_id == runs.c.run_id)
-        changed = or_(report.updated_ns.is_(None), report.updated_ns < runs.c.updated_ns)
+        changed = or_(
+            report.updated_ns.is_(None),
+            report.updated_ns < runs.c.updated_ns,
+            is_damaged(cost_reports),
+        )
         query = select(runs).select_from(joined).where(changed)
         with self._store.begin() as connection:
             return rows_from(connection.execute(query))
@@ -112,13 +141,11 @@ class CostBook:
 
         In cash; only where no run was paid for, in showback.
         """
-        column = cost_reports.c
-        query = select(_KIND, func.sum(column.cost_micros).label("total")).where(
-            column.model == model, column.currency == currency
-        )
-        with self._store.begin() as connection:
-            sums = {row.kind: row.total for row in connection.execute(query.group_by(_KIND))}
-        return Money(int(sums.get("cash", sums.get("showback")) or 0), currency)
+        sums: dict[Kind, int] = {}
+        for row in self.reports(model):
+            if row.currency == currency:
+                sums[row.kind] = sums.get(row.kind, 0) + row.cost_micros
+        return Money(sums.get("cash", sums.get("showback", 0)), currency)
 
     def set_budget(self, model: str, limit: Money, now_ns: int) -> None:
         """Set a model's budget; the same limit again changes nothing."""
@@ -143,10 +170,16 @@ class CostBook:
         """Return every budget, by model."""
         with self._store.begin() as connection:
             rows = connection.execute(select(model_budgets).order_by(model_budgets.c.model)).all()
-        return {
-            row.model: ModelBudget(row.model, Money(row.limit_micros, row.currency), row.set_ns)
-            for row in rows
-        }
+        found = {}
+        for row in rows:
+            cells = {"limit": {"micros": row.limit_micros, "currency": row.currency}}
+            try:
+                budget = convert(cells | {"model": row.model, "set_ns": row.set_ns}, ModelBudget)
+            except BadDocument as error:
+                self.leave_out(f"budget of {row.model!s}", str(error))
+            else:
+                found[budget.model] = budget
+        return found
 
     def tell(
         self, budget: ModelBudget, reached: Iterable[int], spent: Money, now_ns: int

@@ -73,7 +73,8 @@ def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
         for model, limit in limits.items()
         if limit.currency != "USD"
     ]
-    return Exchanged(reports=len(history), budgets=len(budgets), findings=tuple(left_out))
+    findings = (*left_out, *analyzer.damage)
+    return Exchanged(reports=len(history), budgets=len(budgets), findings=findings)
 
 
 def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: list[Finding]) -> int:

@@ -85,9 +85,9 @@ def read_history(path: Path) -> list[Tracked]:
 def import_history(store: Engine, path: Path) -> Imported:
     """Add a file's prices to the store; those that are there already are not added again."""
     wanted = Counter(read_history(path))
-    known = Counter(_tracked_in(store))
-    offers: list[Offer] = []
     findings: list[Finding] = []
+    known = Counter(_tracked_in(store, findings))
+    offers: list[Offer] = []
     for tracked, count in (wanted - known).items():
         try:
             offer = _price_of(tracked).to_offer()
@@ -99,17 +99,20 @@ def import_history(store: Engine, path: Path) -> Imported:
     return Imported(added=len(offers), known=(wanted & known).total(), findings=tuple(findings))
 
 
-def export_history(store: Engine, path: Path) -> int:
+def export_history(store: Engine, path: Path, damage: list[Finding] | None = None) -> int:
     """Write every price to a file, with what stands in it already; return how many that is.
 
     Prices tracked one by one are written as they were; a fetched snapshot as its cheapest offer.
-    The file knows dollars only, so prices in other currencies are not in it.
+    The file knows dollars only, so prices in other currencies are not in it. Findings about prices
+    that cannot be read are added to ``damage``.
 
     Raises:
         CorruptHistory: There is something else in the file's place.
     """
     present = Counter(read_history(path)) if path.exists() else Counter[Tracked]()
-    everything = Counter(_tracked_in(store)) | Counter(_fetched_in(store)) | present
+    damage = [] if damage is None else damage
+    known = Counter(_tracked_in(store, damage)) | Counter(_fetched_in(store, damage))
+    everything = known | present
     histories: dict[str, list[tuple[float, str]]] = {}
     for tracked in sorted(everything.elements(), key=lambda tracked: tracked[:3]):
         key = f"{tracked.gpu}|{tracked.provider}"
@@ -133,15 +136,17 @@ def _as_snapshots(offers: Iterable[Offer]) -> list[Snapshot]:
     ]
 
 
-def _tracked_in(store: Engine) -> Iterable[Tracked]:
-    for offer in PriceBook(store).observed(source_prefix=TRACKED):
+def _tracked_in(store: Engine, damage: list[Finding]) -> Iterable[Tracked]:
+    book = PriceBook(store)
+    for offer in book.observed(source_prefix=TRACKED):
         price = GPUPrice.from_offer(offer)
         yield Tracked(price.gpu_name, price.provider, price.timestamp, price.price_per_hour)
+    damage += book.damage
 
 
-def _fetched_in(store: Engine) -> Iterable[Tracked]:
+def _fetched_in(store: Engine, damage: list[Finding]) -> Iterable[Tracked]:
     cheapest: dict[Tracked, float] = {}
-    for point in points(store, currency="USD"):
+    for point in points(store, currency="USD", damage=damage):
         series = point.series
         if series.source.startswith(TRACKED):
             continue

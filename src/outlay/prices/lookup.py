@@ -63,7 +63,7 @@ def look_up(
     return Found(
         offers=Catalog(recent).find(query, limit=limit),
         searched=sum(state.offers for state in states),
-        findings=tuple(filter(None, map(_failure, states))),
+        findings=(*filter(None, map(_failure, states)), *book.damage),
     )
 
 

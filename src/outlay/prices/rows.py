@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from inspect import get_annotations
@@ -141,10 +142,15 @@ def offer_from(row: RowMapping) -> Offer:
     )
 
 
+@functools.cache
+def _names_of(kind: type[object]) -> tuple[str, ...]:
+    return tuple(get_annotations(kind))
+
+
 def cells_of(row: RowMapping, kind: type[T]) -> T:
     """Return the cells of a row that a type names; raises BadDocument where one does not fit."""
     # The names that the database answers with are no plain str, which msgspec wants.
-    return convert({name: row[name] for name in get_annotations(kind)}, kind)
+    return convert({name: row[name] for name in _names_of(kind)}, kind)
 
 
 def read_rows(

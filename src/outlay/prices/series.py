@@ -138,7 +138,7 @@ def alerts(
     store: Engine,
     *,
     since_ns: int = 0,
-    until_ns: int = 2**63 - 1,
+    until_ns: int | None = None,
     damage: list[Finding] | None = None,
 ) -> list[Alert]:
     """Return the alerts between two instants, both included, in order of time.
@@ -146,7 +146,9 @@ def alerts(
     Findings about rows that cannot be read are added to ``damage``.
     """
     query = _joined(select(price_alerts, *_SERIES), price_alerts.c.series_id)
-    query = query.where(price_alerts.c.fetched_ns.between(since_ns, until_ns))
+    query = query.where(price_alerts.c.fetched_ns >= since_ns)
+    if until_ns is not None:
+        query = query.where(price_alerts.c.fetched_ns <= until_ns)
     query = query.order_by(price_alerts.c.fetched_ns, price_series.c.id)
     with store.begin() as connection:
         rows = connection.execute(query).mappings()

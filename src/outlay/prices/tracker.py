@@ -82,6 +82,7 @@ class GPUPriceTracker:
         self._vast = vast or VendorSource(VAST)
         self._clock = clock
         self.findings: list[Finding] = []
+        self.damage: list[Finding] = []
 
     def track_price(self, price: GPUPrice) -> PriceAlert | None:
         """Track a price point; return the alert that it raises, if any.
@@ -140,7 +141,7 @@ class GPUPriceTracker:
 
         Where nothing was observed in 24 hours, the average is the price last seen and the trend 0.
         """
-        current = _current_by_key(current_points(self._store))
+        current = _current_by_key(current_points(self._store, self.damage))
         recent = windows(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
         day = {
             key: recent.get(key, Window(average=price, trend_percent=0.0))
