@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from inspect import get_annotations
@@ -17,6 +18,9 @@ from outlay.prices.offer import Offer, Tier, terms
 from outlay.units import Money
 
 T = TypeVar("T")
+_NUMBER = re.compile(
+    r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?|\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?"
+)
 
 # Columns that hold a field of an offer as it is.
 _PLAIN = (
@@ -131,6 +135,8 @@ def offer_from(row: RowMapping) -> Offer:
         InvalidValue: It holds a number that no offer has.
     """
     cells = cells_of(row, _OfferCells)
+    if cells.given is not None and _NUMBER.fullmatch(cells.given) is None:
+        raise BadDocument("its price as it was written is no number")
     storage = cells.storage_micros
     return Offer(
         price=Money(cells.price_micros, cells.currency),
