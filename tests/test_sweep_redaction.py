@@ -65,6 +65,9 @@ def test_a_switch_under_a_secret_name_takes_no_word_out_of_other_texts() -> None
         "Authorization: Bearer {}", "Bearer {}", "python x.py --token {} --lr 1", "--api-key={}",
         "MYSQL_PWD={} mysqldump", '{{"private_key": "{}"}}', '{{\\"password\\": \\"{}\\"}}',
         "-----BEGIN RSA PRIVATE KEY-----\n{}\n-----END RSA PRIVATE KEY-----",
+        "curl -u me:{} https://host", "--user=me:{}", "https://host/bot12:{}/send",
+        "OTEL_EXPORTER_OTLP_HEADERS=x-team={}", "--otel-exporter-otlp-headers x-team={}",
+        "postgresql+psycopg2://u:{}@h", "gsk_0123{}", "wandb_v1_0123{}", "nvapi-0123{}",
         "password: '{}'", "https://me:{}@host/db", "https://me:p@{}@host/db", "sig={}",
     ],
 )  # fmt: skip
@@ -89,7 +92,8 @@ def test_a_word_behind_a_secret_flag_is_removed(words: list[str]) -> None:
         "max_tokens=2048", "tokens=50k", "--max-tokens 512", "model.key_dim=64", "lr=0.1",
         "special_tokens=[a,b]", "token_mixer=attention", "hydra.job.chdir=false",
         "data.root=s3://bucket/key", "https://example.org/data.tar?part=1", "PWD=/data",
-        "train.save_dir=/a/b", "use_auth=false",
+        "train.save_dir=/a/b", "use_auth=false", "-u train.py", "r8_augment", "--user me",
+        "model=gsk_small", "/robots/bot1/run",
     ],
 )  # fmt: skip
 def test_a_setting_is_no_secret(text: str) -> None:

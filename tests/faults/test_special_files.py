@@ -118,7 +118,7 @@ def test_the_lock_of_a_rank_that_is_no_file_ends_no_listing(open_run: Path, kind
 @every_kind
 def test_training_goes_on_where_the_lock_of_its_rank_is_no_file(open_run: Path, kind: str) -> None:
     SPECIAL[kind](open_run / "ledger" / "rank-0.lock")
-    done = []
+    done: list[int] = []
     with run("m", dir=open_run) as training:
         done += training.steps([1, 2], tokens=3)
     assert done == [1, 2]

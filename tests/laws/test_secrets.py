@@ -7,9 +7,12 @@ import tempfile
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from command_line import in_process, outlay
+from outlay import run
 from outlay.clock import ManualClock
 from outlay.sweep.grid import read_grid
 from outlay.sweep.journal import Event, Journal
@@ -25,7 +28,9 @@ LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 secrets = st.text(LETTERS, min_size=12, max_size=24).map(lambda text: f"Zq{text}9x")
 names = st.sampled_from(
     ["MYSQL_PWD", "API_KEY", "apiKey", "HF_TOKEN", "db_password", "AccountKey", "client_secret",
-     "SLACK_WEBHOOK", "AWS_SECRET_ACCESS_KEY", "auth", "PGPASSWORD", "access-token"]
+     "SLACK_WEBHOOK", "AWS_SECRET_ACCESS_KEY", "auth", "PGPASSWORD", "access-token",
+     "OTEL_EXPORTER_OTLP_HEADERS", "WANDB_API_KEY", "HUGGING_FACE_HUB_TOKEN", "AWS_SESSION_TOKEN",
+     "SENTRY_DSN", "MLFLOW_TRACKING_PASSWORD", "KAGGLE_KEY", "SLACK_WEBHOOK_URL"]
 )  # fmt: skip
 unlisted = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", min_size=1, max_size=12).map(
     lambda name: f"MINE_{name}"
@@ -33,7 +38,13 @@ unlisted = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ_", min_size=1, max_size=12).map(
 forms = st.sampled_from(
     ["Server=x;Password={};", "https://h/?password={}&a=1", "Bearer {}", "https://u:{}@h/x",
      "https://hooks.example.org/services/{}", '{{"private_key": "{}"}}', "--token {}", "token={}",
-     "curl -H 'Authorization: Bearer {}'", "AccountKey={}==;x", "--api-key={}"]
+     "curl -H 'Authorization: Bearer {}'", "AccountKey={}==;x", "--api-key={}",
+     "postgresql://u:{}@h", "postgresql+psycopg2://u:{}@h/db", "redis://:{}@h:6379/0",
+     "mongodb+srv://u:{}@h/?w=1", "https://{}@o1.example.org/2", "curl -u me:{} https://h",
+     "OTEL_EXPORTER_OTLP_HEADERS=x-team={}", "https://h/bot12:{}/send", "AKIA{}", "wandb_v1_{}",
+     "https://h/k?X-Amz-Signature={}&a=1", "https://discord.com/api/webhooks/1/{}",
+     '{{"type": "service_account", "private_key_id": "{}"}}',
+     "-----BEGIN PRIVATE KEY-----\\n{}\\n-----END PRIVATE KEY-----"]
 )  # fmt: skip
 
 
@@ -102,3 +113,68 @@ def test_what_is_no_secret_is_kept(env: dict[str, str]) -> None:
         content, _ = written(plan, {}, Path(root))
     assert b'"--lr","0.1","data.root=/x"' in content
     assert [v for v in env.values() if v.encode() not in content] == []
+
+
+SECRET = "Zq7hunterhunter29x"
+FORMS = ["--token={}", "postgresql://u:{}@h", "https://hooks.example.org/services/{}"]
+VARIABLES = ["HF_TOKEN", "WANDB_API_KEY", "OTEL_EXPORTER_OTLP_HEADERS", "SENTRY_DSN"]
+SECRET_VARIABLES = dict.fromkeys(VARIABLES, SECRET) | {"DATABASE_URL": FORMS[1].format(SECRET)}
+
+
+def files_with_the_secret(*folders: Path) -> list[str]:
+    files = [path for folder in folders for path in folder.rglob("*") if path.is_file()]
+    assert files
+    return [str(path) for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def fail_to_log_in(run_dir: Path) -> None:
+    with run("m", dir=run_dir, price=1) as training:
+        for _ in training.steps([1, 2, 3]):
+            pass
+        raise RuntimeError(f"cannot log in with {SECRET}")
+
+
+def test_a_run_keeps_nothing_of_its_environment_and_its_errors(
+    tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in SECRET_VARIABLES.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RuntimeError):
+        fail_to_log_in(tmp_path / "run")
+    assert in_process("report", tmp_path / "run").code == 0
+    assert in_process("runs").code == 0
+    assert files_with_the_secret(tmp_path / "run", private_home) == []
+
+
+def test_a_command_that_is_recorded_leaves_none_of_its_arguments(
+    tmp_path: Path, private_home: Path
+) -> None:
+    words = [form.format(SECRET) for form in FORMS]
+    ended = outlay(
+        "exec", "--dir", tmp_path / "run", "--", "true", *words, "--password", SECRET,
+        **SECRET_VARIABLES,
+    )  # fmt: skip
+    assert ended.code == 0, ended.err
+    assert in_process("report", tmp_path / "run").code == 0
+    assert files_with_the_secret(tmp_path / "run", private_home) == []
+
+
+def test_a_sweep_its_pages_and_its_tables_hold_no_secret(
+    tmp_path: Path, private_home: Path
+) -> None:
+    """All but the grid, which the user wrote, and what a run itself prints."""
+    grid = tmp_path / "grid.json"
+    stated = {
+        "name": "g", "engine": "process", "arguments": "flags", "env": SECRET_VARIABLES,
+        "entrypoint": ["true", *(form.format(SECRET) for form in FORMS)],
+        "grid": [{"params": {"api_key": SECRET, "lr": 0.1}}],
+    }  # fmt: skip
+    grid.write_bytes(msgspec.json.encode(stated))
+    planned = in_process("sweep", "plan", grid, "--commands")
+    assert SECRET not in planned.out + planned.err
+    folder = tmp_path / "sweep"
+    ran = outlay("sweep", "run", grid, "--output-dir", folder, "--yes", **SECRET_VARIABLES)
+    assert ran.code == 0, ran.err
+    assert SECRET not in ran.out + ran.err
+    assert in_process("sweep", "aggregate", folder, "--allow-missing").code == 0
+    assert files_with_the_secret(folder, private_home) == []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from inspect import get_annotations
 from typing import Any, TypeVar
@@ -149,8 +149,8 @@ def offer_from(row: RowMapping) -> Offer:
 
 
 @functools.cache
-def _names_of(kind: type[object]) -> tuple[str, ...]:
-    return tuple(get_annotations(kind))
+def _names_of(kind: Hashable) -> tuple[str, ...]:
+    return tuple(get_annotations(kind))  # type: ignore[arg-type]
 
 
 def cells_of(row: RowMapping, kind: type[T]) -> T:

@@ -18,7 +18,7 @@ _SECRET_NAME = re.compile(
     r"SECRET|PASSWORD|PASSWD|PASSPHRASE|PASSCODE|CREDENTIAL|PRIVATE|WEBHOOK|BEARER|AUTHORIZATION"
     r"|(?:API|ACCESS|ACCOUNT|SHARED|SIGNING|ENCRYPTION|MASTER|LICEN[CS]E)[_.-]?KEY"
     r"|(?:API|AUTH|ACCESS|SECRET)[_.-]?TOKENS|TOKEN(?![A-Z])(?!_(?:MIXER|TYPE|LEN|DIM|COUNT|DROP|MASK|EMB|PER))|CONN(?:ECTION)?[_.-]?STR"
-    r"|[A-Z0-9][_.-]PWD|(?:^|[_.-])(?:KEY|KEYS|PASS|PW|AUTH|PAT|DSN|COOKIE|COOKIES|SALT|SIG"
+    r"|OTEL[_.-][A-Z_.-]*HEADERS|[A-Z0-9][_.-]PWD|(?:^|[_.-])(?:KEY|KEYS|PASS|PW|AUTH|PAT|DSN|COOKIE|COOKIES|SALT|SIG"
     r"|SIGNATURE|OAUTH|JWT|PWD|UID_PWD)(?:[_.-]|$)",
     re.IGNORECASE,
 )
@@ -34,7 +34,8 @@ _SETTING = re.compile(
 )  # fmt: skip
 _SECRET_LOOK = re.compile(
     r"(?<![A-Za-z0-9])(?:hf_[A-Za-z0-9]{16,}"
-    r"|(?:sk|pk|rk|ghp|gho|ghs|glpat|github_pat|xox[abeprs]|AKIA|ASIA|AIza|npm|pypi|dckr_pat)"
+    r"|(?:sk|pk|rk|ghp|gho|ghs|glpat|github_pat|xox[abeprs]|AKIA|ASIA|AIza|npm|pypi|dckr_pat"
+    r"|wandb_v1|gsk|r8|rpa|nvapi|ya29\.|SG\.[A-Za-z0-9_-]{16,}\.)"
     r"[-_]?[A-Za-z0-9_-]{16,})"
     r"|(?<![A-Za-z0-9_-])eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{10,}(?:\.[A-Za-z0-9_-]*)?"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)",
@@ -42,6 +43,8 @@ _SECRET_LOOK = re.compile(
 )
 _IN_ADDRESS = re.compile(r"(?<=://)[^/\s]+(?=@)")
 _URL = re.compile(r"(https?://[^\s/\"']*)([^\s\"']*)", re.IGNORECASE)
+_USER = re.compile(r"(?<!\S)(-u|--user)([= ])([^\s:]+):[^\s\"']+")
+_BOT = re.compile(r"(?<=/bot)[0-9]+:[A-Za-z0-9_-]+")
 _SCHEME = re.compile(
     r"\b(Bearer|Basic|Digest|Negotiate|AWS4-HMAC-SHA256)\s+[^\s\"',]+", re.IGNORECASE
 )
@@ -118,6 +121,8 @@ class Redactor:
         text = _SECRET_LOOK.sub(REDACTED, text)
         text = _IN_ADDRESS.sub(REDACTED, text)
         text = _URL.sub(_without_hook, text)
+        text = _BOT.sub(REDACTED, text)
+        text = _USER.sub(rf"\1\2\3:{REDACTED}", text)
         text = _SCHEME.sub(rf"\1 {REDACTED}", text)
         text = _without_values(text)
         # Variables may hold bytes that are no UTF-8, and what is written is.
