@@ -46,9 +46,37 @@ def test_every_listing_shows_the_good_and_names_the_damaged(runs: Path) -> None:
         assert outlay(*command).code == 0
 
 
+TOTALS = [
+    ["cost", "summary"], ["cost", "model", "m"], ["cost", "compare"], ["cost", "roi", "m"],
+    ["cost", "forecast", "m", "2"], ["cost", "allocate", "--by", "user", "--month", "2023-11"],
+    ["cost", "budget", "status"], ["cost-report"], ["cost-report", "--model", "m"],
+]  # fmt: skip
+
+
+def test_every_total_counts_the_good_and_names_the_damaged(runs: Path) -> None:
+    in_process("collect", runs)
+    listed = in_process("runs", "--all", "--json").json["runs"]
+    damaged = {
+        Path(row["dir"]).name
+        for row in listed
+        if any(finding["severity"] == "error" for finding in row["findings"])
+    }
+    assert len(damaged) >= 15
+    for command in TOTALS:
+        ended = in_process(*command, "--json")
+        assert ended.code == 0, command
+        said = {Path(finding["source"]).name for finding in ended.json["findings"]}
+        assert damaged - said == set(), command
+    models = in_process("cost", "summary", "--json").json["models"]
+    assert sum(model["runs"] for model in models.values()) >= GOOD
+    assert in_process("advise", "--model", "m").code == 0
+
+
 QUESTIONS = [
-    ["goodput"], ["cost", "show"], ["report"], ["advise"], ["ledger", "cat"], ["ledger", "verify"],
-    ["budget", "show"],
+    ["goodput"], ["goodput", "deviation"], ["cost", "show"], ["cost", "forecast", "--run"],
+    ["report"], ["report", "--md"], ["advise"], ["ledger", "cat"], ["ledger", "verify"],
+    ["budget", "show"], ["budget", "plan", "--mode", "iso_tokens", "--limit", "1M", "--from"],
+    ["export", "csv"],
 ]  # fmt: skip
 
 

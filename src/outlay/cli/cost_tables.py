@@ -20,12 +20,14 @@ from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.price import Kind
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
+from outlay.store.runs import damaged_logs
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost
 
+_DAMAGED_NAMED = 50
 _STANDING = {
     None: "ok",
     "warning_50": "50 %",
@@ -50,7 +52,20 @@ def open_books() -> Books:
     registered = refresh_registered(store, now_ns)
     refreshed = refresh_reports(store, now_ns)
     findings = [*registered.findings, *refreshed.findings]
+    # What a damaged log says counts, and may be anything: whoever reads a total is told.
+    findings += _not_named(damaged_logs(store), findings)
     return Books(store, CostBook(store, findings), findings)
+
+
+def _not_named(damaged: list[Finding], findings: list[Finding]) -> list[Finding]:
+    """Return the damaged runs that no other finding is about: the first, of the others a number."""
+    known = {finding.source for finding in findings}
+    others = [finding for finding in damaged if finding.source not in known]
+    rest = len(others) - _DAMAGED_NAMED
+    message = f"{rest:,} more have damaged logs: outlay runs --all lists them"
+    return others[:_DAMAGED_NAMED] + (
+        [Finding(source="runs", message=message, severity="warning")] if rest > 0 else []
+    )
 
 
 class UnknownModel(OutlayError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -148,6 +149,22 @@ def runs_in_doubt(engine: Engine, *, figures_version: int, newest: int) -> list[
     )
     with engine.begin() as connection:
         return rows_from(connection.execute(query))
+
+
+def damaged_logs(engine: Engine) -> list[Finding]:
+    """Return what is wrong in the logs of registered runs: of each run the first error."""
+    query = select(runs.c.dir, runs.c.findings).where(runs.c.findings.is_not(None))
+    with engine.begin() as connection:
+        rows = connection.execute(query.order_by(runs.c.started_ns, runs.c.run_id)).all()
+    found = []
+    for directory, kept in rows:
+        with contextlib.suppress(BadDocument):
+            findings = convert(kept or (), tuple[Finding, ...])
+            errors = [each for each in findings if each.severity == "error"]
+            if errors:
+                more = f" ({len(errors) - 1} more)" if len(errors) > 1 else ""
+                found.append(Finding(source=str(directory), message=errors[0].message + more))
+    return found
 
 
 def get(engine: Engine, run_id: str) -> RunRow | None:
