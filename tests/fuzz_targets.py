@@ -142,7 +142,7 @@ def read_listing(raw: bytes, where: Path) -> None:
 def read_costs(raw: bytes, where: Path) -> object:
     """Import a history of costs."""
     (where / HISTORY).write_bytes(raw)
-    return import_costs(CostAnalyzer(where / "store"), where)
+    return import_costs(CostAnalyzer(), where)
 
 
 GRID = b"""name: demo
