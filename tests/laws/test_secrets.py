@@ -134,11 +134,16 @@ def fail_to_log_in(run_dir: Path) -> None:
         raise RuntimeError(f"cannot log in with {SECRET}")
 
 
-def test_a_run_keeps_nothing_of_its_environment_and_its_errors(
-    tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def secret_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in SECRET_VARIABLES.items():
         monkeypatch.setenv(name, value)
+
+
+@pytest.mark.usefixtures("secret_environment")
+def test_a_run_keeps_nothing_of_its_environment_and_its_errors(
+    tmp_path: Path, private_home: Path
+) -> None:
     with pytest.raises(RuntimeError):
         fail_to_log_in(tmp_path / "run")
     assert in_process("report", tmp_path / "run").code == 0
@@ -146,19 +151,20 @@ def test_a_run_keeps_nothing_of_its_environment_and_its_errors(
     assert files_with_the_secret(tmp_path / "run", private_home) == []
 
 
+@pytest.mark.usefixtures("secret_environment")
 def test_a_command_that_is_recorded_leaves_none_of_its_arguments(
     tmp_path: Path, private_home: Path
 ) -> None:
     words = [form.format(SECRET) for form in FORMS]
     ended = outlay(
-        "exec", "--dir", tmp_path / "run", "--", "true", *words, "--password", SECRET,
-        **SECRET_VARIABLES,
+        "exec", "--dir", tmp_path / "run", "--", "true", *words, "--password", SECRET
     )  # fmt: skip
     assert ended.code == 0, ended.err
     assert in_process("report", tmp_path / "run").code == 0
     assert files_with_the_secret(tmp_path / "run", private_home) == []
 
 
+@pytest.mark.usefixtures("secret_environment")
 def test_a_sweep_its_pages_and_its_tables_hold_no_secret(
     tmp_path: Path, private_home: Path
 ) -> None:
@@ -173,7 +179,7 @@ def test_a_sweep_its_pages_and_its_tables_hold_no_secret(
     planned = in_process("sweep", "plan", grid, "--commands")
     assert SECRET not in planned.out + planned.err
     folder = tmp_path / "sweep"
-    ran = outlay("sweep", "run", grid, "--output-dir", folder, "--yes", **SECRET_VARIABLES)
+    ran = outlay("sweep", "run", grid, "--output-dir", folder, "--yes")
     assert ran.code == 0, ran.err
     assert SECRET not in ran.out + ran.err
     assert in_process("sweep", "aggregate", folder, "--allow-missing").code == 0

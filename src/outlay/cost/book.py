@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Engine, RowMapping, func, or_, select
+from sqlalchemy import Engine, func, or_, select
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
@@ -57,8 +57,7 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
 # The nested metrics are parsed only where they are asked for: thousands of rows are summarised.
 _COLUMNS = CostRow.__struct_fields__
 _KIND = func.coalesce(cost_reports.c.kind, "cash").label("kind")
-_READ = [name for name in _COLUMNS if name != "metrics"]
-_FIGURES = [cost_reports.c[name] for name in _COLUMNS if name not in ("metrics", "kind")]
+_FIGURES = [name for name in _COLUMNS if name not in ("metrics", "kind")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +90,22 @@ class CostBook:
 
     def reports(self, model: str | None = None) -> list[CostRow]:
         """Return all reports, or those of a model, oldest first; without the nested metrics."""
-        query = select(*_FIGURES, _KIND).order_by(cost_reports.c.at_ns, cost_reports.c.run_id)
+        query = select(*(cost_reports.c[name] for name in _FIGURES), _KIND).order_by(
+            cost_reports.c.at_ns, cost_reports.c.run_id
+        )
         if model is not None:
             query = query.where(cost_reports.c.model == model)
         with self._store.begin() as connection:
-            rows = connection.execute(query).mappings().all()
-        return [report for row in rows if (report := self._report(row)) is not None]
+            rows = connection.execute(query).all()
+        names = (*_FIGURES, "kind")
+        cells = (dict(zip(names, row, strict=True)) for row in rows)
+        return [report for each in cells if (report := self._report(each)) is not None]
 
-    def _report(self, row: RowMapping) -> CostRow | None:
+    def _report(self, cells: dict[str, Any]) -> CostRow | None:
         try:
-            return convert({name: row[name] for name in _READ}, CostRow)
+            return convert(cells, CostRow)
         except BadDocument as error:
-            self.leave_out(f"cost of run {row['run_id']!s}", str(error))
+            self.leave_out(f"cost of run {cells['run_id']!s}", str(error))
             return None
 
     def leave_out(self, source: str, problem: str) -> None:

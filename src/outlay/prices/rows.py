@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import dataclass, fields
 from inspect import get_annotations
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 from sqlalchemy import RowMapping
@@ -150,13 +150,13 @@ def offer_from(row: RowMapping) -> Offer:
 
 @functools.cache
 def _names_of(kind: Hashable) -> tuple[str, ...]:
-    return tuple(get_annotations(kind))  # type: ignore[arg-type]
+    return tuple(get_annotations(cast(type, kind)))
 
 
 def cells_of(row: RowMapping, kind: type[T]) -> T:
     """Return the cells of a row that a type names; raises BadDocument where one does not fit."""
     # The names that the database answers with are no plain str, which msgspec wants.
-    return convert({name: row[name] for name in _names_of(kind)}, kind)
+    return convert({name: row[name] for name in _names_of(cast(Hashable, kind))}, kind)
 
 
 def read_rows(
