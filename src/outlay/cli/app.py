@@ -14,7 +14,7 @@ import typer
 import typer.main
 from typer.core import TyperCommand, TyperGroup
 
-from outlay import __version__
+from outlay._version import __version__
 from outlay.cli.options import AsJson
 from outlay.cli.output import errors
 from outlay.errors import OutlayError

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
-import outlay
+from outlay._version import __version__
 from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.ledger import (
@@ -153,7 +153,7 @@ class LocalRunLog:
         return bool(entry.get("job_name", self.job_name) == self.job_name)
 
     def _new_segment(self) -> SegmentWriter:
-        about = facts.gather(os.environ, outlay_version=outlay.__version__)
+        about = facts.gather(os.environ, outlay_version=__version__)
         now_ns = self._clock.wall_ns()
         identity = RunIdentity(
             run_id=uuid.uuid4().hex, model=self.job_name, name=self.job_name, created_ns=now_ns

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import outlay
+from outlay._version import __version__
 from outlay.clock import SYSTEM, Clock
 from outlay.ledger import (
     SUPERVISOR,
@@ -90,7 +90,7 @@ class Supervision:
         self._writer: Writer = NullWriter() if self._disabled else self._open(what, environ)
 
     def _open(self, what: Supervised, environ: Mapping[str, str]) -> SegmentWriter:
-        about = facts.gather(environ, outlay_version=outlay.__version__)
+        about = facts.gather(environ, outlay_version=__version__)
         about = replace(about, rank=SUPERVISOR)
         proposal = RunIdentity(
             run_id=self.run_id, model="", name=what.name, created_ns=self.start_ns

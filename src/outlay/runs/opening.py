@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import outlay
+from outlay._version import __version__
 from outlay.clock import Clock, since_boot_ns
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import (
@@ -80,7 +80,7 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
         Refused: The budget limits what nothing here can measure, or the guard has no room.
         BudgetChanged: The run was started with other limits.
     """
-    about = facts.gather(os.environ, outlay_version=outlay.__version__)
+    about = facts.gather(os.environ, outlay_version=__version__)
     if rank is not None:
         about = replace(about, rank=rank)
     run_id, default = uuid.uuid4().hex, options.default_dir

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-import outlay
+from outlay._version import __version__
 from outlay.clock import Clock, utc_datetime
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger import gpu_count_of
@@ -130,7 +130,7 @@ def check_predictable(plan: Plan, *, finished: bool) -> None:
 
 
 def _about(plan: Plan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
-    here = facts.gather(environ, outlay_version=outlay.__version__)
+    here = facts.gather(environ, outlay_version=__version__)
     inherited = environ if facts.records_identity(environ) else {}
     return _stated(plan) | {
         "schema": SCHEMA,
