@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 
 from outlay.account.run import AccountFollower
 from outlay.budget import statement_writer, statements
-from outlay.budget.fold import ProcessSpend, SegmentSpend, clocks_of, join_attempts
+from outlay.budget.cost_parts import ProcessSpend, clocks_of
+from outlay.budget.fold import SegmentSpend, join_attempts
 from outlay.budget.history import History, read_history, read_since_statements
 from outlay.budget.replay import replay
 from outlay.budget.statement_writer import StatementWriter

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
-from outlay.ledger import SUPERVISOR, Attempt, SegmentId
+import msgspec
+
+from outlay.budget.clocks import CLOCKS
+from outlay.budget.usage import Usage
+from outlay.ledger import SUPERVISOR, Attempt, BudgetEvent, SegmentId, SegmentLife
 from outlay.rates import Basis, RateFunction, apportion
 from outlay.units import Money
 from outlay.units.money import MICROS
-
-if TYPE_CHECKING:
-    from outlay.budget.fold import ProcessSpend
 
 LABELS: Final = {
     "training": "training",
@@ -29,6 +30,70 @@ LABELS: Final = {
     "down": "down between attempts",
     "assumed": "assumed",
 }
+
+
+class Period(msgspec.Struct, array_like=True):
+    """Nanoseconds by clock since an instant from which on one price held; 0: the begin."""
+
+    since_ns: int
+    spent_ns: dict[str, int] = {}
+
+    def spent(self, clock: str) -> int:
+        """Return the nanoseconds on a clock."""
+        return self.spent_ns.get(clock, 0)
+
+    @property
+    def all_ns(self) -> int:
+        """The nanoseconds on all clocks."""
+        return sum(self.spent_ns.values())
+
+
+def clocks_of(periods: Sequence[Period]) -> dict[str, int]:
+    """Return nanoseconds by clock."""
+    return {name: sum(period.spent(name) for period in periods) for name in CLOCKS}
+
+
+class SurvivingWork(Protocol):
+    """The work of one process that no rollback of its own undid."""
+
+    @property
+    def lowest(self) -> int | None:
+        """The lowest step number that was ever executed; None before the first."""
+
+    def below(self, step: int | None = None) -> Usage:
+        """Return the surviving progress of the steps numbered below ``step`` (None: of all)."""
+
+
+class ProcessSpend(Protocol):
+    """What one process used, however it was computed; the names are those of ``SegmentSpend``."""
+
+    @property
+    def life(self) -> SegmentLife:
+        """How the process lived."""
+
+    @property
+    def surviving(self) -> SurvivingWork:
+        """Its work that no rollback of its own undid."""
+
+    @property
+    def executed(self) -> Usage:
+        """Everything it did, undone or not."""
+
+    @property
+    def periods(self) -> list[Period]:
+        """Nanoseconds by clock, for each stretch of time with one price."""
+
+    @property
+    def events(self) -> list[BudgetEvent]:
+        """What happened to the budget."""
+
+    @property
+    def first_step_ns(self) -> int | None:
+        """When its first step began to wait for data."""
+
+    @property
+    def before_steps_ns(self) -> int:
+        """Time on the clocks before its first step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

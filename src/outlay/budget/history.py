@@ -9,15 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from outlay.budget.amounts import CURRENCY
+from outlay.budget.cost_parts import ProcessSpend
 from outlay.budget.document import NAME, read_document
-from outlay.budget.fold import (
-    ProcessSpend,
-    RunSpend,
-    SegmentSpend,
-    budget_events,
-    join_attempts,
-    last_stated,
-)
+from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
 from outlay.budget.mending import Mended, mend
 from outlay.budget.snapshots import usage_in
 from outlay.budget.statements import is_believable, last_believable, restored

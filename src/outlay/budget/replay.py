@@ -17,7 +17,8 @@ from outlay.account.segment import SegmentAccount
 from outlay.account.spans import SpanInterval
 from outlay.budget.charges import ClockCharge
 from outlay.budget.clocks import CLOCK_OF_SPAN, TRAINING
-from outlay.budget.fold import Period, last_stated
+from outlay.budget.cost_parts import Period
+from outlay.budget.fold import last_stated
 from outlay.budget.history import History
 from outlay.budget.usage import Usage
 from outlay.goodput.rollback import undone_steps

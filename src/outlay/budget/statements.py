@@ -15,7 +15,8 @@ import msgspec
 from msgspec.structs import asdict
 
 from outlay.budget.charges import Charges, Ongoing
-from outlay.budget.fold import Period, SegmentSpend
+from outlay.budget.cost_parts import Period
+from outlay.budget.fold import SegmentSpend
 from outlay.budget.surviving import Run, Surviving
 from outlay.budget.usage import Usage
 from outlay.decoding import BadDocument, convert
