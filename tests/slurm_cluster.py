@@ -55,13 +55,14 @@ SchedulerParameters=bf_interval=1,sched_interval=1,batch_sched_delay=0,sched_min
 JobRequeue=1
 KillWait=5
 MinJobAge=300
-MaxArraySize=21
+MaxArraySize={tasks}
 SlurmdParameters=config_overrides
 SlurmdTimeout=5
 PreemptType=preempt/partition_prio
 PreemptMode=REQUEUE
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/none
+GresTypes=gpu
 {nodes}
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP PriorityTier=1 GraceTime=20
 PartitionName=urgent Nodes=ALL MaxTime=INFINITE State=UP PriorityTier=10 PreemptMode=OFF
@@ -86,9 +87,18 @@ def _die_with_parent() -> None:
 
 @dataclass(slots=True)
 class Cluster:
-    """The daemons of one cluster, by name, and where they live."""
+    """The daemons of one cluster, by name, and where they live.
+
+    Attributes:
+        cpus: Of every node; jobs share those of this machine.
+        gpus: Of every node; they are counted and given out, and no device stands behind them.
+        tasks: One more than the largest task of an array.
+    """
 
     directory: Path
+    cpus: int = 2
+    gpus: int = 0
+    tasks: int = 21
     daemons: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     ports: Ports = field(default_factory=Ports)
     reserved: list[int] = field(default_factory=list)
@@ -114,23 +124,33 @@ class Cluster:
         key.chmod(0o400)
         self.conf.write_text(self._conf_text())
         (self.directory / "cgroup.conf").write_text("CgroupAutomount=no\n")
+        (self.directory / "gres.conf").write_text(self._gres_text())
         self._start_munge()
         self.start_controller()
         for node in NODES:
             self.start_node(node)
         until(lambda: self.idle_nodes() == len(NODES), self.explain)
 
+    def _gres_text(self) -> str:
+        """Name a file for every GPU of a node: Slurm wants one, and looks no further."""
+        if not self.gpus:
+            return ""
+        for number in range(self.gpus):
+            (self.directory / f"gpu{number}").touch()
+        return f"Name=gpu File={self.directory}/gpu[0-{self.gpus - 1}]\n"
+
     def _conf_text(self) -> str:
         host = socket.gethostname().partition(".")[0]
         controller, *of_nodes = self.reserved = [self.ports.reserve() for _ in ("", *NODES)]
+        granted = f" Gres=gpu:{self.gpus}" if self.gpus else ""
         nodes = [
             f"NodeName={node} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
-            "CPUs=2 RealMemory=4000 State=UNKNOWN"
+            f"CPUs={self.cpus} RealMemory=4000{granted} State=UNKNOWN"
             for node, port in zip(NODES, of_nodes, strict=True)
         ]
         return _CONF.format(
             host=host, port=controller, user=getpass.getuser(), dir=self.directory,
-            nodes="\n".join(nodes),
+            nodes="\n".join(nodes), tasks=self.tasks,
         )  # fmt: skip
 
     def _start_munge(self) -> None:
@@ -268,7 +288,7 @@ class AccountedCluster(Cluster):
         self.reserved += [self.ports.reserve(), self.ports.reserve()]
         host = socket.gethostname().partition(".")[0]
         stored = (
-            "AccountingStorageType=accounting_storage/slurmdbd\n"
+            "AccountingStorageType=accounting_storage/slurmdbd\nAccountingStorageTRES=gres/gpu\n"
             f"AccountingStorageHost={host}\nAccountingStoragePort={self.reserved[-1]}\n"
             f"AccountingStoragePass={self.directory}/munge/socket"
         )

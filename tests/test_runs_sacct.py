@@ -19,8 +19,10 @@ from outlay.ledger import (
     RunIdentity,
     SegmentId,
     claim_identity,
+    derive_attempts,
     encode_line,
     ledger_dir,
+    read_lives,
 )
 from outlay.ledger.price import typed_price
 from outlay.runs.inbox import leave_notice
@@ -285,10 +287,80 @@ def test_a_job_is_settled_by_its_accounts_and_the_difference_is_named(tmp_path: 
     leave_notice("own", own, NOON_NS)
     done = import_lines(tmp_path, line("7", 0, 50), line("7", 200, 300))
     assert done["settled"] == [
-        {"job": "7", "dir": str(own), "log_ns": 110 * 10**9, "sacct_ns": 150 * 10**9}
-    ]
+        {
+            "job": "7", "dir": str(own), "log_ns": 110 * 10**9, "sacct_ns": 150 * 10**9,
+            "settled_ns": 150 * 10**9,
+        }
+    ]  # fmt: skip
     (run,) = runs_now()
     assert (run["attempts"], run["cost_micros"]) == (2, 4 * 150 * 10**6)
+
+
+@pytest.mark.parametrize(
+    ("log", "accounts", "settled"),
+    [
+        ((0.1, 14.8), (0, 14), (0.1, 14.8)),
+        ((0.9, 14.1), (0, 14), (0.9, 14.1)),
+        ((4.5, 14.3), (0, 14), (0.3, 14.3)),
+        ((0.2, 9.0), (0, 14), (0.2, 14.2)),
+        ((0.2, 18.0), (0, 14), (0.2, 14.2)),
+        ((4.0, 9.0), (0, 14), (0, 14)),
+        ((4.0, 18.0), (0, 14), (0, 14)),
+        ((1.0, 14.999), (0, 14), (0.999, 14.999)),
+        ((0.0, 15.0), (0, 14), (0, 14)),
+        ((1.4, 1.8), (0, 1), (0.8, 1.8)),
+    ],
+    ids=[
+        "longer-within-the-seconds", "shorter-within-the-seconds", "begins-late", "ends-early",
+        "ends-late", "begins-late-and-ends-early", "begins-and-ends-late", "a-second-late",
+        "a-second-longer", "first-record-after-the-end",
+    ],
+)  # fmt: skip
+def test_a_log_stands_in_the_seconds_that_accounts_name_and_elsewhere_they_bound_it(
+    tmp_path: Path, log: tuple[float, float], accounts: tuple[int, int], settled: tuple[float, ...]
+) -> None:
+    own = own_log(tmp_path / "own", log)
+    leave_notice("own", own, NOON_NS)
+    import_lines(tmp_path, line("7", *accounts))
+    (attempt,) = derive_attempts(read_lives(own))
+    found = [t_ns - NOON_NS for t_ns in (attempt.start_ns, attempt.last_sign_ns)]
+    assert found == [round(second * 10**9) for second in settled]
+
+
+def test_attempts_of_one_start_of_a_job_are_bounded_together(tmp_path: Path) -> None:
+    """The job's script started its program twice; the machine was there in between."""
+    own = own_log(tmp_path / "own", (10, 30), (40, 80), price="3600 USD/h", slurm_restart="0")
+    leave_notice("own", own, NOON_NS)
+    import_lines(tmp_path, line("7", 0, 100))
+    assert [(run["attempts"], run["cost_micros"]) for run in runs_now()] == [(2, 4 * 100 * 10**6)]
+
+
+def test_two_starts_of_a_job_in_one_second_are_two_attempts(tmp_path: Path) -> None:
+    own = own_log(tmp_path / "own", (0.5, 20.2), (20.6, 40.5))
+    leave_notice("own", own, NOON_NS)
+    import_lines(tmp_path, line("7", 0, 20), line("7", 20, 40))
+    attempts = derive_attempts(read_lives(own))
+    found = [(a.start_ns - NOON_NS, a.last_sign_ns - NOON_NS) for a in attempts]
+    assert found == [(500_000_000, 20_200_000_000), (20_600_000_000, 40_500_000_000)]
+
+
+def test_what_a_log_has_after_the_end_of_its_job_is_a_finding_and_not_charged(
+    tmp_path: Path,
+) -> None:
+    own = own_log(tmp_path / "own", (0.5, 130), price="36 USD/h")
+    leave_notice("own", own, NOON_NS)
+    import_lines(tmp_path, line("7", 0, 100))
+    shown = outlay("goodput", own, "--json").json
+    assert [run["cost_micros"] for run in runs_now()] == [4 * 10**6]
+    assert any("after its job had ended" in each["message"] for each in shown["findings"])
+
+
+def test_the_log_of_another_job_in_the_same_run_is_no_difference(tmp_path: Path) -> None:
+    own = own_log(tmp_path / "own", (10, 90))
+    own_log(own, (300, 400), job="9")
+    leave_notice("own", own, NOON_NS)
+    (settled,) = import_lines(tmp_path, line("7", 0, 100))["settled"]
+    assert settled["log_ns"] == 80 * 10**9
 
 
 def test_settling_again_changes_nothing(tmp_path: Path) -> None:

@@ -64,9 +64,9 @@ class RunAccount:
         return derive_attempts(self.lives())
 
     def of(self, attempt: Attempt) -> SegmentAccount:
-        """Return the records of an attempt's timeline, without what a later attempt overlaps."""
+        """Return the records of an attempt's timeline, without those after its end."""
         account = self.segments[attempt.segment]
-        return account.clipped(attempt.last_sign_ns) if attempt.overlaps else account
+        return account.clipped(attempt.last_sign_ns) if attempt.is_clipped else account
 
     def findings(self) -> list[Finding]:
         """Return what is wrong with the payloads."""

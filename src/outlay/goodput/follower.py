@@ -19,6 +19,9 @@ from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 from outlay.rates import RateFunction, run_rates
 from outlay.record.liveness import seems_alive
 
+_OVERLAPS = "was still recording when the next attempt began; the later one counts"
+_OUTLIVED = "was still recording after its job had ended by the accounts; their end counts"
+
 
 @dataclass(frozen=True, slots=True)
 class RunView:
@@ -146,16 +149,16 @@ def view_of(
 ) -> RunView:
     """Return a timeline with its rates, its ranks, and everything that is wrong with them."""
     rates = run_rates(timeline.attempts, max(timeline.now_ns, timeline.end_ns))
-    overlaps = tuple(
+    clipped = tuple(
         Finding(
             source=attempt.segment.file_name,
-            message="was still recording when the next attempt began; the later one counts",
+            message=_OVERLAPS if attempt.overlaps else _OUTLIVED,
             severity="warning",
         )
         for attempt in timeline.attempts
-        if attempt.overlaps
+        if attempt.is_clipped
     )
-    every = (*findings, *overlaps, *rates.findings)
+    every = (*findings, *clipped, *rates.findings)
     return RunView(
         account, timeline, rates.function, every, _identity(run_dir, timeline), dir=run_dir
     )

@@ -164,7 +164,7 @@ class TimelineBuilder:
         )
 
     def _own_of(self, attempt: Attempt) -> OwnTimes:
-        if attempt.overlaps:
+        if attempt.is_clipped:
             return OwnTimes(self.account.of(attempt))
         if attempt.segment not in self._own:
             self._own[attempt.segment] = OwnTimes(self.account.segments[attempt.segment])
@@ -172,7 +172,7 @@ class TimelineBuilder:
 
     def _times_of(self, attempts: Sequence[Attempt], own: Sequence[OwnTimes]) -> SortedTimes:
         """Return the own times of all steps but the attempts' first ones."""
-        if any(attempt.overlaps for attempt in attempts):
+        if any(attempt.is_clipped for attempt in attempts):
             # Rare: what counts may have shrunk, so nothing that was taken in before is kept.
             self._forget()
             return SortedTimes().and_more(np.concatenate([times.per_step(1) for times in own]))

@@ -3,6 +3,11 @@
 A run's timeline is that of its lowest recorded rank, almost always rank 0; the other ranks, and a
 supervisor that watched from outside, add signs of life. An attempt begins, on each node for itself,
 with the first process there, as far as that was recorded, and ends with the last.
+
+A cluster's accounts bound it, where they were added to the log. Their instants are whole seconds: a
+begin (or an end) of the log that lies in the second that they name agrees with them, and stands. One
+that does not is replaced by an instant in that second: the one that makes the attempt as long as the
+accounts say where the log agrees at the other end, else the second itself.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ DEAD_AFTER_NS = 600 * 10**9
 """Without a sign of life for this long, an attempt that did not say goodbye counts as dead."""
 ACCOUNTS = "sacct"
 """How the launch id, and the source of GPUs, begin in what a cluster's accounts added to a log."""
+_SECOND_NS = 10**9
+"""What a cluster's accounts round instants down to."""
 
 
 @dataclass(slots=True)
@@ -105,6 +112,7 @@ class Attempt:
         last_sign_ns: Its last record, of any rank; cut where the next attempt begins. Of the
             attempts that a supervisor watched, it is the last one's sign of life.
         overlaps: It was still recording when the next attempt began.
+        outlived: Its log goes on after the end that the accounts of its job state; that end counts.
         begin: Who says when it began.
         nodes: Where it ran, the node of the timeline first; empty in logs that do not say.
     """
@@ -117,9 +125,15 @@ class Attempt:
     start_ns: int
     last_sign_ns: int
     overlaps: bool = False
+    outlived: bool = False
     begin: Literal["supervisor", "process", "record"] = "record"
     nodes: tuple[NodeStay, ...] = ()
     slices: tuple[SlicesChanged, ...] = ()
+
+    @property
+    def is_clipped(self) -> bool:
+        """Whether its log has records after its end, which do not count."""
+        return self.overlaps or self.outlived
 
     @property
     def completed(self) -> bool:
@@ -182,7 +196,9 @@ class _Start:
             once settled, with the first process of any node.
         signs: The processes whose signs of life are the attempt's own; of the attempts that a
             supervisor watched, it speaks for the last.
-        supervised: Its begin is that of a supervisor.
+        supervised: Its begin is that of a supervisor, or of the accounts of its job.
+        granted: The accounts of the job that it is the first attempt of.
+        returned: The accounts of the job that it is the last attempt of.
     """
 
     leader: SegmentLife
@@ -191,6 +207,9 @@ class _Start:
     signs: list[SegmentLife] = field(default_factory=list)
     supervised: bool = False
     nodes: list[NodeStay] = field(default_factory=list)
+    granted: SegmentLife | None = None
+    returned: SegmentLife | None = None
+    _ended_ns: int | None = None
 
     def __post_init__(self) -> None:
         self.begun_ns = self.leader.segment.start_ns
@@ -198,31 +217,62 @@ class _Start:
 
     @property
     def last_sign_ns(self) -> int:
-        """The last record of any process that speaks for it."""
+        """The last record of any process that speaks for it, or the end that accounts state."""
+        if self._ended_ns is not None:
+            return self._ended_ns
         return max(life.last_sign_ns for life in (self.leader, *self.signs))
 
     def settle(self, earlier: _Start | None) -> None:
         """Find where it ran and since when, beginning after the attempt before it."""
-        if self.leader.header is None or not self.leader.header.nodes:
-            return
+        if self.leader.header is not None and self.leader.header.nodes:
+            self._find_nodes(earlier)
+        self._bound()
+
+    def _bound(self) -> None:
+        """Begin and end it as the accounts of its job say, where its log does not agree."""
+        begun_ns, ended_ns = self.begun_ns, self.last_sign_ns
+        granted_ns = None if self.granted is None else self.granted.segment.start_ns
+        returned_ns = None if self.returned is None else self.returned.last_sign_ns
+        begun_late_ns = _late_ns(begun_ns, granted_ns)
+        ended_late_ns = _late_ns(ended_ns, returned_ns)
+        if granted_ns is not None and begun_late_ns is None:
+            stated_ns = granted_ns + (ended_late_ns or 0)
+            self.begun_ns = min(stated_ns, self.leader.segment.start_ns)
+            self.supervised = True
+        if returned_ns is not None and ended_late_ns is None:
+            self._ended_ns = max(self.begun_ns, returned_ns + (begun_late_ns or 0))
+        if any(life.is_account for life in self.ranks):  # A job has all its nodes all the time.
+            first_ns, last_ns = self.begun_ns, self.last_sign_ns
+            self.nodes = [
+                replace(n, start_ns=first_ns, end_ns=last_ns, ended=n.ended or bool(self.returned))
+                for n in self.nodes
+            ]
+
+    def _find_nodes(self, earlier: _Start | None) -> None:
         by_node: dict[str, list[SegmentLife]] = {_node_of(self.leader): [self.leader]}
         for life in self.signs:
             if life.segment.rank != SUPERVISOR:
                 by_node.setdefault(_node_of(life), []).append(life)
         watching = [life for life in self.signs if life.segment.rank == SUPERVISOR]
-        accounts = [life for life in watching if life.is_account]
         stays: list[NodeStay] = []
         for name, lives in by_node.items():
             is_first = not stays
             begun_ns = min(_process_start_ns(life, earlier) for life in lives)
-            if self.supervised and (is_first or accounts):
-                begun_ns = self.begun_ns  # An allocation has all its nodes from begin to end.
+            if self.supervised and is_first:
+                begun_ns = self.begun_ns
             elif earlier is not None:
                 after_ns = min(earlier.last_sign_ns, self.leader.segment.start_ns)
                 begun_ns = max(begun_ns, after_ns)
-            stays.append(_stay(name, begun_ns, lives, watching if is_first else accounts))
+            stays.append(_stay(name, begun_ns, lives, watching if is_first else []))
         self.nodes = stays
         self.begun_ns = min(stay.start_ns for stay in stays)
+
+
+def _late_ns(t_ns: int, second_ns: int | None) -> int | None:
+    """Return how far into a second an instant lies; None where it does not lie in it."""
+    if second_ns is None or not 0 <= t_ns - second_ns < _SECOND_NS:
+        return None
+    return t_ns - second_ns
 
 
 def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
@@ -234,7 +284,9 @@ def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
         leaders = [life for life in leaders if not life.is_account] or leaders
     starts = [_Start(life) for life in leaders]
     led = {id(life) for life in leaders}
-    starts += _put_supervisors([life for life in ordered if id(life) not in led], starts)
+    watching = [life for life in ordered if life.segment.rank == SUPERVISOR and id(life) not in led]
+    starts += _put_supervisors([life for life in watching if not life.is_account], starts)
+    starts += _put_accounts([life for life in watching if life.is_account], starts)
     for life in ordered:
         if life.segment.rank > lowest:
             start = _launched_with(life, starts)
@@ -243,10 +295,10 @@ def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
     return starts
 
 
-def _put_supervisors(ordered: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
+def _put_supervisors(supervisors: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
     """Put each supervisor to the starts that it watched; return those of the ones who saw none."""
     alone = []
-    for supervisor, until_ns in _watches(ordered):
+    for supervisor, until_ns in _watches(supervisors):
         begun_ns = supervisor.segment.start_ns
         watched = [s for s in starts if begun_ns <= s.leader.segment.start_ns <= until_ns]
         if not watched:
@@ -260,12 +312,31 @@ def _put_supervisors(ordered: Sequence[SegmentLife], starts: Sequence[_Start]) -
     return alone
 
 
-def _watches(ordered: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, int]]:
+def _put_accounts(accounts: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
+    """Put the accounts of each start of a job to the attempts in it; return those without any."""
+    attempts: dict[SegmentId, list[_Start]] = {life.segment: [] for life in accounts}
+    for start in sorted(starts, key=lambda start: start.leader.segment):
+        t_ns = start.leader.segment.start_ns
+        covering = [
+            life.segment
+            for life in accounts
+            if life.segment.start_ns <= t_ns < life.last_sign_ns + _SECOND_NS
+        ]
+        if covering:  # Two starts of a job may share a second: it is the later one's.
+            attempts[covering[-1]].append(start)
+    for life in accounts:
+        if inside := attempts[life.segment]:
+            inside[0].granted = inside[-1].returned = life
+        for start in inside:
+            start.ranks.append(life)
+    return [_Start(life) for life in accounts if not attempts[life.segment]]
+
+
+def _watches(supervisors: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, int]]:
     """Yield each supervisor, and until when it watched.
 
     One without an end is between two signs of life, unless it is dead or another has taken over.
     """
-    supervisors = [life for life in ordered if life.segment.rank == SUPERVISOR]
     for life, later in zip_longest(supervisors, supervisors[1:]):
         silent_ns = life.last_sign_ns + (DEAD_AFTER_NS if life.end is None else 0)
         taken_over_ns = silent_ns if later is None else later.segment.start_ns - 1
@@ -336,11 +407,12 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
         segment=leader.segment,
         ranks=tuple(life.segment for life in (leader, *start.ranks)),
         header=_header(start),
-        end=leader.end or _witnessed_end(start.signs),
+        end=leader.end or _witnessed_end(start),
         prices=tuple(sorted(leader.prices, key=lambda change: change.t_ns)),
         start_ns=start.begun_ns,
         last_sign_ns=last_sign_ns,
         overlaps=overlaps,
+        outlived=start.returned is not None and leader.last_sign_ns > start.last_sign_ns,
         begin="supervisor" if start.supervised else "process" if began_before else "record",
         nodes=tuple(replace(node, end_ns=min(node.end_ns, last_sign_ns)) for node in start.nodes),
         slices=tuple(sorted(leader.slices, key=lambda change: (change.t_ns, change.seq))),
@@ -367,7 +439,8 @@ def _header(start: _Start) -> AttemptStarted:
     return header
 
 
-def _witnessed_end(signs: Sequence[SegmentLife]) -> AttemptEnded | None:
-    """Return how a leader without a last word ended, as its supervisor saw it."""
-    ends = [life.end for life in signs if life.segment.rank == SUPERVISOR]
-    return next((end for end in ends if end is not None), None)
+def _witnessed_end(start: _Start) -> AttemptEnded | None:
+    """Return how a leader without a last word ended, as its supervisor or its job's accounts say."""
+    ends = [life.end for life in start.signs if life.segment.rank == SUPERVISOR]
+    stated = None if start.returned is None else start.returned.end
+    return next((end for end in (*ends, stated) if end is not None), None)

@@ -3,8 +3,10 @@
 A job that never used outlay becomes a run of its own, with a log made of what the accounts say; it
 is withdrawn when the job turns out to have recorded itself. The log of a job that did gets a
 segment per start, of the time that the job had its nodes: it bounds the attempt, and has the GPUs
-and the price where the run knew none. From there on all are runs like any other. What a job cost is
-fixed when it first has a price, whatever its partition costs later.
+and the price where the run knew none. The accounts' instants are whole seconds; where the log lies
+in the second that they name, it is finer and stands (``outlay.ledger.attempts``). From there on all
+are runs like any other. What a job cost is fixed when it first has a price, whatever its partition
+costs later.
 """
 
 from __future__ import annotations
@@ -58,18 +60,20 @@ class Settled:
 
     Attributes:
         log_ns: How long it ran by its log, all starts.
-        sacct_ns: How long it had its nodes.
+        sacct_ns: How long it had its nodes, in whole seconds a start.
+        settled_ns: How long it ran by both, which is what it is charged for.
     """
 
     job: str
     dir: str
     log_ns: int
     sacct_ns: int
+    settled_ns: int
 
     @property
     def difference_ns(self) -> int:
         """What the log knew nothing of: the time before its first process and after its last."""
-        return self.sacct_ns - self.log_ns
+        return self.settled_ns - self.log_ns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +188,8 @@ def _settle(
 ) -> Iterator[Settled]:
     """Add the accounts of a job to its log; where that cannot be done, name the difference."""
     directory = directories[0]
-    log_ns, sacct_ns = _logged_ns(directories), sum(s.end_ns - s.start_ns for s in job.stays)
+    log_ns = _logged_ns(job, directories, settled=False)
+    sacct_ns = sum(stay.end_ns - stay.start_ns for stay in job.stays)
     reason = _reason_not_to(job, directories)
     if not reason:
         try:
@@ -198,7 +203,10 @@ def _settle(
         )
         findings.append(Finding(source=str(directory), message=message, severity="warning"))
         return
-    yield Settled(job=job.shown, dir=str(directory), log_ns=log_ns, sacct_ns=sacct_ns)
+    settled_ns = _logged_ns(job, directories, settled=True)
+    yield Settled(
+        job=job.shown, dir=str(directory), log_ns=log_ns, sacct_ns=sacct_ns, settled_ns=settled_ns
+    )
 
 
 def _reason_not_to(job: SacctJob, directories: list[Path]) -> str:
@@ -214,14 +222,18 @@ def _reason_not_to(job: SacctJob, directories: list[Path]) -> str:
     return ""
 
 
-def _logged_ns(directories: Iterable[Path]) -> int:
-    """Return how long the attempts of runs lasted, without what accounts added."""
-    total_ns = 0
-    for directory in directories:
-        lives = [life for life in read_lives(directory) if not life.is_account]
-        attempts = derive_attempts(lives)
-        total_ns += sum(attempt.last_sign_ns - attempt.start_ns for attempt in attempts)
-    return total_ns
+def _logged_ns(job: SacctJob, directories: Iterable[Path], *, settled: bool) -> int:
+    """Return how long a job's attempts lasted, with or without what accounts added."""
+    numbers = (job.shown, job.job)
+    attempts = [
+        attempt
+        for directory in directories
+        for attempt in derive_attempts(
+            life for life in read_lives(directory) if settled or not life.is_account
+        )
+        if attempt.header.slurm_job in numbers
+    ]
+    return sum(attempt.last_sign_ns - attempt.start_ns for attempt in attempts)
 
 
 def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
