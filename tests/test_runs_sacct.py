@@ -299,32 +299,41 @@ def test_a_job_is_settled_by_its_accounts_and_the_difference_is_named(tmp_path: 
 @pytest.mark.parametrize(
     ("log", "accounts", "settled"),
     [
-        ((0.1, 14.8), (0, 14), (0.1, 14.8)),
-        ((0.9, 14.1), (0, 14), (0.9, 14.1)),
+        ((0.9, 14.1), (0, 14), (0.1, 14.1)),
         ((4.5, 14.3), (0, 14), (0.3, 14.3)),
-        ((0.2, 9.0), (0, 14), (0.2, 14.2)),
-        ((0.2, 18.0), (0, 14), (0.2, 14.2)),
-        ((4.0, 9.0), (0, 14), (0, 14)),
+        ((0.2, 9.0), (0, 14), (0, 14)),
+        ((0.2, 18.0), (0, 14), (0, 14)),
         ((4.0, 18.0), (0, 14), (0, 14)),
         ((1.0, 14.999), (0, 14), (0.999, 14.999)),
         ((0.0, 15.0), (0, 14), (0, 14)),
         ((1.4, 1.8), (0, 1), (0.8, 1.8)),
+        ((0.1, 14.8), (0, 14), (0.1, 14.8)),
     ],
     ids=[
-        "longer-within-the-seconds", "shorter-within-the-seconds", "begins-late", "ends-early",
-        "ends-late", "begins-late-and-ends-early", "begins-and-ends-late", "a-second-late",
-        "a-second-longer", "first-record-after-the-end",
+        "shorter-within-the-seconds", "begins-late", "ends-early", "ends-late",
+        "begins-and-ends-late", "a-second-late", "a-second-longer", "first-record-after-the-end",
+        "records-longer-within-the-seconds",
     ],
 )  # fmt: skip
-def test_a_log_stands_in_the_seconds_that_accounts_name_and_elsewhere_they_bound_it(
+def test_a_settled_job_lasts_as_long_as_accounts_say_to_an_end_in_the_second_that_they_name(
     tmp_path: Path, log: tuple[float, float], accounts: tuple[int, int], settled: tuple[float, ...]
 ) -> None:
+    """Only where its records alone take longer within those seconds does it last longer."""
     own = own_log(tmp_path / "own", log)
     leave_notice("own", own, NOON_NS)
     import_lines(tmp_path, line("7", *accounts))
     (attempt,) = derive_attempts(read_lives(own))
     found = [t_ns - NOON_NS for t_ns in (attempt.start_ns, attempt.last_sign_ns)]
     assert found == [round(second * 10**9) for second in settled]
+
+
+def test_start_up_within_the_first_second_is_not_charged_beside_the_last(tmp_path: Path) -> None:
+    """The process began 0.1 s into the first second, and ended 0.4 s into the last."""
+    own = own_log(tmp_path / "own", (0.9, 14.4), process_start_ns=NOON_NS + 10**8)
+    leave_notice("own", own, NOON_NS)
+    import_lines(tmp_path, line("7", 0, 14))
+    (attempt,) = derive_attempts(read_lives(own))
+    assert attempt.last_sign_ns - attempt.start_ns == 14 * 10**9
 
 
 def test_attempts_of_one_start_of_a_job_are_bounded_together(tmp_path: Path) -> None:
@@ -341,7 +350,7 @@ def test_two_starts_of_a_job_in_one_second_are_two_attempts(tmp_path: Path) -> N
     import_lines(tmp_path, line("7", 0, 20), line("7", 20, 40))
     attempts = derive_attempts(read_lives(own))
     found = [(a.start_ns - NOON_NS, a.last_sign_ns - NOON_NS) for a in attempts]
-    assert found == [(500_000_000, 20_200_000_000), (20_600_000_000, 40_500_000_000)]
+    assert found == [(200_000_000, 20_200_000_000), (20_500_000_000, 40_500_000_000)]
 
 
 def test_what_a_log_has_after_the_end_of_its_job_is_a_finding_and_not_charged(

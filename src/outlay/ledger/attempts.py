@@ -4,10 +4,9 @@ A run's timeline is that of its lowest recorded rank, almost always rank 0; the 
 supervisor that watched from outside, add signs of life. An attempt begins, on each node for itself,
 with the first process there, as far as that was recorded, and ends with the last.
 
-A cluster's accounts bound it, where they were added to the log. Their instants are whole seconds: a
-begin (or an end) of the log that lies in the second that they name agrees with them, and stands. One
-that does not is replaced by an instant in that second: the one that makes the attempt as long as the
-accounts say where the log agrees at the other end, else the second itself.
+A cluster's accounts bound it, where they were added to the log: it lasts as long as they say. Their
+instants are whole seconds; an end of the log that lies in the second that they name is finer, and
+stands, so that no record is cut off. What the log has in a later second does not count.
 """
 
 from __future__ import annotations
@@ -197,8 +196,8 @@ class _Start:
         signs: The processes whose signs of life are the attempt's own; of the attempts that a
             supervisor watched, it speaks for the last.
         supervised: Its begin is that of a supervisor, or of the accounts of its job.
-        granted: The accounts of the job that it is the first attempt of.
-        returned: The accounts of the job that it is the last attempt of.
+        accounts: The accounts of the job that it is an attempt in.
+        ended_ns: Its end where accounts state it.
     """
 
     leader: SegmentLife
@@ -207,9 +206,8 @@ class _Start:
     signs: list[SegmentLife] = field(default_factory=list)
     supervised: bool = False
     nodes: list[NodeStay] = field(default_factory=list)
-    granted: SegmentLife | None = None
-    returned: SegmentLife | None = None
-    _ended_ns: int | None = None
+    accounts: SegmentLife | None = None
+    ended_ns: int | None = None
 
     def __post_init__(self) -> None:
         self.begun_ns = self.leader.segment.start_ns
@@ -218,37 +216,14 @@ class _Start:
     @property
     def last_sign_ns(self) -> int:
         """The last record of any process that speaks for it, or the end that accounts state."""
-        if self._ended_ns is not None:
-            return self._ended_ns
+        if self.ended_ns is not None:
+            return self.ended_ns
         return max(life.last_sign_ns for life in (self.leader, *self.signs))
 
     def settle(self, earlier: _Start | None) -> None:
         """Find where it ran and since when, beginning after the attempt before it."""
-        if self.leader.header is not None and self.leader.header.nodes:
-            self._find_nodes(earlier)
-        self._bound()
-
-    def _bound(self) -> None:
-        """Begin and end it as the accounts of its job say, where its log does not agree."""
-        begun_ns, ended_ns = self.begun_ns, self.last_sign_ns
-        granted_ns = None if self.granted is None else self.granted.segment.start_ns
-        returned_ns = None if self.returned is None else self.returned.last_sign_ns
-        begun_late_ns = _late_ns(begun_ns, granted_ns)
-        ended_late_ns = _late_ns(ended_ns, returned_ns)
-        if granted_ns is not None and begun_late_ns is None:
-            stated_ns = granted_ns + (ended_late_ns or 0)
-            self.begun_ns = min(stated_ns, self.leader.segment.start_ns)
-            self.supervised = True
-        if returned_ns is not None and ended_late_ns is None:
-            self._ended_ns = max(self.begun_ns, returned_ns + (begun_late_ns or 0))
-        if any(life.is_account for life in self.ranks):  # A job has all its nodes all the time.
-            first_ns, last_ns = self.begun_ns, self.last_sign_ns
-            self.nodes = [
-                replace(n, start_ns=first_ns, end_ns=last_ns, ended=n.ended or bool(self.returned))
-                for n in self.nodes
-            ]
-
-    def _find_nodes(self, earlier: _Start | None) -> None:
+        if self.leader.header is None or not self.leader.header.nodes:
+            return
         by_node: dict[str, list[SegmentLife]] = {_node_of(self.leader): [self.leader]}
         for life in self.signs:
             if life.segment.rank != SUPERVISOR:
@@ -258,21 +233,17 @@ class _Start:
         for name, lives in by_node.items():
             is_first = not stays
             begun_ns = min(_process_start_ns(life, earlier) for life in lives)
-            if self.supervised and is_first:
+            if self.supervised and (is_first or self.accounts):
                 begun_ns = self.begun_ns
             elif earlier is not None:
                 after_ns = min(earlier.last_sign_ns, self.leader.segment.start_ns)
                 begun_ns = max(begun_ns, after_ns)
             stays.append(_stay(name, begun_ns, lives, watching if is_first else []))
-        self.nodes = stays
         self.begun_ns = min(stay.start_ns for stay in stays)
-
-
-def _late_ns(t_ns: int, second_ns: int | None) -> int | None:
-    """Return how far into a second an instant lies; None where it does not lie in it."""
-    if second_ns is None or not 0 <= t_ns - second_ns < _SECOND_NS:
-        return None
-    return t_ns - second_ns
+        if self.accounts is not None:  # A job has all its nodes from begin to end.
+            first_ns, last_ns = self.begun_ns, self.last_sign_ns
+            stays = [replace(s, start_ns=first_ns, end_ns=last_ns, ended=True) for s in stays]
+        self.nodes = stays
 
 
 def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
@@ -286,13 +257,12 @@ def _starts(ordered: Sequence[SegmentLife]) -> list[_Start]:
     led = {id(life) for life in leaders}
     watching = [life for life in ordered if life.segment.rank == SUPERVISOR and id(life) not in led]
     starts += _put_supervisors([life for life in watching if not life.is_account], starts)
-    starts += _put_accounts([life for life in watching if life.is_account], starts)
     for life in ordered:
         if life.segment.rank > lowest:
             start = _launched_with(life, starts)
             start.ranks.append(life)
             start.signs.append(life)
-    return starts
+    return starts + _put_accounts([life for life in watching if life.is_account], starts)
 
 
 def _put_supervisors(supervisors: Sequence[SegmentLife], starts: Sequence[_Start]) -> list[_Start]:
@@ -325,11 +295,25 @@ def _put_accounts(accounts: Sequence[SegmentLife], starts: Sequence[_Start]) -> 
         if covering:  # Two starts of a job may share a second: it is the later one's.
             attempts[covering[-1]].append(start)
     for life in accounts:
-        if inside := attempts[life.segment]:
-            inside[0].granted = inside[-1].returned = life
-        for start in inside:
-            start.ranks.append(life)
+        _bound(life, attempts[life.segment])
     return [_Start(life) for life in accounts if not attempts[life.segment]]
+
+
+def _bound(accounts: SegmentLife, inside: Sequence[_Start]) -> None:
+    """Begin and end a job's attempts, oldest first, as its accounts say."""
+    if not inside:
+        return
+    first, last = inside[0], inside[-1]
+    granted_ns, returned_ns = accounts.segment.start_ns, accounts.last_sign_ns
+    agrees = returned_ns <= last.last_sign_ns < returned_ns + _SECOND_NS
+    ended_ns = last.last_sign_ns if agrees else returned_ns
+    for start in inside:
+        start.accounts = accounts
+        start.ranks.append(accounts)
+    first_record_ns = first.leader.segment.start_ns
+    first.begun_ns = min(granted_ns + ended_ns - returned_ns, first_record_ns)
+    first.supervised = True
+    last.ended_ns = max(ended_ns, last.leader.segment.start_ns)
 
 
 def _watches(supervisors: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, int]]:
@@ -412,7 +396,7 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
         start_ns=start.begun_ns,
         last_sign_ns=last_sign_ns,
         overlaps=overlaps,
-        outlived=start.returned is not None and leader.last_sign_ns > start.last_sign_ns,
+        outlived=start.ended_ns is not None and leader.last_sign_ns > start.ended_ns,
         begin="supervisor" if start.supervised else "process" if began_before else "record",
         nodes=tuple(replace(node, end_ns=min(node.end_ns, last_sign_ns)) for node in start.nodes),
         slices=tuple(sorted(leader.slices, key=lambda change: (change.t_ns, change.seq))),
@@ -440,7 +424,7 @@ def _header(start: _Start) -> AttemptStarted:
 
 
 def _witnessed_end(start: _Start) -> AttemptEnded | None:
-    """Return how a leader without a last word ended, as its supervisor or its job's accounts say."""
+    """Return how a leader without a last word ended, as its supervisor or accounts say."""
     ends = [life.end for life in start.signs if life.segment.rank == SUPERVISOR]
-    stated = None if start.returned is None else start.returned.end
+    stated = start.accounts.end if start.accounts and start.ended_ns is not None else None
     return next((end for end in (*ends, stated) if end is not None), None)

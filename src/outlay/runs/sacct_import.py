@@ -3,8 +3,8 @@
 A job that never used outlay becomes a run of its own, with a log made of what the accounts say; it
 is withdrawn when the job turns out to have recorded itself. The log of a job that did gets a
 segment per start, of the time that the job had its nodes: it bounds the attempt, and has the GPUs
-and the price where the run knew none. The accounts' instants are whole seconds; where the log lies
-in the second that they name, it is finer and stands (``outlay.ledger.attempts``). From there on all
+and the price where the run knew none. It lasts as long as the accounts say, to an end that the log
+names more finely where it lies in the same second (``outlay.ledger.attempts``). From there on all
 are runs like any other. What a job cost is fixed when it first has a price, whatever its partition
 costs later.
 """
