@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from outlay.runs.figures import RunFigures
 
-FIGURES_VERSION = 1
+FIGURES_VERSION = 2
 """Raised when what is derived from a log changes: rows of an earlier one are derived anew."""
 
 CHECKED = 500
