@@ -88,6 +88,13 @@ def test_a_signal_reaches_the_command_and_is_how_it_ended(tmp_path: Path) -> Non
     assert (end.status, end.reason, end.exit_code) == ("terminated", "SIGTERM", 143)
 
 
+def test_a_command_that_somebody_else_terminates_was_terminated(tmp_path: Path) -> None:
+    """As a scheduler does that signals every process of a job, the command before outlay."""
+    outlay("exec", "--dir", tmp_path / "r", "--", "sh", "-c", "kill -TERM $$")
+    (end,) = [r for r in read_run(tmp_path / "r").records if isinstance(r, AttemptEnded)]
+    assert (end.status, end.reason, end.exit_code) == ("terminated", "SIGTERM", 143)
+
+
 def test_a_command_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
     failed = outlay("exec", "--dir", tmp_path / "r", "--", "/no/such/program")
     assert failed.code == 1

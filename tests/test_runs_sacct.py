@@ -91,6 +91,12 @@ def test_a_file_of_another_kind_says_with_which_command_to_write_one() -> None:
         read_accounts("JobID|State\n1|RUNNING\n", source="jobs.txt")
 
 
+@pytest.mark.parametrize("text", ["", "Slurm accounting storage is disabled\n"])
+def test_a_cluster_without_accounts_is_explained(text: str) -> None:
+    with pytest.raises(InvalidValue, match=r"keeps no accounts.*slurmdbd"):
+        read_accounts(text, source="jobs.txt")
+
+
 @pytest.mark.parametrize(
     ("resources", "expected"),
     [

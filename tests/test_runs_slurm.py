@@ -15,7 +15,7 @@ import pytest
 import outlay
 from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import InvalidValue, RunInUse
-from outlay.ledger import AttemptStarted, read_run
+from outlay.ledger import AttemptEnded, AttemptStarted, read_run
 from outlay.prices.partition_rates import rates_file, read_rate, set_rate
 from outlay.record.slurm import SlurmJob, end_of
 from outlay.runs.exec import execute
@@ -353,18 +353,26 @@ def test_a_signal_for_which_the_program_has_a_handler_is_left_to_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "ended"), [("RUNNING", "preempted"), ("CANCELLED", "terminated")]
+    ("state", "ended", "reason"),
+    [
+        ("RUNNING", "preempted", "SIGTERM: cancelled or preempted"),
+        ("PENDING", "preempted", "SIGTERM: cancelled or preempted"),
+        ("COMPLETING", "terminated", "SIGTERM: cancelled or preempted"),
+        ("CANCELLED", "terminated", "SIGTERM: the job was cancelled"),
+    ],
 )
 def test_a_job_that_is_cancelled_is_not_called_taken_back(
-    job: pytest.MonkeyPatch, tmp_path: Path, state: str, ended: str
+    job: pytest.MonkeyPatch, tmp_path: Path, state: str, ended: str, reason: str
 ) -> None:
-    put_squeue(job, tmp_path, f"print('17', '{state}')")
+    put_squeue(job, tmp_path, f"if '--states=all' in sys.argv: print('17', '{state}')")
     with outlay.run("m") as run:
         run.on_preemption(lambda: None)
         for batch in run.steps(range(10)):
             if batch == 3:
                 os.kill(os.getpid(), signal.SIGTERM)
     assert status(run) == ended
+    (end,) = (r for r in read_run(run.dir).records if isinstance(r, AttemptEnded))
+    assert end.reason == reason
 
 
 @pytest.mark.parametrize("deaf", [True, False], ids=["deaf", "listening"])

@@ -1,4 +1,4 @@
-"""Plain jobs of a real cluster, written by hand: each is its own run, ends in time, and says how."""
+"""Plain jobs of a real cluster, written by hand: each is its own run and ends in time."""
 
 from __future__ import annotations
 
@@ -33,13 +33,12 @@ def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
         cluster.stop()
 
 
-def submit(cluster: Cluster, program: str, *options: str, **environment: str) -> str:
+def submit(cluster: Cluster, program: str, *options: str, then: str = "true") -> str:
     """Submit a Python program from the present directory; return the job's number."""
     Path("train.py").write_text(program)
-    exported = ",".join(["ALL", *(f"{name}={value}" for name, value in environment.items())])
     done = cluster.run(
-        "sbatch", "--parsable", "--output=job-%j.txt", f"--export={exported}", *options,
-        f"--wrap={sys.executable} train.py",
+        "sbatch", "--parsable", "--output=job-%j.txt", *options,
+        f"--wrap={sys.executable} train.py; {then}",
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
@@ -68,3 +67,53 @@ def test_two_hundred_array_tasks_that_start_at_once_are_two_hundred_runs(
     assert max(together.values()) > 1
     ends = wide.run("squeue", "--noheader", "--states=all", "--array", "--format=%T").stdout
     assert Counter(ends.split()) == {"COMPLETED": TASKS}
+
+
+TRAINING = """\
+import pathlib, time
+import outlay
+
+with outlay.run("m", budget="iso_tokens=12000") as run:
+    run.on_preemption(lambda: run.checkpoint_committed())
+    for _ in run.steps(range(1000), tokens=100):
+        time.sleep(0.1)
+    if run.budget.should_stop():
+        pathlib.Path("done").touch()
+"""
+
+
+def attempts_of(job: str) -> list[Attempt]:
+    (directory,) = Path("outlay-runs").glob(f"*-slurm-{job}")
+    return derive_attempts(read_lives(directory))
+
+
+def test_a_job_out_of_time_saves_stops_a_grace_before_and_goes_on_with_run_and_budget(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job may take a minute and its grace is 50 s: 12 s of training take several starts."""
+    monkeypatch.chdir(tmp_path)
+    again = "test -e done || scontrol requeue $SLURM_JOB_ID; sleep 60"
+    monkeypatch.setenv("OUTLAY_GRACE", "50s")
+    job = submit(slurm, TRAINING, "--time=1", "--requeue", then=again)
+    until(lambda: (tmp_path / "done").exists(), slurm.explain)
+    slurm.run("scancel", job)
+    (run,) = registered()
+    attempts = attempts_of(job)
+    first = attempts[0]
+    assert first.end is not None
+    assert (first.end.status, first.end.reason) == ("preempted", "the job's time is up in 50.0s")
+    assert len(attempts) > 1
+    assert (run["status"], run["steps"], run["tokens"]) == ("completed", 120, 12_000)
+
+
+def test_a_run_whose_job_is_cancelled_says_so(
+    slurm: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    job = submit(slurm, TRAINING.replace("12000", "120000"))
+    until(lambda: list(tmp_path.glob("outlay-runs/*/budget.json")), slurm.explain)
+    slurm.run("scancel", job)
+    until(lambda: attempts_of(job)[0].end is not None, slurm.explain)
+    end = attempts_of(job)[0].end
+    assert end is not None
+    assert (end.status, end.reason) == ("terminated", "SIGTERM: the job was cancelled")

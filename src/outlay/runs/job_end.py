@@ -46,14 +46,18 @@ def ask_end(job: SlurmJob) -> int | None:
     return end_of(_ask(job, "%e"))
 
 
-def is_running(job: SlurmJob) -> bool | None:
-    """Return whether Slurm counts a job as running, not as cancelled; None without an answer."""
-    state = _ask(job, "%T")
-    return state == "RUNNING" if state else None
+def ask_state(job: SlurmJob) -> str:
+    """Return what Slurm calls a job now, such as CANCELLED; "" without an answer.
+
+    A job is gone from the queue as soon as its script is, whatever its other processes still do;
+    Slurm remembers it for a while.
+    """
+    return _ask(job, "%T")
 
 
 def _ask(job: SlurmJob, wanted: str) -> str:
-    command = ["squeue", "--noheader", f"--jobs={job.id}", f"--format=%i {wanted}"]
+    shown = ["--noheader", "--states=all", f"--format=%i {wanted}"]
+    command = ["squeue", *shown, f"--jobs={job.id}"]
     try:
         asked = subprocess.run(
             command, capture_output=True, text=True, check=False, timeout=_ASK_TIMEOUT_S,

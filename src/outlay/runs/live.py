@@ -25,7 +25,7 @@ from outlay.record.recorder import Count
 from outlay.record.slurm import SlurmJob
 from outlay.runs.figures import figures_of
 from outlay.runs.heartbeat import Heartbeat
-from outlay.runs.job_end import JobEndWatch, is_running
+from outlay.runs.job_end import JobEndWatch, ask_state
 from outlay.runs.opening import open_attempt, refuse_showback
 from outlay.runs.options import Options, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.signals import TerminationWatch
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from outlay.runs.preemption import PreemptionGate
 
 Batch = TypeVar("Batch")
+_GIVES_BACK = ("", "RUNNING", "PENDING", "PREEMPTED", "REQUEUED", "SUSPENDED", "NODE_FAIL")
+"""What Slurm calls a job of which SIGTERM means that it will go on later; "" without an answer."""
 
 
 class Run:
@@ -57,7 +59,7 @@ class Run:
         self._kept_slices = Fraction(1)
         self._price_kind = None if options.price is None else options.price.kind
         self._ended = False
-        self._signalled = False
+        self._terminated = ""
         self._preempted = ""
         self._pid = os.getpid()
         self._heartbeat = None
@@ -283,8 +285,8 @@ class Run:
             self._recorder.drop_left_step()
         if self._preempted:
             status, reason = "preempted", self._preempted
-        elif self._signalled:
-            status, reason = "terminated", "SIGTERM"
+        elif self._terminated:
+            status, reason = "terminated", self._terminated
         self._ended = True
         if self._heartbeat is not None:
             self._heartbeat.stop()
@@ -312,12 +314,16 @@ class Run:
             self._job_end = JobEndWatch(job, gate.announce, grace=self.options.grace)
 
     def _take_notice(self, reason: str) -> None:
-        """State what a notice means: of a job that was cancelled no machine is taken back."""
+        """State what a notice means: of a job that was cancelled no machine is taken back.
+
+        A job that Slurm is still ending may be either: it is not called preempted.
+        """
         job = SlurmJob.of(os.environ)
-        if reason.startswith("SIGTERM") and job is not None and is_running(job) is False:
-            self._signalled = True
-        else:
+        state = ask_state(job) if reason.startswith("SIGTERM") and job is not None else ""
+        if state in _GIVES_BACK:
             self.preempted(reason)
+        else:
+            self._terminated = "SIGTERM: the job was cancelled" if state == "CANCELLED" else reason
 
     def _preemption_gate(self) -> PreemptionGate:
         """Return what ends the loop after a scheduler's notice, attached when first wanted."""
@@ -335,7 +341,7 @@ class Run:
             self._guard_gate.change_rate(rate)
 
     def _on_sigterm(self, dies: bool) -> None:  # noqa: FBT001 - a callback's only argument
-        self._signalled = True
+        self._terminated = "SIGTERM"
         if dies:
             self.close()
         else:

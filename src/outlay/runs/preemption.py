@@ -95,7 +95,9 @@ class PreemptionGate:
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
         del frame
-        self._notice.reason = f"{signal.Signals(number).name}: the machine is being taken back"
+        is_term = number == signal.SIGTERM
+        meaning = "cancelled or preempted" if is_term else "the machine is being taken back"
+        self._notice.reason = f"{signal.Signals(number).name}: {meaning}"
 
     def _stop(self, reason: str | None) -> str | None:
         if reason is not None and not self._stopped:

@@ -22,6 +22,13 @@ COMMAND: Final = (
     "--endtime=2026-11-01 --format=JobID,JobIDRaw,JobName,User,Account,Partition,Cluster,State,"
     "Start,End,AllocTRES,NodeList"
 )
+_DISABLED: Final = "accounting storage is disabled"
+"""What sacct says, and writes nothing, on a cluster without slurmdbd."""
+_NO_ACCOUNTS: Final = (
+    "what sacct prints, and there is nothing in it. Where sacct says that accounting storage is "
+    "disabled, the cluster keeps no accounts (AccountingStorageType in slurm.conf): ask its "
+    "administrator for slurmdbd. Jobs that use outlay record themselves and need none: outlay runs"
+)
 _NEVER: Final = ("Unknown", "None", "")
 _NODES: Final = re.compile(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*")
 _STATUS: Final[dict[str, EndStatus]] = {
@@ -105,6 +112,8 @@ def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Acco
     """
     lines = text.splitlines()
     columns = lines[0].split("|") if lines else []
+    if not lines or _DISABLED in lines[0]:
+        raise InvalidValue("FILE", source, _NO_ACCOUNTS)
     if missing := [name for name in REQUIRED if name not in columns]:
         expected = f"the columns {', '.join(missing)} in its first line; write it with: {COMMAND}"
         raise InvalidValue("FILE", source, expected)

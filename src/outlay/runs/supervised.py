@@ -85,9 +85,12 @@ def shell_code(returncode: int) -> int:
 
 
 def outcome_of(returncode: int, received: signal.Signals | None = None) -> tuple[EndStatus, str]:
-    """Return how a process ended, and by what."""
+    """Return how a process ended, and by what.
+
+    Whoever ends a whole job sends SIGTERM to the command and to its supervisor, in any order.
+    """
     name = f"exit code {returncode}" if returncode >= 0 else signal.Signals(-returncode).name
-    if received is signal.SIGTERM:
+    if received is signal.SIGTERM or returncode == -signal.SIGTERM:
         return "terminated", name if returncode else "SIGTERM"
     if returncode == 0:
         return "completed", ""
