@@ -198,6 +198,56 @@ def test_a_job_that_recorded_itself_is_not_counted_twice(
     assert (done["registered"], done["recorded"]) == (1, 1)
 
 
+def test_each_start_of_a_job_is_booked_to_the_nodes_that_it_had(
+    file: Path, private_home: Path
+) -> None:
+    import_file(file)
+    (run,) = (private_home / "sacct").glob("c-8_3-*")
+    assert [a.header.host for a in derive_attempts(read_lives(run))] == ["n2", "n3"]
+
+
+def test_each_start_of_a_job_has_the_gpus_that_it_was_given(tmp_path: Path) -> None:
+    file = tmp_path / "jobs.txt"
+    file.write_text("\n".join([COLUMNS, FIRST, AGAIN.replace("gpu=2", "gpu=6")]))
+    outlay("rates", "set", "gpu", "1 USD/h")
+    import_file(file)
+    assert [run["cost_micros"] for run in runs_now()] == [8_000_000]
+
+
+def test_nodes_that_an_earlier_import_named_otherwise_are_replaced(
+    file: Path, private_home: Path
+) -> None:
+    outlay("rates", "set", "gpu", "1.20 USD/h")
+    file.write_text("\n".join([COLUMNS, ONE.replace("|n1", "|n9")]))
+    import_file(file)
+    outlay("rates", "set", "gpu", "9 USD/h")
+    file.write_text("\n".join([COLUMNS, ONE]))
+    import_file(file)
+    (run,) = (private_home / "sacct").iterdir()
+    assert [a.header.host for a in derive_attempts(read_lives(run))] == ["n1"]
+    assert [run["cost_micros"] for run in runs_now()] == [9_600_000]
+
+
+@pytest.mark.parametrize("order", [[[AGAIN], [FIRST, AGAIN], [FIRST]], [[FIRST], [AGAIN, FIRST]]])
+def test_accounts_of_parts_of_a_job_count_no_start_twice(
+    tmp_path: Path, order: list[list[str]]
+) -> None:
+    file = tmp_path / "jobs.txt"
+    outlay("rates", "set", "gpu", "1 USD/h")
+    for lines in order:
+        file.write_text("\n".join([COLUMNS, *lines]))
+        import_file(file)
+    assert [(run["attempts"], run["cost_micros"]) for run in runs_now()] == [(2, 4_000_000)]
+
+
+def test_a_number_that_slurm_gave_again_is_another_job(file: Path) -> None:
+    file.write_text("\n".join([COLUMNS, ONE]))
+    import_file(file)
+    file.write_text("\n".join([COLUMNS, ONE.replace("2026-10", "2026-11")]))
+    import_file(file)
+    assert len(runs_now()) == 2
+
+
 # -- jobs that recorded themselves ----------------------------------------------------------
 
 NOON_NS = 1_791_028_800 * 10**9
@@ -433,7 +483,7 @@ def test_what_a_guard_captured_by_its_log_stays(tmp_path: Path) -> None:
 )
 def test_nodes_are_counted_as_slurm_lists_them(listed: str, nodes: int) -> None:
     (job,) = accounts(line("7", 0, 100, nodes=listed)).jobs
-    assert job.node_count == nodes
+    assert job.stays[0].node_count == nodes
 
 
 @pytest.mark.parametrize(

@@ -28,6 +28,7 @@ class Disruption:
 
     Attributes:
         at_ns: When the disrupted attempt gave its last sign of life.
+        host: Where that was, which need not be where the next attempt ran.
         down_ns: Until the next attempt began.
         init_ns: Initialising accelerators and preparing training.
         restore_ns: Restoring a checkpoint.
@@ -36,6 +37,7 @@ class Disruption:
     """
 
     at_ns: int
+    host: str
     resumed_ns: int
     reason: str
     down_ns: int
@@ -102,11 +104,13 @@ def effective_training_time_ratio(breakdown: Breakdown) -> float | None:
 
 def _disruption(timeline: Timeline, before: Stretch, after: Stretch) -> Disruption:
     assert after.timeline is not None
-    end = timeline.attempts[before.attempt].end
+    disrupted = timeline.attempts[before.attempt]
+    end = disrupted.end
     restart = timeline.between(after.start_ns, after.timeline.first_step_end_ns)
     caught_up_ns = after.timeline.when_past(_furthest_step(timeline, after))
     return Disruption(
         at_ns=before.end_ns,
+        host=disrupted.header.host,
         resumed_ns=after.start_ns,
         reason="killed without a word" if end is None else f"{end.status} {end.reason}".strip(),
         down_ns=after.start_ns - before.end_ns,

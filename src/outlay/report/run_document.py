@@ -203,13 +203,13 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
         return
     rows = tuple(
         (
-            utc_text(each.at_ns), each.reason, duration_text(each.down_ns),
+            utc_text(each.at_ns), each.host, each.reason, duration_text(each.down_ns),
             duration_text(each.init_ns), duration_text(each.restore_ns),
             duration_text(each.startup_ns), duration_text(each.catch_up_ns),
         )
         for each in summary.disruptions[-_MOST_ROWS:]
     )  # fmt: skip
-    yield Table(("at", "reason", "down", "init", "restore", "first step", "catch-up"), rows)
+    yield Table(("at", "host", "reason", "down", "init", "restore", "first step", "catch-up"), rows)
     if len(summary.disruptions) > _MOST_ROWS:
         yield Note(f"The last {_MOST_ROWS} of {len(summary.disruptions):,} are shown.")
 

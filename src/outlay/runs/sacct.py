@@ -45,16 +45,29 @@ _STATUS: Final[dict[str, EndStatus]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stay:
-    """One start of a job, ``[start_ns, end_ns)`` in UTC."""
+    """One start of a job, ``[start_ns, end_ns)`` in UTC, and what it was given.
+
+    Attributes:
+        nodes: Where it ran, as Slurm lists them; another start may have run elsewhere.
+        gpus: How many it had; 0 for a job without any.
+    """
 
     start_ns: int
     end_ns: int
     state: str
+    nodes: str
+    gpu: str
+    gpus: int
 
     @property
     def status(self) -> EndStatus:
         """How it ended, in the words of a run log."""
         return _STATUS.get(self.state, "failed")
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes it had, as ``n[1-3,7],gpu4`` lists them; at least one."""
+        return max(1, sum(map(_listed, _NODES.findall(self.nodes))))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +77,6 @@ class SacctJob:
     Attributes:
         job: Slurm's own number of it, which a job's environment has as ``SLURM_JOB_ID``.
         shown: The number as people see it: ``<array>_<place>``.
-        gpus: How many it had; 0 for a job without any.
     """
 
     job: str
@@ -74,20 +86,17 @@ class SacctJob:
     account: str
     partition: str
     cluster: str
-    nodes: str
-    gpu: str
-    gpus: int
     stays: tuple[Stay, ...]
 
     @property
-    def node_count(self) -> int:
-        """How many nodes it had, as ``n[1-3,7],gpu4`` lists them; at least one."""
-        return max(1, sum(map(_listed, _NODES.findall(self.nodes))))
+    def gpus(self) -> int:
+        """How many GPUs its last start had; 0 for a job without any."""
+        return self.stays[-1].gpus
 
     @property
     def gpu_ns(self) -> int:
         """GPUs times nanoseconds, the waits between two starts left out."""
-        return self.gpus * sum(stay.end_ns - stay.start_ns for stay in self.stays)
+        return sum(stay.gpus * (stay.end_ns - stay.start_ns) for stay in self.stays)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,13 +166,14 @@ def _job(row: Mapping[str, str], zone: tzinfo | None) -> SacctJob | None:
     if end_ns == start_ns:
         return None
     gpu, gpus = read_gpus(row.get("AllocTRES", ""))
-    state = (row["State"].split() or [""])[0]  # CANCELLED by 1000
+    stay = Stay(
+        start_ns=start_ns, end_ns=end_ns, gpu=gpu, gpus=gpus, nodes=row.get("NodeList", ""),
+        state=(row["State"].split() or [""])[0],  # CANCELLED by 1000
+    )  # fmt: skip
     return SacctJob(
         job=row.get("JobIDRaw") or row["JobID"], shown=row["JobID"],
         name=row.get("JobName", ""), user=row.get("User", ""), account=row.get("Account", ""),
-        partition=row.get("Partition", ""), cluster=row.get("Cluster", ""),
-        nodes=row.get("NodeList", ""), gpu=gpu, gpus=gpus,
-        stays=(Stay(start_ns=start_ns, end_ns=end_ns, state=state),),
+        partition=row.get("Partition", ""), cluster=row.get("Cluster", ""), stays=(stay,),
     )  # fmt: skip
 
 
@@ -195,7 +205,7 @@ def _listed(name: str) -> int:
 
 
 def _merged(starts: Sequence[SacctJob]) -> SacctJob:
-    """Return one job for all its starts; what it was given is what the last one says."""
+    """Return one job for all its starts; whose it is is what the last one says."""
     stays = sorted({stay for job in starts for stay in job.stays}, key=lambda stay: stay.start_ns)
     last = max(starts, key=lambda job: job.stays[0].start_ns)
     return SacctJob(

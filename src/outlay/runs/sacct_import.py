@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -106,7 +106,7 @@ def import_jobs(
     Runs that left a notice are taken in first: they may be of these jobs.
     """
     findings = list(refresh_registered(store, now_ns).findings)
-    known = _recorded_jobs(store)
+    known, imported = _recorded_jobs(store), _imported()
     every = list(jobs)
     own = {job.shown: known.get(job.shown) or known.get(job.job) or [] for job in every}
     ours = tuple(job for job in every if not own[job.shown])
@@ -114,11 +114,11 @@ def import_jobs(
     withdrawn = []
     for job in every:
         if directories := own[job.shown]:
-            withdrawn += _withdrawn(_directory(job))
+            withdrawn += _withdrawn(_directory(job, imported))
             settled += _settle(job, directories, rates.get(job.partition), findings)
     forget(store, withdrawn)
     collect(store, [Path(each.dir) for each in settled], now_ns)
-    directories = [_write(job, rates.get(job.partition)) for job in ours]
+    directories = [_write(job, _directory(job, imported), rates.get(job.partition)) for job in ours]
     collected = collect(store, directories, now_ns)
     unpriced = {job.partition for job in ours if job.gpus and job.partition not in rates}
     return Imported(
@@ -242,12 +242,11 @@ def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
     identity = read_identity(directory)
     stated = next(filter(None, map(_price_in, headers)), None)
     for restart, stay in enumerate(job.stays):
-        path = ledger_dir(directory) / _segment(job, stay).file_name
         header = _header_of(
             job, stay, restart, run_id="" if identity is None else identity.run_id,
-            price=_fixed_price(path) or stated or _price(job, rate),
+            price=_fixed_price(directory, job, stay) or stated or _price(job, rate),
         )  # fmt: skip
-        _put(path, header, stay)
+        _put(directory, header, stay)
 
 
 # A job that did not
@@ -260,16 +259,30 @@ def _header(path: Path) -> dict[str, object]:
     return {}
 
 
-def _directory(job: SacctJob) -> Path:
-    """Return where the log of an imported job lies."""
-    first_s = job.stays[0].start_ns // 10**9
-    name = f"{job.cluster or 'slurm'}-{job.shown}-{first_s}".replace("/", "-")
-    return outlay_home() / SACCT / name
+def _imported() -> dict[str, list[Path]]:
+    """Return the logs of imported jobs, by how their names begin."""
+    found: dict[str, list[Path]] = {}
+    with contextlib.suppress(OSError):
+        for entry in sorted((outlay_home() / SACCT).iterdir()):
+            found.setdefault(entry.name.rpartition("-")[0], []).append(entry)
+    return found
 
 
-def _write(job: SacctJob, rate: Price | None) -> Path:
+def _directory(job: SacctJob, imported: Mapping[str, Sequence[Path]]) -> Path:
+    """Return where the log of an imported job lies: of one that has some of its starts already.
+
+    Slurm gives numbers again, so that a log of the same number may be another job's.
+    """
+    name = f"{job.cluster or 'slurm'}-{job.shown}".replace("/", "-")
+    starts = {stay.start_ns for stay in job.stays}
+    for directory in imported.get(name, ()):
+        if starts & {s.start_ns for p in segment_paths(directory) if (s := id_from_name(p))}:
+            return directory
+    return outlay_home() / SACCT / f"{name}-{job.stays[0].start_ns // 10**9}"
+
+
+def _write(job: SacctJob, directory: Path, rate: Price | None) -> Path:
     """Make a job's run log, one segment per start; return its directory."""
-    directory = _directory(job)
     created_ns = job.stays[0].start_ns // 10**9 * 10**9
     identity = claim_identity(
         directory,
@@ -278,38 +291,50 @@ def _write(job: SacctJob, rate: Price | None) -> Path:
         ),
     )
     for restart, stay in enumerate(job.stays):
-        path = ledger_dir(directory) / _segment(job, stay).file_name
-        price = _fixed_price(path) or _price(job, rate)
-        _put(path, _header_of(job, stay, restart, run_id=identity.run_id, price=price), stay)
+        price = _fixed_price(directory, job, stay) or _price(job, rate)
+        _put(directory, _header_of(job, stay, restart, run_id=identity.run_id, price=price), stay)
     return directory
-
-
-def _segment(job: SacctJob, stay: Stay) -> SegmentId:
-    return SegmentId(stay.start_ns, SUPERVISOR, job.nodes)
 
 
 def _header_of(
     job: SacctJob, stay: Stay, restart: int, *, run_id: str, price: Price | None
 ) -> AttemptStarted:
-    nodes = job.node_count
+    nodes = stay.node_count
     return AttemptStarted(
         t_ns=stay.start_ns, run_id=run_id, model=job.name, name=job.name, rank=SUPERVISOR,
-        host=job.nodes, user=job.user, slurm_job=job.shown,
+        host=stay.nodes, user=job.user, slurm_job=job.shown,
         launch=f"{ACCOUNTS}-{job.job}-{restart}", slurm_account=job.account,
-        slurm_partition=job.partition, slurm_restart=str(restart), gpu=job.gpu, gpus=job.gpus,
-        gpus_source=ACCOUNTS, nodes=nodes, node_gpus=gpu_count_of(Fraction(job.gpus, nodes)),
+        slurm_partition=job.partition, slurm_restart=str(restart), gpu=stay.gpu, gpus=stay.gpus,
+        gpus_source=ACCOUNTS, nodes=nodes, node_gpus=gpu_count_of(Fraction(stay.gpus, nodes)),
         price=price, tags=_tags(job),
     )  # fmt: skip
 
 
-def _put(path: Path, header: AttemptStarted, stay: Stay) -> None:
+def _put(directory: Path, header: AttemptStarted, stay: Stay) -> None:
+    """Write the segment of a start of a job, in the place of any earlier one."""
+    path = ledger_dir(directory) / SegmentId(stay.start_ns, SUPERVISOR, stay.nodes).file_name
     end = AttemptEnded(t_ns=stay.end_ns, status=stay.status, reason=stay.state)
     write_whole(path, encode_line(header, 0) + encode_line(end, 1))
+    for earlier in _accounts_of(directory, header.launch.rpartition("-")[0], stay):
+        if earlier != path:  # It named other nodes.
+            earlier.unlink(missing_ok=True)
 
 
-def _fixed_price(path: Path) -> Price | None:
+def _accounts_of(directory: Path, launch: str, stay: Stay) -> list[Path]:
+    """Return the segments in a log that hold a start of a job, by how their launch ids begin."""
+    found = ((path, id_from_name(path)) for path in segment_paths(directory))
+    same = [
+        path
+        for path, segment in found
+        if segment and (segment.start_ns, segment.rank) == (stay.start_ns, SUPERVISOR)
+    ]
+    return [path for path in same if str(_header(path).get("launch", "")).startswith(f"{launch}-")]
+
+
+def _fixed_price(directory: Path, job: SacctJob, stay: Stay) -> Price | None:
     """Return the price that a job was imported with before."""
-    return _price_in(_header(path))
+    earlier = _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay)
+    return next(filter(None, (_price_in(_header(path)) for path in earlier)), None)
 
 
 def _price_in(header: Mapping[str, object]) -> Price | None:
