@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlay as outlay_package
-from command_line import outlay
+from command_line import in_process as outlay
 from outlay.errors import InvalidValue
 from outlay.ledger import (
     AttemptEnded,
@@ -204,6 +204,17 @@ def test_each_start_of_a_job_is_booked_to_the_nodes_that_it_had(
     import_file(file)
     (run,) = (private_home / "sacct").glob("c-8_3-*")
     assert [a.header.host for a in derive_attempts(read_lives(run))] == ["n2", "n3"]
+
+
+def test_a_crash_is_booked_to_the_node_that_crashed(
+    file: Path, private_home: Path, tmp_path: Path
+) -> None:
+    import_file(file)
+    (run,) = (private_home / "sacct").glob("c-8_3-*")
+    (disruption,) = outlay("goodput", run, "--json").json["disruptions"]
+    assert disruption["host"] == "n2"
+    outlay("report", run, "--md", "--output", tmp_path)
+    assert "| n2 | preempted PREEMPTED |" in (tmp_path / "report.md").read_text()
 
 
 def test_each_start_of_a_job_has_the_gpus_that_it_was_given(tmp_path: Path) -> None:
