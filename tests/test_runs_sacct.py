@@ -480,6 +480,48 @@ def test_two_runs_of_one_job_keep_their_logs_and_the_rest_is_named(tmp_path: Pat
     assert "100 s, and its log knows of 70.0 s" in finding["message"]
 
 
+def share_a_job(tmp_path: Path, *, gpus: int = 4) -> None:
+    """Let two runs of job 7 train one after the other, at ten dollars a GPU and second."""
+    about: dict[str, Any] = {"price": "36000 USD/h", "node_gpus": gpus, "gpus": gpus}
+    for name, span in (("a", (10, 40)), ("b", (50, 90))):
+        leave_notice(name, own_log(tmp_path / name, span, **about), NOON_NS)
+
+
+def test_what_of_a_job_lies_in_none_of_its_runs_is_a_row_of_its_own(tmp_path: Path) -> None:
+    share_a_job(tmp_path)
+    import_lines(tmp_path, line("7", 0, 100))
+    costs = {run["model"]: 0 for run in runs_now()}
+    for run in runs_now():
+        costs[run["model"]] += run["cost_micros"] // 10**6
+    assert costs == {"m": 10 * 4 * 70, "in no run": 10 * 4 * 30}
+
+
+def test_the_gpus_that_no_run_of_a_job_had_are_in_no_run(tmp_path: Path) -> None:
+    share_a_job(tmp_path, gpus=3)
+    import_lines(tmp_path, line("7", 0, 100))
+    assert sum(run["cost_micros"] for run in runs_now()) == 10 * 4 * 100 * 10**6
+
+
+def test_runs_that_say_they_had_more_than_their_job_are_named(tmp_path: Path) -> None:
+    share_a_job(tmp_path, gpus=5)
+    done = import_lines(tmp_path, line("7", 0, 100))
+    assert any("0.02 GPU-hours more" in each["message"] for each in done["findings"])
+
+
+@pytest.mark.parametrize("order", ["import", "import collect import", "collect import collect"])
+def test_a_shared_job_costs_what_it_had_in_any_order(tmp_path: Path, order: str) -> None:
+    """The second run is known from the first import on or later, as the order has it."""
+    leave_notice("a", own_log(tmp_path / "a", (10, 40), price="36 USD/h"), NOON_NS)
+    import_lines(tmp_path, line("7", 0, 100))
+    leave_notice("b", own_log(tmp_path / "b", (50, 90), price="36 USD/h"), NOON_NS)
+    for command in order.split():
+        if command == "collect":
+            assert outlay("collect", tmp_path).code == 0
+        else:
+            import_lines(tmp_path, line("7", 0, 100))
+    assert sum(run["cost_micros"] for run in runs_now()) == 4 * 10**6
+
+
 def test_what_a_guard_captured_by_its_log_stays(tmp_path: Path) -> None:
     own = own_log(tmp_path / "sweep" / "own", (10, 90))
     (tmp_path / "sweep" / "spend.jsonl").touch()

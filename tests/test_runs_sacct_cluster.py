@@ -93,7 +93,8 @@ class Books:
                 self.outlay("import", "sacct", self.accounts)
             case "collect":
                 self.outlay("collect", self.root / "work" / "outlay-runs")
-            case "forget":
+            case _:
+                assert command == "forget"
                 shutil.rmtree(self.root / "home" / "inbox")
 
     def outlay(self, *words: object) -> Any:

@@ -10,11 +10,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
+from fractions import Fraction
+from itertools import pairwise
 from typing import Final
 
 from outlay.clock import wall_ns_of
 from outlay.errors import Finding, InvalidValue
 from outlay.ledger import EndStatus
+from outlay.rates import GpuPiece
 
 REQUIRED: Final = ("JobID", "State", "Start", "End")
 COMMAND: Final = (
@@ -106,6 +109,26 @@ class Accounts:
     jobs: tuple[SacctJob, ...]
     unfinished: int
     findings: tuple[Finding, ...]
+
+
+def left_over(stay: Stay, used: Sequence[GpuPiece]) -> list[GpuPiece]:
+    """Return the GPUs of a start of a job over time that lie in none of the pieces.
+
+    Where the pieces hold more than the job had, fewer than none are left over.
+    """
+    change_at: dict[int, Fraction] = {stay.start_ns: Fraction(stay.gpus)}
+    for piece in used:
+        start_ns, end_ns = max(piece.start_ns, stay.start_ns), min(piece.end_ns, stay.end_ns)
+        if start_ns < end_ns:
+            change_at[start_ns] = change_at.get(start_ns, Fraction(0)) - piece.gpus
+            change_at[end_ns] = change_at.get(end_ns, Fraction(0)) + piece.gpus
+    left: list[GpuPiece] = []
+    gpus = Fraction(0)
+    for start_ns, end_ns in pairwise([*sorted(change_at), stay.end_ns]):
+        gpus += change_at[start_ns]
+        if gpus and start_ns < end_ns:
+            left.append(GpuPiece(start_ns, end_ns, gpus))
+    return left
 
 
 def read_accounts(text: str, *, source: str, zone: tzinfo | None = None) -> Accounts:

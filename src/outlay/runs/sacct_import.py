@@ -6,7 +6,8 @@ segment per start, of the time that the job had its nodes: it bounds the attempt
 and the price where the run knew none. It lasts as long as the accounts say, to an end that the log
 names more finely where it lies in the same second (``outlay.ledger.attempts``). From there on all
 are runs like any other. What a job cost is fixed when it first has a price, whatever its partition
-costs later.
+costs later. A job that several runs shared is bounded in none of their logs: what lies in none of
+them is a run of its own, *in no run*.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace as replace_fields
 from sqlalchemy import Engine
 
 from outlay.decoding import MEBIBYTE, BadDocument, convert, decode, open_regular
@@ -43,12 +46,16 @@ from outlay.ledger import (
     segment_paths,
 )
 from outlay.ledger.segments import id_from_name
+from outlay.rates import GpuPiece, gpu_pieces, total_gpus
+from outlay.rates.gaps import MachineAfter, machine_after
 from outlay.runs.collect import SACCT, collect, refresh_registered
 from outlay.runs.figures import RunFigures
-from outlay.runs.sacct import SacctJob, Stay
+from outlay.runs.sacct import SacctJob, Stay, left_over
 from outlay.store import outlay_home
 from outlay.store.runs import forget, list_runs
 
+IN_NO_RUN: Final = "in no run"
+"""What is called so of a job: the time and the GPUs that none of the runs in it had."""
 _SPEND_LOG: Final = "spend.jsonl"
 _A_DAY_NS: Final = 86_400 * 10**9
 """So far apart, a log and an account of the same number are not of the same job."""
@@ -111,13 +118,17 @@ def import_jobs(
     own = {job.shown: known.get(job.shown) or known.get(job.job) or [] for job in every}
     ours = tuple(job for job in every if not own[job.shown])
     settled: list[Settled] = []
+    shared: list[Path] = []
     withdrawn = []
     for job in every:
         if directories := own[job.shown]:
             withdrawn += _withdrawn(_directory(job, imported))
             settled += _settle(job, directories, rates.get(job.partition), findings)
+            if len(directories) > 1:
+                rest = _write_rest(job, directories, rates.get(job.partition), findings)
+                shared += [*directories, *rest]
     forget(store, withdrawn)
-    collect(store, [Path(each.dir) for each in settled], now_ns)
+    collect(store, [*(Path(each.dir) for each in settled), *shared], now_ns)
     directories = [_write(job, _directory(job, imported), rates.get(job.partition)) for job in ours]
     collected = collect(store, directories, now_ns)
     unpriced = {job.partition for job in ours if job.gpus and job.partition not in rates}
@@ -211,7 +222,7 @@ def _settle(
 
 def _reason_not_to(job: SacctJob, directories: list[Path]) -> str:
     if len(directories) > 1:
-        return f"{len(directories)} runs shared the job, and the rest of it is in no run"
+        return f"{len(directories)} runs shared the job, and what lies in none is a row of its own"
     (directory,) = directories
     if (directory.parent / _SPEND_LOG).exists():
         return "a guard has captured what it cost by its log"
@@ -247,6 +258,69 @@ def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
             price=_fixed_price(directory, job, stay) or stated or _price(job, rate),
         )  # fmt: skip
         _put(directory, header, stay)
+
+
+# A job that several runs shared
+
+
+def _write_rest(
+    job: SacctJob, directories: list[Path], rate: Price | None, findings: list[Finding]
+) -> list[Path]:
+    """Write what of a job lies in none of its runs into a log of its own; return where it is.
+
+    One segment for each piece of time, with the GPUs that no run had. Runs that say they had more
+    than the job are named.
+    """
+    directory = _directory(job, {}).with_name(f"{_directory(job, {}).name}-rest")
+    used = [piece for each in directories for piece in _used(job, each)]
+    pieces = [(n, stay, p) for n, stay in enumerate(job.stays) for p in left_over(stay, used)]
+    if over_ns := -sum(p.gpus * (p.end_ns - p.start_ns) for _, _, p in pieces if p.gpus < 0):
+        message = (
+            f"the runs of job {job.shown} say that they had {float(over_ns) / 3.6e12:.2f} "
+            "GPU-hours more than it had; state their shares with gpus= or OUTLAY_GPUS"
+        )
+        findings.append(Finding(source=str(directories[0]), message=message, severity="warning"))
+    stated = (_price_in(header) for each in directories for header in _own_headers(each))
+    before = (_price_in(_header(path)) for path in segment_paths(directory))
+    price = next(filter(None, (*before, *stated)), None) or _price(job, rate)
+    shutil.rmtree(ledger_dir(directory), ignore_errors=True)
+    for restart, stay, piece in pieces:
+        if piece.gpus > 0:
+            _put_rest(job, directory, restart, stay, piece, price)
+    return [directory] if segment_paths(directory) else []
+
+
+def _used(job: SacctJob, directory: Path) -> Iterator[GpuPiece]:
+    """Yield the GPUs that a run had in a job, the time between its attempts there included."""
+    for stay in job.stays:
+        for path in _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay):
+            path.unlink(missing_ok=True)  # Added when no other run of the job was known.
+    attempts = derive_attempts(read_lives(directory))
+    for attempt, following in zip_longest(attempts, attempts[1:]):
+        yield from gpu_pieces(attempt)
+        if following is not None and machine_after(attempt, following) is MachineAfter.KEPT:
+            gpus = total_gpus(attempt, attempt.header.gpus)
+            yield GpuPiece(attempt.last_sign_ns, following.start_ns, gpus)
+
+
+def _put_rest(
+    job: SacctJob, directory: Path, restart: int, stay: Stay, piece: GpuPiece, price: Price | None
+) -> None:
+    identity = RunIdentity(
+        run_id=f"sacct-{directory.name}", model=IN_NO_RUN, name=f"{job.name} {IN_NO_RUN}".strip(),
+        created_ns=job.stays[0].start_ns,
+    )  # fmt: skip
+    identity = claim_identity(directory, identity)
+    gpus = gpu_count_of(piece.gpus)
+    header = replace_fields(
+        _header_of(job, stay, restart, run_id=identity.run_id, price=price),
+        t_ns=piece.start_ns, model=identity.model, name=identity.name, gpus=gpus,
+        node_gpus=gpu_count_of(piece.gpus / stay.node_count),
+    )  # fmt: skip
+    # It completes: what follows it is a run's time, and not the time until this goes on.
+    end = AttemptEnded(t_ns=piece.end_ns, status="completed", reason=stay.state)
+    path = ledger_dir(directory) / SegmentId(piece.start_ns, SUPERVISOR, stay.nodes).file_name
+    write_whole(path, encode_line(header, 0) + encode_line(end, 1))
 
 
 # A job that did not
