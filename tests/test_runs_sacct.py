@@ -374,11 +374,13 @@ def test_a_job_is_settled_by_its_accounts_and_the_difference_is_named(tmp_path: 
         ((1.0, 14.999), (0, 14), (0.999, 14.999)),
         ((0.0, 15.0), (0, 14), (0, 14)),
         ((1.4, 1.8), (0, 1), (0.8, 1.8)),
+        ((14.9, 15.3), (0, 14), (0.9, 14.9)),
         ((0.1, 14.8), (0, 14), (0.1, 14.8)),
     ],
     ids=[
         "shorter-within-the-seconds", "begins-late", "ends-early", "ends-late",
         "begins-and-ends-late", "a-second-late", "a-second-longer", "first-record-after-the-end",
+        "first-record-in-the-last-second",
         "records-longer-within-the-seconds",
     ],
 )  # fmt: skip

@@ -109,7 +109,8 @@ class Books:
     def runs(self) -> list[tuple[str, Any]]:
         """Return the registered runs, each with the job that it was."""
         listed = self.outlay("runs", "--all")["runs"]
-        return sorted((_job_of(_attempts(run)), run) for run in listed)
+        jobs = [(_job_of(_attempts(run)), run) for run in listed]
+        return sorted(jobs, key=lambda pair: pair[0])
 
 
 def _attempts(run: Any) -> list[Attempt]:

@@ -306,14 +306,14 @@ def _bound(accounts: SegmentLife, inside: Sequence[_Start]) -> None:
     first, last = inside[0], inside[-1]
     granted_ns, returned_ns = accounts.segment.start_ns, accounts.last_sign_ns
     agrees = returned_ns <= last.last_sign_ns < returned_ns + _SECOND_NS
-    ended_ns = last.last_sign_ns if agrees else returned_ns
+    ended_ns = last.last_sign_ns if agrees else max(returned_ns, last.leader.segment.start_ns)
     for start in inside:
         start.accounts = accounts
         start.ranks.append(accounts)
     first_record_ns = first.leader.segment.start_ns
     first.begun_ns = min(granted_ns + ended_ns - returned_ns, first_record_ns)
     first.supervised = True
-    last.ended_ns = max(ended_ns, last.leader.segment.start_ns)
+    last.ended_ns = ended_ns
 
 
 def _watches(supervisors: Sequence[SegmentLife]) -> Iterator[tuple[SegmentLife, int]]:
