@@ -34,6 +34,8 @@ BOTH = ["--nodes=2", "--ntasks-per-node=1", "--gres=gpu:2"]
 """Two nodes with two GPUs each."""
 LONG = "300"
 """Seconds of a job that something else ends."""
+AGAIN = f"${{SLURM_RESTART_COUNT:+13.}}${{SLURM_RESTART_COUNT:-{LONG}}}"
+"""Seconds of a job that something else ends on its first start: 13.1 on its second."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,10 @@ UNDISTURBED = [
     *each(NONE, "sleep 13", f"{EXEC} sleep 14"),
     *each(BOTH, f"{EXEC} srun sleep 13.3", f"srun {TRAIN} 13.6", "srun sleep 12"),
 ]
-QUEUED_AGAIN = each(["--requeue", *ONE], f"{EXEC} sleep 14.2", f"{TRAIN} 13.7")
-ON_A_LOST_NODE = each(["--requeue", "--nodelist=n4", *ONE], f"{EXEC} sleep 14.4", f"{TRAIN} 13.1")
+QUEUED_AGAIN = each(["--requeue", *ONE], f"{EXEC} sleep {AGAIN}", f"{TRAIN} {AGAIN}")
+ON_A_LOST_NODE = each(
+    ["--requeue", "--nodelist=n4", *ONE], f"{EXEC} sleep {AGAIN}", f"{TRAIN} {AGAIN}"
+)
 CANCELLED = each(ONE, f"{EXEC} sleep {LONG}", f"{TRAIN} {LONG}", f"sleep {LONG}")
 OUT_OF_TIME = each(ONE, f"{EXEC} sleep {LONG}", f"sleep {LONG}")
 EVERY = [*UNDISTURBED, *QUEUED_AGAIN, *ON_A_LOST_NODE, *CANCELLED, *OUT_OF_TIME]
