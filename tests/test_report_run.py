@@ -105,7 +105,7 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
 
 def test_the_disruption_is_told_with_its_way_back(document: Document) -> None:
     (row,) = table(document, "Reliability").rows
-    assert row[1:] == ("killed without a word", "3.8s", "0s", "500.0ms", "0s", "2.0s")
+    assert row[1:] == ("node", "killed without a word", "3.8s", "0s", "500.0ms", "0s", "2.0s")
 
 
 def test_the_page_opens_offline_and_escapes_what_it_shows(document: Document) -> None:
