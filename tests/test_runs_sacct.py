@@ -340,7 +340,7 @@ def test_what_turns_out_to_have_recorded_itself_is_withdrawn(
     assert len(list((private_home / "sacct").iterdir())) == 1
     leave_notice("own", own_log(tmp_path / "own", (1, 99)), NOON_NS)
     import_lines(tmp_path, line("7", 0, 100))
-    assert list((private_home / "sacct").iterdir()) == []
+    assert [path for path in (private_home / "sacct").iterdir() if path.is_dir()] == []
 
 
 def test_a_log_of_an_array_task_by_its_raw_number_is_known(tmp_path: Path) -> None:
@@ -508,6 +508,14 @@ def test_runs_that_say_they_had_more_than_their_job_are_named(tmp_path: Path) ->
     share_a_job(tmp_path, gpus=5)
     done = import_lines(tmp_path, line("7", 0, 100))
     assert any("0.02 GPU-hours more" in each["message"] for each in done["findings"])
+
+
+def test_a_settled_job_that_turns_out_to_be_shared_is_not_counted_twice(tmp_path: Path) -> None:
+    leave_notice("a", own_log(tmp_path / "a", (10, 40), price="36 USD/h"), NOON_NS)
+    import_lines(tmp_path, line("7", 0, 100))
+    own_log(tmp_path / "b", (50, 90), price="36 USD/h")
+    assert outlay("collect", tmp_path / "b").code == 0
+    assert sorted(run["cost_micros"] for run in runs_now()) == [1_200_000, 1_600_000]
 
 
 @pytest.mark.parametrize("order", ["import", "import collect import", "collect import collect"])

@@ -186,7 +186,7 @@ def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
     if (outlay_home() / SACCT).is_dir():
         from outlay.runs.sacct_import import withdraw_imported  # Imports this.
 
-        withdraw_imported(engine, map(Path, stamps))
+        withdraw_imported(engine, map(Path, stamps), now_ns)
     return collected
 
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from outlay.clock import wall_ns_of
 from outlay.errors import Finding, InvalidValue
-from outlay.ledger import EndStatus
+from outlay.ledger import AttemptEnded, EndStatus
 from outlay.rates import GpuPiece
 
 REQUIRED: Final = ("JobID", "State", "Start", "End")
@@ -68,6 +68,11 @@ class Stay:
         return _STATUS.get(self.state, "failed")
 
     @property
+    def end(self) -> AttemptEnded:
+        """Its end as a record of a run log."""
+        return AttemptEnded(t_ns=self.end_ns, status=self.status, reason=self.state)
+
+    @property
     def node_count(self) -> int:
         """How many nodes it had, as ``n[1-3,7],gpu4`` lists them; at least one."""
         return max(1, sum(map(_listed, _NODES.findall(self.nodes))))
@@ -90,6 +95,12 @@ class SacctJob:
     partition: str
     cluster: str
     stays: tuple[Stay, ...]
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """What its costs are shared out by."""
+        tags = {"account": self.account, "partition": self.partition, "cluster": self.cluster}
+        return {name: value for name, value in tags.items() if value} | {"source": "sacct"}
 
     @property
     def gpus(self) -> int:

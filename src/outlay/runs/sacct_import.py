@@ -56,6 +56,8 @@ from outlay.store.runs import forget, list_runs
 
 IN_NO_RUN: Final = "in no run"
 """What is called so of a job: the time and the GPUs that none of the runs in it had."""
+_SETTLED: Final = ".settled"
+"""How the file ends that says in which run's log a job's accounts stand."""
 _SPEND_LOG: Final = "spend.jsonl"
 _A_DAY_NS: Final = 86_400 * 10**9
 """So far apart, a log and an account of the same number are not of the same job."""
@@ -139,10 +141,11 @@ def import_jobs(
     )  # fmt: skip
 
 
-def withdraw_imported(store: Engine, directories: Iterable[Path]) -> None:
-    """Withdraw imported jobs that these runs recorded themselves."""
+def withdraw_imported(store: Engine, directories: Iterable[Path], now_ns: int) -> None:
+    """Withdraw imported jobs that these runs recorded themselves, or shared with a settled run."""
     home = outlay_home() / SACCT
     withdrawn: list[str] = []
+    changed: list[Path] = []
     for directory in directories:
         if home in directory.parents:
             continue
@@ -150,7 +153,28 @@ def withdraw_imported(store: Engine, directories: Iterable[Path]) -> None:
             for imported in home.glob(f"*-{job}-*"):
                 if imported.name.split("-")[-2] == job:
                     withdrawn += _withdrawn(imported)
+                    changed += _unsettled(imported, job, directory)
     forget(store, withdrawn)
+    collect(store, changed, now_ns)
+
+
+def _unsettled(mark: Path, job: str, directory: Path) -> list[Path]:
+    """Take a job's accounts out of the log of another run that shared it; return its directory."""
+    if not mark.name.endswith(_SETTLED):
+        return []
+    try:
+        other = Path(os.fsdecode(mark.read_bytes()))
+    except OSError:
+        return []
+    if other == directory:
+        return []
+    mark.unlink(missing_ok=True)
+    for path in segment_paths(other):
+        header = _header(path)
+        is_account = str(header.get("launch", "")).startswith(f"{ACCOUNTS}-")
+        if is_account and header.get("slurm_job") == job:
+            path.unlink(missing_ok=True)
+    return [other]
 
 
 def _withdrawn(directory: Path) -> list[str]:
@@ -214,6 +238,7 @@ def _settle(
         )
         findings.append(Finding(source=str(directory), message=message, severity="warning"))
         return
+    write_whole(_beside(job, _SETTLED), os.fsencode(directory))
     settled_ns = _logged_ns(job, directories, settled=True)
     yield Settled(
         job=job.shown, dir=str(directory), log_ns=log_ns, sacct_ns=sacct_ns, settled_ns=settled_ns
@@ -257,7 +282,7 @@ def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
             job, stay, restart, run_id="" if identity is None else identity.run_id,
             price=_fixed_price(directory, job, stay) or stated or _price(job, rate),
         )  # fmt: skip
-        _put(directory, header, stay)
+        _put(directory, header, stay.end)
 
 
 # A job that several runs shared
@@ -271,7 +296,7 @@ def _write_rest(
     One segment for each piece of time, with the GPUs that no run had. Runs that say they had more
     than the job are named.
     """
-    directory = _directory(job, {}).with_name(f"{_directory(job, {}).name}-rest")
+    directory = _beside(job, "-rest")
     used = [piece for each in directories for piece in _used(job, each)]
     pieces = [(n, stay, p) for n, stay in enumerate(job.stays) for p in left_over(stay, used)]
     if over_ns := -sum(p.gpus * (p.end_ns - p.start_ns) for _, _, p in pieces if p.gpus < 0):
@@ -293,7 +318,7 @@ def _write_rest(
 def _used(job: SacctJob, directory: Path) -> Iterator[GpuPiece]:
     """Yield the GPUs that a run had in a job, the time between its attempts there included."""
     for stay in job.stays:
-        for path in _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay):
+        for path in _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns):
             path.unlink(missing_ok=True)  # Added when no other run of the job was known.
     attempts = derive_attempts(read_lives(directory))
     for attempt, following in zip_longest(attempts, attempts[1:]):
@@ -318,9 +343,7 @@ def _put_rest(
         node_gpus=gpu_count_of(piece.gpus / stay.node_count),
     )  # fmt: skip
     # It completes: what follows it is a run's time, and not the time until this goes on.
-    end = AttemptEnded(t_ns=piece.end_ns, status="completed", reason=stay.state)
-    path = ledger_dir(directory) / SegmentId(piece.start_ns, SUPERVISOR, stay.nodes).file_name
-    write_whole(path, encode_line(header, 0) + encode_line(end, 1))
+    _put(directory, header, AttemptEnded(t_ns=piece.end_ns, status="completed"))
 
 
 # A job that did not
@@ -355,6 +378,12 @@ def _directory(job: SacctJob, imported: Mapping[str, Sequence[Path]]) -> Path:
     return outlay_home() / SACCT / f"{name}-{job.stays[0].start_ns // 10**9}"
 
 
+def _beside(job: SacctJob, ending: str) -> Path:
+    """Return where something else of a job lies, beside the log that it would have."""
+    (outlay_home() / SACCT).mkdir(parents=True, exist_ok=True)
+    return outlay_home() / SACCT / f"{_directory(job, {}).name}{ending}"
+
+
 def _write(job: SacctJob, directory: Path, rate: Price | None) -> Path:
     """Make a job's run log, one segment per start; return its directory."""
     created_ns = job.stays[0].start_ns // 10**9 * 10**9
@@ -366,7 +395,8 @@ def _write(job: SacctJob, directory: Path, rate: Price | None) -> Path:
     )
     for restart, stay in enumerate(job.stays):
         price = _fixed_price(directory, job, stay) or _price(job, rate)
-        _put(directory, _header_of(job, stay, restart, run_id=identity.run_id, price=price), stay)
+        header = _header_of(job, stay, restart, run_id=identity.run_id, price=price)
+        _put(directory, header, stay.end)
     return directory
 
 
@@ -380,34 +410,29 @@ def _header_of(
         launch=f"{ACCOUNTS}-{job.job}-{restart}", slurm_account=job.account,
         slurm_partition=job.partition, slurm_restart=str(restart), gpu=stay.gpu, gpus=stay.gpus,
         gpus_source=ACCOUNTS, nodes=nodes, node_gpus=gpu_count_of(Fraction(stay.gpus, nodes)),
-        price=price, tags=_tags(job),
+        price=price, tags=job.tags,
     )  # fmt: skip
 
 
-def _put(directory: Path, header: AttemptStarted, stay: Stay) -> None:
-    """Write the segment of a start of a job, in the place of any earlier one."""
-    path = ledger_dir(directory) / SegmentId(stay.start_ns, SUPERVISOR, stay.nodes).file_name
-    end = AttemptEnded(t_ns=stay.end_ns, status=stay.status, reason=stay.state)
+def _put(directory: Path, header: AttemptStarted, end: AttemptEnded) -> None:
+    """Write a segment of accounts, in the place of any earlier one."""
+    path = ledger_dir(directory) / SegmentId(header.t_ns, SUPERVISOR, header.host).file_name
     write_whole(path, encode_line(header, 0) + encode_line(end, 1))
-    for earlier in _accounts_of(directory, header.launch.rpartition("-")[0], stay):
+    for earlier in _accounts_of(directory, header.launch.rpartition("-")[0], header.t_ns):
         if earlier != path:  # It named other nodes.
             earlier.unlink(missing_ok=True)
 
 
-def _accounts_of(directory: Path, launch: str, stay: Stay) -> list[Path]:
-    """Return the segments in a log that hold a start of a job, by how their launch ids begin."""
+def _accounts_of(directory: Path, launch: str, start_ns: int) -> list[Path]:
+    """Return the segments that accounts added for an instant, by how their launch ids begin."""
     found = ((path, id_from_name(path)) for path in segment_paths(directory))
-    same = [
-        path
-        for path, segment in found
-        if segment and (segment.start_ns, segment.rank) == (stay.start_ns, SUPERVISOR)
-    ]
+    same = [p for p, s in found if s and (s.start_ns, s.rank) == (start_ns, SUPERVISOR)]
     return [path for path in same if str(_header(path).get("launch", "")).startswith(f"{launch}-")]
 
 
 def _fixed_price(directory: Path, job: SacctJob, stay: Stay) -> Price | None:
     """Return the price that a job was imported with before."""
-    earlier = _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay)
+    earlier = _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns)
     return next(filter(None, (_price_in(_header(path)) for path in earlier)), None)
 
 
@@ -422,8 +447,3 @@ def _price_in(header: Mapping[str, object]) -> Price | None:
 def _price(job: SacctJob, rate: Price | None) -> Price | None:
     """Return what a GPU of the job costs; a job without one is not priced, which is not 0."""
     return rate if job.gpus else None
-
-
-def _tags(job: SacctJob) -> dict[str, str]:
-    tags = {"account": job.account, "partition": job.partition, "cluster": job.cluster}
-    return {name: value for name, value in tags.items() if value} | {"source": "sacct"}
