@@ -163,8 +163,9 @@ def _unsettled(mark: Path, job: str, directory: Path) -> list[Path]:
     if not mark.name.endswith(_SETTLED):
         return []
     try:
-        other = Path(os.fsdecode(mark.read_bytes()))
-    except OSError:
+        with os.fdopen(open_regular(mark), "rb") as stream:
+            other = Path(os.fsdecode(stream.read(MEBIBYTE)))
+    except (OSError, BadDocument):
         return []
     if other == directory:
         return []
