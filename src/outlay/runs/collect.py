@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, overload
 from outlay.clock import SYSTEM, Clock, parse_moment
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import Stamp, stamp_of
+from outlay.runs.imported_jobs import SACCT, withdraw_imported
 from outlay.runs.inbox import Notice, notices
 from outlay.store import open_store, outlay_home
-from outlay.store.runs import RunFilter, RunRow, count_runs, register, runs_in_doubt
+from outlay.store.runs import RunFilter, RunRow, count_runs, forget, register, runs_in_doubt
 from outlay.store.runs import list_runs as stored_runs
 
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ FIGURES_VERSION = 2
 
 CHECKED = 500
 _LARGEST = 2**63
-SACCT = "sacct"
-"""Where below the outlay home the logs of imported jobs lie."""
 _NOTICE_KEPT_NS = 24 * 3600 * 10**9
 
 
@@ -184,9 +183,9 @@ def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
             message = f"cannot be registered: {why}"
             collected.findings.append(Finding(source=row.dir, message=message))
     if (outlay_home() / SACCT).is_dir():
-        from outlay.runs.sacct_import import withdraw_imported  # Imports this.
-
-        withdraw_imported(engine, map(Path, stamps), now_ns)
+        withdrawn, changed = withdraw_imported(map(Path, stamps))
+        forget(engine, withdrawn)
+        collect(engine, changed, now_ns)
     return collected
 
 

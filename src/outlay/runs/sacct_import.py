@@ -25,7 +25,7 @@ from typing import Final
 from msgspec.structs import replace as replace_fields
 from sqlalchemy import Engine
 
-from outlay.decoding import MEBIBYTE, BadDocument, convert, decode, open_regular
+from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
 from outlay.files import write_whole
 from outlay.ledger import (
@@ -48,16 +48,15 @@ from outlay.ledger import (
 from outlay.ledger.segments import id_from_name
 from outlay.rates import GpuPiece, gpu_pieces, total_gpus
 from outlay.rates.gaps import MachineAfter, machine_after
-from outlay.runs.collect import SACCT, collect, refresh_registered
+from outlay.runs.collect import collect, refresh_registered
 from outlay.runs.figures import RunFigures
+from outlay.runs.imported_jobs import SACCT, SETTLED, header_of, jobs_of, own_headers, withdraw
 from outlay.runs.sacct import SacctJob, Stay, left_over
 from outlay.store import outlay_home
 from outlay.store.runs import forget, list_runs
 
 IN_NO_RUN: Final = "in no run"
 """What is called so of a job: the time and the GPUs that none of the runs in it had."""
-_SETTLED: Final = ".settled"
-"""How the file ends that says in which run's log a job's accounts stand."""
 _SPEND_LOG: Final = "spend.jsonl"
 _A_DAY_NS: Final = 86_400 * 10**9
 """So far apart, a log and an account of the same number are not of the same job."""
@@ -124,7 +123,7 @@ def import_jobs(
     withdrawn = []
     for job in every:
         if directories := own[job.shown]:
-            withdrawn += _withdrawn(_directory(job, imported))
+            withdrawn += withdraw(_directory(job, imported))
             settled += _settle(job, directories, rates.get(job.partition), findings)
             if len(directories) > 1:
                 rest = _write_rest(job, directories, rates.get(job.partition), findings)
@@ -141,52 +140,6 @@ def import_jobs(
     )  # fmt: skip
 
 
-def withdraw_imported(store: Engine, directories: Iterable[Path], now_ns: int) -> None:
-    """Withdraw imported jobs that these runs recorded themselves, or shared with a settled run."""
-    home = outlay_home() / SACCT
-    withdrawn: list[str] = []
-    changed: list[Path] = []
-    for directory in directories:
-        if home in directory.parents:
-            continue
-        for job in _jobs_of(directory):
-            for imported in home.glob(f"*-{job}-*"):
-                if imported.name.split("-")[-2] == job:
-                    withdrawn += _withdrawn(imported)
-                    changed += _unsettled(imported, job, directory)
-    forget(store, withdrawn)
-    collect(store, changed, now_ns)
-
-
-def _unsettled(mark: Path, job: str, directory: Path) -> list[Path]:
-    """Take a job's accounts out of the log of another run that shared it; return its directory."""
-    if not mark.name.endswith(_SETTLED):
-        return []
-    try:
-        with os.fdopen(open_regular(mark), "rb") as stream:
-            other = Path(os.fsdecode(stream.read(MEBIBYTE)))
-    except (OSError, BadDocument):
-        return []
-    if other == directory:
-        return []
-    mark.unlink(missing_ok=True)
-    for path in segment_paths(other):
-        header = _header(path)
-        is_account = str(header.get("launch", "")).startswith(f"{ACCOUNTS}-")
-        if is_account and header.get("slurm_job") == job:
-            path.unlink(missing_ok=True)
-    return [other]
-
-
-def _withdrawn(directory: Path) -> list[str]:
-    """Remove the log of an imported job, if there is one; return the run that it was."""
-    identity = read_identity(directory)
-    if identity is None:
-        return []
-    shutil.rmtree(directory, ignore_errors=True)
-    return [identity.run_id]
-
-
 def _recorded_jobs(store: Engine) -> dict[str, list[Path]]:
     """Return the directories of runs that recorded themselves, by job."""
     home = outlay_home() / SACCT
@@ -195,25 +148,9 @@ def _recorded_jobs(store: Engine) -> dict[str, list[Path]]:
         directory = Path(run.dir)
         if home in directory.parents:
             continue
-        for job in _jobs_of(directory):
+        for job in jobs_of(directory):
             found.setdefault(job, []).append(directory)
     return found
-
-
-def _jobs_of(directory: Path) -> set[str]:
-    """Return the jobs in which a run recorded itself."""
-    return {str(header.get("slurm_job", "")) for header in _own_headers(directory)} - {""}
-
-
-def _own_headers(directory: Path) -> Iterator[dict[str, object]]:
-    """Yield the first records of what a run recorded itself, of one process for all its ranks."""
-    for path in segment_paths(directory):
-        segment = id_from_name(path)
-        if segment is not None and segment.rank > 0:
-            continue
-        header = _header(path)
-        if not str(header.get("launch", "")).startswith(f"{ACCOUNTS}-"):
-            yield header
 
 
 # A job that recorded itself
@@ -239,7 +176,7 @@ def _settle(
         )
         findings.append(Finding(source=str(directory), message=message, severity="warning"))
         return
-    write_whole(_beside(job, _SETTLED), os.fsencode(directory))
+    write_whole(_beside(job, SETTLED), os.fsencode(directory))
     settled_ns = _logged_ns(job, directories, settled=True)
     yield Settled(
         job=job.shown, dir=str(directory), log_ns=log_ns, sacct_ns=sacct_ns, settled_ns=settled_ns
@@ -275,7 +212,7 @@ def _logged_ns(job: SacctJob, directories: Iterable[Path], *, settled: bool) -> 
 
 def _write_accounts(job: SacctJob, directory: Path, rate: Price | None) -> None:
     """Put a segment for every start of a job into its own log."""
-    headers = list(_own_headers(directory))
+    headers = list(own_headers(directory))
     identity = read_identity(directory)
     stated = next(filter(None, map(_price_in, headers)), None)
     for restart, stay in enumerate(job.stays):
@@ -306,8 +243,8 @@ def _write_rest(
             "GPU-hours more than it had; state their shares with gpus= or OUTLAY_GPUS"
         )
         findings.append(Finding(source=str(directories[0]), message=message, severity="warning"))
-    stated = (_price_in(header) for each in directories for header in _own_headers(each))
-    before = (_price_in(_header(path)) for path in segment_paths(directory))
+    stated = (_price_in(header) for each in directories for header in own_headers(each))
+    before = (_price_in(header_of(path)) for path in segment_paths(directory))
     price = next(filter(None, (*before, *stated)), None) or _price(job, rate)
     shutil.rmtree(ledger_dir(directory), ignore_errors=True)
     for restart, stay, piece in pieces:
@@ -348,13 +285,6 @@ def _put_rest(
 
 
 # A job that did not
-
-
-def _header(path: Path) -> dict[str, object]:
-    """Return the first record of a segment, without a look at the rest."""
-    with contextlib.suppress(OSError, BadDocument), os.fdopen(open_regular(path), "rb") as stream:
-        return decode(stream.readline(MEBIBYTE), dict[str, object])
-    return {}
 
 
 def _imported() -> dict[str, list[Path]]:
@@ -426,15 +356,17 @@ def _put(directory: Path, header: AttemptStarted, end: AttemptEnded) -> None:
 
 def _accounts_of(directory: Path, launch: str, start_ns: int) -> list[Path]:
     """Return the segments that accounts added for an instant, by how their launch ids begin."""
-    found = ((path, id_from_name(path)) for path in segment_paths(directory))
-    same = [p for p, s in found if s and (s.start_ns, s.rank) == (start_ns, SUPERVISOR)]
-    return [path for path in same if str(_header(path).get("launch", "")).startswith(f"{launch}-")]
+    segments = ((path, id_from_name(path)) for path in segment_paths(directory))
+    same = [p for p, s in segments if s and (s.start_ns, s.rank) == (start_ns, SUPERVISOR)]
+    return [
+        path for path in same if str(header_of(path).get("launch", "")).startswith(f"{launch}-")
+    ]
 
 
 def _fixed_price(directory: Path, job: SacctJob, stay: Stay) -> Price | None:
     """Return the price that a job was imported with before."""
     earlier = _accounts_of(directory, f"{ACCOUNTS}-{job.job}", stay.start_ns)
-    return next(filter(None, (_price_in(_header(path)) for path in earlier)), None)
+    return next(filter(None, (_price_in(header_of(path)) for path in earlier)), None)
 
 
 def _price_in(header: Mapping[str, object]) -> Price | None:
