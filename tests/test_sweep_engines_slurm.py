@@ -14,9 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlay
+from ledgers import START_NS, Segment
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.proc.exits import ExitRecord
+from outlay.sweep.attempt_log import starts_without_progress
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.allocation import Allocation, rendezvous_port
 from outlay.sweep.engines.slurm.batches import Batch, new_batch, read_batches
@@ -82,6 +84,8 @@ def test_an_entrys_options_come_on_top_of_the_grids(tmp_path: Path) -> None:
         ({"requeues": -1}, "0 or more"),
         ({"max_submit": 0}, "1 or more"),
         ({"gres": 4}, "a non-empty text"),
+        ({"time": "2m", "notice": "90s"}, "leaves a job of time: 2m00s nothing to train in"),
+        ({"time": "2m", "notice": "10m"}, "notice: 10m"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_line(
@@ -90,6 +94,21 @@ def test_a_wrong_option_is_named_with_its_line(
     with pytest.raises(InvalidGrid, match=message) as raised:
         plan(tmp_path, slurm=slurm)
     assert raised.value.findings[0].line is not None
+
+
+def test_a_notice_of_the_grid_is_held_against_the_time_of_an_entry(tmp_path: Path) -> None:
+    entries = [{"params": {"x": 1}}, {"params": {"x": 2}, "slurm": {"time": "2m"}}]
+    with pytest.raises(InvalidGrid, match="nothing to train in") as raised:
+        plan(tmp_path, slurm={"time": "1h", "notice": "90s"}, grid=entries)
+    assert len(raised.value.findings) == 1
+
+
+@pytest.mark.parametrize(("time", "notice_s"), [("1m", 0), ("2m", 30), ("3m", 60), ("1h", 90)])
+def test_a_notice_that_nobody_states_fits_the_time(
+    tmp_path: Path, time: str, notice_s: int
+) -> None:
+    (run,) = plan(tmp_path, slurm={"time": time}).runs
+    assert run.settings.slurm.notice_ns == notice_s * NS
 
 
 def asked(nodes: int = 1, processes: int = 1, most_ns: int | None = None, **options: Any) -> Any:
@@ -355,6 +374,45 @@ def test_a_job_that_waits_in_the_queue_has_not_run_nor_cost(tmp_path: Path) -> N
     assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0  # Without a sign of life since its start.
     note(tmp_path, Moment(ticket="t", restart=0, what="requeued", t_ns=40 * NS))
     assert ran_so_far_ns(tmp_path, "t", 50 * NS) == 30 * NS
+
+
+# -- what a start achieved ------------------------------------------------------------------
+
+
+def trained(start: float, *steps: int, committed: int | None = None) -> Segment:
+    segment = Segment(start=start)
+    for number in steps:
+        segment.step(1, number=number)
+    return segment if committed is None else segment.checkpoint(committed)
+
+
+@pytest.mark.parametrize(
+    ("story", "fruitless"),
+    [
+        ([None, None, None], 3),
+        ([trained(0, 1, 2), trained(100, 3)], 0),
+        ([trained(0, 1, 2), None, None], 2),
+        ([None, None, trained(200, 1)], 0),
+        # From the beginning again: what was lost is no progress.
+        ([trained(0, 1, 2), trained(100, 1, 2), trained(200, 1)], 2),
+        # Behind where an earlier start was, but safe where that was not.
+        ([trained(0, 1, 2, 3, committed=1), trained(100, 2, committed=2)], 0),
+        ([trained(0, 1, 2, committed=2), trained(100, 3), trained(200, 3)], 1),
+    ],
+)
+def test_a_start_counts_unless_it_got_further_than_those_before(
+    tmp_path: Path, story: list[Segment | None], fruitless: int
+) -> None:
+    for segment in filter(None, story):
+        segment.write(tmp_path)
+    starts_ns = [START_NS + 100 * NS * index for index in range(len(story))]
+    assert starts_without_progress(tmp_path, starts_ns) == fruitless
+
+
+def test_what_earlier_attempts_of_a_run_reached_is_no_progress(tmp_path: Path) -> None:
+    trained(0, 1, 2, 3).write(tmp_path)
+    trained(100, 1, 2).write(tmp_path)
+    assert starts_without_progress(tmp_path, [START_NS + 100 * NS]) == 1
 
 
 def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:

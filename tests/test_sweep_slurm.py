@@ -269,7 +269,7 @@ def test_every_task_of_an_array_that_is_preempted_goes_on(
 def test_every_task_of_an_array_whose_time_is_up_goes_on(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
-    going = start_arrays(slurm, harness, tmp_path, time="1m", notice="30s")
+    going = start_arrays(slurm, harness, tmp_path, time="2m", notice="30s")
     check_every_task_went_on(tmp_path / "sweep", going, slurm)
 
 
@@ -349,6 +349,69 @@ def test_a_job_that_may_not_start_again_has_failed_when_its_time_is_up(
     state = read_manifest(root).state(FIRST)
     assert (state.returncode, "still not done" in state.reason) == (0, True)
     assert figures(root / FIRST).status == "preempted"
+
+
+def queue_again(slurm: Cluster, root: Path, sign: str, times: int) -> None:
+    """Queue a job again so many times, each when the program has left another line in a file."""
+    path = root / FIRST / sign
+    for count in range(1, times + 1):
+        until(lambda n=count: path.exists() and len(path.read_text()) >= n, slurm.explain)
+        assert slurm.run("scontrol", "requeue", job_of(root)).returncode == 0
+
+
+def test_a_job_that_makes_no_progress_has_failed_after_so_many_starts(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    script = "printf x >> $OUTLAY_RUN_DIR/begun; exec sleep 600"
+    options = {"partition": "main", "time": "10m", "requeues": 2}
+    going = harness(write_grid(tmp_path, shell(script), slurm=options))
+    queue_again(slurm, root, "begun", times=3)
+    code, printed = finish(going)
+    assert (code, ends(root)) == (1, {FIRST: ["error"]}), printed
+    assert "started again 2 times without progress" in read_manifest(root).state(FIRST).reason
+    assert (root / FIRST / "begun").read_text() == "xxx"
+
+
+def test_starts_that_made_progress_are_not_counted(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    program = [sys.executable, str(PROGRAMS / "step_per_start.py"), "4"]
+    options = {"partition": "main", "time": "10m", "requeues": 1}
+    going = harness(write_grid(tmp_path, program, slurm=options))
+    queue_again(slurm, root, "committed", times=3)
+    code, printed = finish(going)
+    assert (code, ends(root)) == (0, {FIRST: ["completed"]}), printed
+    assert figures(root / FIRST).attempts == 4
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_program_that_ignores_sigterm_costs_no_more_than_is_held_for_it(tmp_path: Path) -> None:
+    script = "trap '' TERM; while :; do sleep 0.1; done"
+    result = run_grid(
+        tmp_path, shell(script), price="3600 USD/h", ceiling="99 USD", timeout="10s"
+    )  # fmt: skip
+    assert result.counts == {"error": 1}
+    log = [json.loads(line) for line in (result.root / "spend.jsonl").read_text().splitlines()]
+    (held,) = [entry for entry in log if entry["kind"] == "hold"]
+    (captured,) = [entry for entry in log if entry["kind"] == "capture"]
+    assert 10 < captured["actual"] <= held["estimated"]
+    assert_one_cost(result.root)
+
+
+@pytest.mark.parametrize("how", [(), ("--detach",)])
+@pytest.mark.usefixtures("slurm")
+def test_runs_that_do_not_fit_the_ceiling_are_named(tmp_path: Path, how: tuple[str, ...]) -> None:
+    entries = [{"params": {"x": 1}}, {"params": {"x": 2}, "timeout": "10h"}]
+    grid = write_grid(
+        tmp_path, shell("true"), grid=entries, price="36 USD/h", ceiling="20 USD", timeout="5m"
+    )
+    told = outlay("sweep", "run", grid, "--yes", *how)
+    assert (told.code, "002_group02" in told.err) == (3, True), told.out + told.err
+    looked = look_until(tmp_path / "sweep", lambda found: "completed" in found["counts"])
+    assert [run["status"] for run in looked["runs"]] == ["completed", "skipped"]
+    assert "asked > 20.00 USD" in looked["runs"][1]["reason"]
 
 
 @pytest.mark.usefixtures("slurm")

@@ -7,7 +7,8 @@ report of the run have one amount.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -170,6 +171,32 @@ def logged_end(directory: Path, since_ns: int = 0) -> str | None:
     attempts = derive_attempts(lives)
     last = attempts[-1].end if attempts else None
     return None if last is None else last.status
+
+
+def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
+    """Return how many of a job's starts in a row, up to the last, made no progress.
+
+    A start made progress if it committed a checkpoint further on than any before it, or reached a
+    step that none before it had. One that records nothing shows none.
+
+    Args:
+        directory: The run's.
+        starts_ns: When each start began, in order.
+    """
+    from outlay.account.run import AccountFollower
+
+    reached = [(-1, -1) for _ in range(len(starts_ns) + 1)]
+    with suppress(OSError):
+        for segment in AccountFollower(directory).poll().shown():
+            start = bisect_right(starts_ns, segment.life.segment.start_ns)
+            steps = int(segment.steps.number.max()) if segment.step_count else -1
+            committed = max((checkpoint.step for checkpoint in segment.checkpoints), default=-1)
+            reached[start] = max(reached[start][0], steps), max(reached[start][1], committed)
+    (step, safe), fruitless = reached[0], 0
+    for steps, committed in reached[1:]:
+        fruitless = 0 if steps > step or committed > safe else fruitless + 1
+        step, safe = max(step, steps), max(safe, committed)
+    return fruitless
 
 
 def price_attempt(

@@ -107,6 +107,8 @@ class Harness:
         with self.interrupts.heard(remote=all(engine.remote for engine in self.engines.values())):
             while self.step():
                 pass
+        if not self._is_stopping():  # Nobody stays to start these when others have ended.
+            self._skip_deferred()
         self.correct_late()
         if self._unwritten is not None:
             raise self._unwritten
@@ -152,9 +154,16 @@ class Harness:
             except SweepNotRecorded as error:
                 self._unwritten = error
         if not self.active and not self._queue and not self._is_stopping():
-            for left_out, why in self._deferred:
+            self._skip_deferred()
+
+    def _skip_deferred(self) -> None:
+        """Write down which runs do not fit under the ceiling."""
+        for left_out, why in self._deferred:
+            try:
                 self._recording.note(left_out.id, "skipped", reason=why)
-            self._deferred.clear()
+            except SweepNotRecorded as error:
+                self._unwritten = error
+        self._deferred.clear()
 
     def _has_room(self, run: PlannedRun) -> bool:
         """Say whether a run need not wait for others: for their GPUs, or to be one of so many.
@@ -180,7 +189,8 @@ class Harness:
         task = self._tasks.make(run, ticket, share)
         if engine.remote and funds is not None:
             # Nobody may be there to end it when its money is used up, so that it ends itself.
-            task = replace(task, most_ns=funds.stop_ns() or task.most_ns)
+            most_ns = funds.stop_ns() or task.most_ns
+            task = replace(task, most_ns=most_ns, kill_ns=funds.kill_ns())
         try:
             self._begin(run, task, funds)
         except SweepNotRecorded:

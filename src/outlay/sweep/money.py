@@ -74,6 +74,11 @@ class Funds:
         """Return after how long the run must be told to end, so that the notice is paid for."""
         return self._holder.lease.stop_ns
 
+    def kill_ns(self) -> int | None:
+        """Return after how long the run is killed, before the end of what is paid for."""
+        stop_ns = self.stop_ns()
+        return None if stop_ns is None else stop_ns + self._holder.lease.terms.kill_after_ns
+
     def settle(self, priced: AttemptCost) -> AttemptCost:
         """Record what the attempt cost, or all it held where nobody knows; return that."""
         return _capture(self._guard, self.hold, self.hold.op_label, priced)

@@ -31,6 +31,7 @@ class Task:
         gpus: GPUs over all nodes, for engines that have to ask for them.
         nodes: Nodes, likewise.
         most_ns: How long it may take, for engines that enforce that themselves.
+        kill_ns: After how long it is killed at the latest, likewise; None for some time later.
         options: What a cluster is asked for besides; engines of this machine ignore it.
     """
 
@@ -44,6 +45,7 @@ class Task:
     gpus: int = 1
     nodes: int = 1
     most_ns: int | None = None
+    kill_ns: int | None = None
     options: SlurmOptions = DEFAULTS
 
 

@@ -29,7 +29,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         dropped: What is removed from that.
         sealed: Secret variables, whose values stand as ``{outlay:NAME}`` in the command.
         most_ns: How long all starts together may take; None for as long as Slurm lets them.
-        requeues: How often Slurm may start it again.
+        kill_ns: After how long they are killed, whatever they do; None for a while after that.
+        requeues: How often in a row Slurm may start it again after a start without progress.
         notice_ns: How long it has to end when it is told to.
         gpus: Of all its nodes.
     """
@@ -47,6 +48,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     requeues: int
     notice_ns: int
     gpus: int = 1
+    kill_ns: int | None = None
 
 
 def spec_path(directory: Path, ticket: str) -> Path:
@@ -108,7 +110,8 @@ def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
         ticket=task.ticket, name=task.name, command=command, env=opened,
         dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(sealed), cwd=str(task.cwd),
         directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
-        requeues=options.requeues, notice_ns=options.notice.ns, gpus=task.gpus,
+        requeues=options.requeues, notice_ns=options.notice_ns, gpus=task.gpus,
+        kill_ns=task.kill_ns,
     )  # fmt: skip
     path = spec_path(task.directory, task.ticket)
     write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)
