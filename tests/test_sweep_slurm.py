@@ -479,6 +479,34 @@ def test_a_detached_sweep_is_looked_at_and_cancelled_from_other_processes(
     assert outlay("sweep", "aggregate", root, "--allow-missing").code == 0
 
 
+def names_in_queue(slurm: Cluster) -> list[list[str]]:
+    """Return what ``squeue`` shows of every job: its name and its comment."""
+    asked = ("--noheader", "--array", "--states=PENDING,RUNNING", "--format=%j %k")
+    shown = slurm.run("squeue", *asked).stdout
+    return sorted(line.split() for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_jobs_are_called_after_their_sweep_and_their_run(
+    slurm: Cluster, harness: Harness, tmp_path: Path, runs: int
+) -> None:
+    root = tmp_path / "sweep"
+    entries = [{"params": {"x": list(range(runs))}}] if runs > 1 else [{"params": {"x": 0}}]
+    harness(write_grid(tmp_path, shell("exec sleep 600"), grid=entries))
+    names = [FIRST] if runs == 1 else ["001_group01_01", "002_group01_02"]
+    expected = [[f"sweep-{name}", str(root)] for name in names]
+    until(lambda: names_in_queue(slurm) == expected, lambda: str(names_in_queue(slurm)))
+    assert outlay("sweep", "cancel", root, names[-1], "--json").json["jobs"] == 1
+
+
+def test_an_array_that_waits_has_one_name(slurm: Cluster, tmp_path: Path) -> None:
+    engine = SlurmEngine(tmp_path)
+    for number in range(3):
+        held_task(engine, tmp_path, number)
+    engine.wait(0)
+    assert names_in_queue(slurm) == [[f"{tmp_path.name}-3-runs", str(tmp_path)]] * 3
+
+
 @pytest.mark.parametrize("attached", [True, False])
 def test_one_run_is_cancelled_and_the_others_go_on(
     slurm: Cluster, harness: Harness, tmp_path: Path, *, attached: bool

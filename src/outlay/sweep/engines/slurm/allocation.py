@@ -78,6 +78,12 @@ class Allocation:
         asked = subprocess.run(command, capture_output=True, text=True, check=False)
         return [self.job, "RUNNING"] in [line.split() for line in asked.stdout.splitlines()]
 
+    def rename(self, title: str) -> subprocess.Popen[bytes]:
+        """Begin to give the job another name in the queue; nobody need wait for that."""
+        command = ["scontrol", "update", f"jobid={self.job}", f"jobname={title}"]
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+
     def requeue(self) -> bool:
         """Put the job back into the queue; False when Slurm will not."""
         for _ in range(_TRIES):

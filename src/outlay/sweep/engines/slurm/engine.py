@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+import msgspec
+
 from outlay.clock import SYSTEM, Clock
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.batches import Batch, read_batches
+from outlay.sweep.engines.slurm.batches import Batch, read_batches, run_of
 from outlay.sweep.engines.slurm.handover import Handover
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import Looks, Slurm
 from outlay.sweep.engines.slurm.submission import check_available
+from outlay.sweep.engines.slurm.times import read_times
 
 UNLIMITED: Final = 10**9
 
@@ -122,11 +125,20 @@ class SlurmEngine:
     def _find_earlier(self) -> Earlier:
         """Return what was submitted before; the first time, ask about all of it at once."""
         if self._earlier is None:
-            found = read_batches(self._root)
+            found = [self._numbered(batch) for batch in read_batches(self._root)]
             batches = {ticket: batch for batch in found for ticket in batch.tickets}
-            keys = {(batch.name, i) for batch in found for i in range(len(batch.tickets))}
+            keys = {(batch.name, i): batch for batch in found for i in range(len(batch.tickets))}
             self._earlier = Earlier(batches, self._poller.ask(keys), self._clock.monotonic_ns())
         return self._earlier
+
+    def _numbered(self, batch: Batch) -> Batch:
+        """Return a batch with the number that its jobs wrote down, if its submitter heard none."""
+        if batch.job:
+            return batch
+        for ticket in batch.tickets:
+            for moment in read_times(self._root / run_of(ticket), ticket).moments:
+                return msgspec.structs.replace(batch, job=moment.job.partition("_")[0])
+        return batch
 
     def close(self) -> None:
         """Let go; jobs go on."""

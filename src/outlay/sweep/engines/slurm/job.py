@@ -54,6 +54,7 @@ from outlay.units import Duration
 LOOK_EVERY_S: Final = 0.1
 SIGN_EVERY_NS: Final = 5 * 10**9
 LISTEN_EVERY_NS: Final = 10**9
+NAME_AFTER_NS: Final = 2 * 10**9
 DEAF_AFTER_NS: Final = 2 * 10**9
 """How long a program may go on without a handler before it counts as not having heard."""
 NOTICE_NS: Final = 10 * 10**9
@@ -80,6 +81,8 @@ class JobRun:
     _listens: bool = False
     _term_ns: int | None = None
     _kill_ns: int | None = None
+    _named: bool = False
+    _naming: subprocess.Popen[bytes] | None = None
 
     @property
     def mark(self) -> str:
@@ -247,8 +250,23 @@ class JobRun:
                 self._log.beat()
             self._end_when_due(child, before_ns + now_ns - self._began_ns)
             self._pass_on(child, now_ns)
+            self._take_name(now_ns)
             self.clock.sleep(LOOK_EVERY_S)
         return code
+
+    def _take_name(self, now_ns: int) -> None:
+        """Give a task of an array, once it has run for a while, its own name in the queue.
+
+        An array has one name, and to rename what waits would make Slurm split it into jobs.
+        """
+        if self._naming is not None:
+            self._naming.poll()
+        if self._named or now_ns - self._began_ns < NAME_AFTER_NS:
+            return
+        self._named = True
+        if self.place.first and self.spec.title not in ("", os.environ.get("SLURM_JOB_NAME")):
+            with suppress(OSError):
+                self._naming = self.place.rename(self.spec.title)
 
     def _end_when_due(self, child: subprocess.Popen[bytes], ran_ns: int) -> None:
         most_ns, kill_ns = self.spec.most_ns, self.spec.kill_ns

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -80,18 +81,20 @@ class Poller:
         """Ask about all jobs at once, the more seldom the longer nothing changes."""
         if not self.submitted or self._clock.monotonic_ns() < self._next_ns:
             return
-        looks = self.ask({known.key for known in self.submitted.values()})
+        known = self.submitted.values()
+        looks = self.ask({one.key: one.batch for one in known})
         changed = self._take_in(looks)
         longer = min(self._interval_ns * 3 // 2, LATEST_NS)
         self._interval_ns = SOONEST_NS if changed else longer
         self._next_ns = self._clock.monotonic_ns() + self._interval_ns
 
-    def ask(self, wanted: set[Key]) -> Looks | None:
+    def ask(self, wanted: Mapping[Key, Batch]) -> Looks | None:
         """Return how jobs stand, the accounts' word for those that Slurm has forgotten."""
-        looks = self._slurm.look({name for name, _ in wanted})
+        looks = self._slurm.look(_unique(wanted.values()))
         if looks is None:
             return None
-        return self._slurm.accounted({name for name, _ in wanted - looks.keys()}) | looks
+        forgotten = _unique(batch for key, batch in wanted.items() if key not in looks)
+        return self._slurm.accounted(forgotten) | looks
 
     def _take_in(self, looks: Looks | None) -> bool:
         """Learn how every job stands; say whether that is any news.
@@ -146,6 +149,10 @@ class Poller:
             self.submitted[ticket] = known
         else:
             self.ended[ticket] = ended
+
+
+def _unique(batches: Iterable[Batch]) -> list[Batch]:
+    return list({batch.name: batch for batch in batches}.values())
 
 
 def _read_exits(directory: Path, ticket: str, nodes: int) -> list[ExitRecord]:

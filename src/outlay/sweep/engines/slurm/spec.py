@@ -33,6 +33,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         requeues: How often in a row Slurm may start it again after a start without progress.
         notice_ns: How long it has to end when it is told to.
         gpus: Of all its nodes.
+        title: What its job is called in the queue; an array has one name until its tasks run.
     """
 
     ticket: str
@@ -49,6 +50,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     notice_ns: int
     gpus: int = 1
     kill_ns: int | None = None
+    title: str = ""
 
 
 def spec_path(directory: Path, ticket: str) -> Path:
@@ -100,8 +102,14 @@ def _sealed(name: str) -> str:
     return f"{STANDS_FOR}{name}}}"
 
 
-def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
-    """Write what the node needs to know; return what ``sbatch`` must hand over besides."""
+def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str, str]:
+    """Write what the node needs to know; return what ``sbatch`` must hand over besides.
+
+    Args:
+        task: Whose attempt it is.
+        here: Our own environment, which ``sbatch`` hands over.
+        title: What the job is called in the queue.
+    """
     opened, secret = split_environment(task, here)
     command, sealed = sealed_command(task)
     secret |= {name: value for name, value in sealed.items() if here.get(name) != value}
@@ -111,7 +119,7 @@ def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
         dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(sealed), cwd=str(task.cwd),
         directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
         requeues=options.requeues, notice_ns=options.notice_ns, gpus=task.gpus,
-        kill_ns=task.kill_ns,
+        kill_ns=task.kill_ns, title=title,
     )  # fmt: skip
     path = spec_path(task.directory, task.ticket)
     write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)
