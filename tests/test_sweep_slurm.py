@@ -550,6 +550,47 @@ def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
     return found[-1]
 
 
+def without_moments(status: dict[str, Any]) -> dict[str, Any]:
+    """Return how a sweep stands, but for who runs it and what passes with time."""
+    fixed = {name: value for name, value in status.items() if name not in ("harness", "running")}
+    passing = ("elapsed_s", "running")
+    fixed["runs"] = [
+        {name: value for name, value in run.items() if name not in passing or not run["running"]}
+        for run in status["runs"]
+    ]
+    return fixed
+
+
+def test_a_sweep_stands_the_same_whether_or_not_somebody_runs_it(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    script = "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/go; do sleep 0.1; done"
+    grid = write_grid(
+        tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}], price="36 USD/h",
+        ceiling="90 USD", timeout="10m",
+    )  # fmt: skip
+    going = harness(grid, "--jobs", "1")
+    exists(root / "001_group01_01" / "going", slurm)
+    going.send_signal(signal.SIGSTOP)  # It runs the sweep, and writes nothing down.
+    (root / "001_group01_01" / "go").touch()
+    exists(root / "002_group01_02" / "going", slurm)
+    attached = look_until(root, lambda found: "running on n" in found["runs"][1]["reason"])
+    going.kill()
+    finish(going)
+    detached = outlay("sweep", "status", root, "--json").json
+    assert (attached["harness"], detached["harness"]) == (going.pid, None)
+    assert without_moments(attached) == without_moments(detached)
+    assert attached["counts"] == {"completed": 1, "running": 1, "queued": 1}
+    job = job_of(root, "001_group01_01").partition("_")[0]
+    assert [run["job"] for run in attached["runs"]] == [f"{job}_{task}" for task in range(3)]
+    for status in (attached, detached):
+        done, runs, waits = status["runs"]
+        assert done["cost"]["micros"] == status["spent"][0]["micros"] > 0
+        assert runs["running"]["micros"] == status["running"][0]["micros"] > 0
+        assert (waits["elapsed_s"], waits["cost"]) == (0, None)
+
+
 @pytest.mark.usefixtures("slurm")
 def test_the_same_grid_gives_the_same_summary_here_and_there(tmp_path: Path) -> None:
     rows = {}

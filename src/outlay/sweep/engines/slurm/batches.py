@@ -85,6 +85,16 @@ def forget_batch(root: Path, batch: Batch) -> None:
     (folder_of(root, batch) / _FILE).unlink(missing_ok=True)
 
 
+def jobs_in(root: Path) -> dict[str, str]:
+    """Return Slurm's number of every attempt of a sweep that has one, by ticket."""
+    return {
+        ticket: batch.job_of(ticket)
+        for batch in read_batches(root)
+        if batch.job
+        for ticket in batch.tickets
+    }
+
+
 def read_batches(root: Path) -> list[Batch]:
     """Return every batch of a sweep; one that cannot be read is passed over."""
     batches = []

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 import msgspec
 
 from outlay.clock import SYSTEM, Clock
-from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.engines.slurm.batches import Batch, read_batches, run_of
 from outlay.sweep.engines.slurm.handover import Handover
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
@@ -19,6 +19,7 @@ from outlay.sweep.engines.slurm.submission import check_available
 from outlay.sweep.engines.slurm.times import read_times
 
 UNLIMITED: Final = 10**9
+NOT_QUEUED: Final = TaskStanding(text="not in the queue yet", queued=True)
 
 
 @dataclass(slots=True)
@@ -86,17 +87,23 @@ class SlurmEngine:
         """Return how a job ended, once; None while it goes on."""
         return self._poller.ended.pop(ticket, None)
 
-    def standing(self, ticket: str) -> str:
-        """Return how a job stands in Slurm's words; "" where nothing is known."""
+    def standing(self, ticket: str) -> TaskStanding:
+        """Return how a job stands in Slurm's words; where it does not say, in the job's own."""
         if ticket in self._handover:
-            return "not in the queue yet"
+            return NOT_QUEUED
         known = self._poller.submitted.get(ticket)
-        if known is None or known.look is None:
-            return ""
-        look = known.look
+        if known is None:
+            return TaskStanding()
+        job, look = known.batch.job_of(ticket), known.look
+        if look is None or not look.is_known:
+            waits = read_times(known.directory, ticket).running_since_ns is None
+            text = "" if look is None else f"job {job} {look.state.lower()} ({look.reason})"
+            return TaskStanding(text=text, job=job, queued=waits)
         where = f" on {look.nodes}" if look.nodes else ""
         why = f" ({look.reason})" if look.reason not in ("", "None") else ""
-        return f"job {look.job or known.batch.job_of(ticket)} {look.state.lower()}{where}{why}"
+        job = look.job or job
+        text = f"job {job} {look.state.lower()}{where}{why}"
+        return TaskStanding(text=text, job=job, queued=look.waits)
 
     # -- ending -----------------------------------------------------------------------------
 

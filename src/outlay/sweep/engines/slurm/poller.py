@@ -12,7 +12,7 @@ from outlay.proc.exits import ExitRecord, read_exit
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.engines.slurm.batches import Batch
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
-from outlay.sweep.engines.slurm.queue import JobLook, Looks, Slurm
+from outlay.sweep.engines.slurm.queue import UNKNOWN, JobLook, Looks, Slurm
 from outlay.sweep.engines.slurm.times import read_times
 
 SOONEST_NS: Final = 250_000_000
@@ -21,7 +21,7 @@ QUIET_NS: Final = 4 * 10**9
 """Looks that are so far apart may also read what running jobs wrote."""
 LATE_WORD_NS: Final = 15 * 10**9
 """How long a job's own word may be on its way after Slurm says that it is over."""
-_UNHEARD: Final = JobLook(job="", state="UNKNOWN", reason="Slurm does not answer")
+_UNHEARD: Final = JobLook(job="", state=UNKNOWN, reason="Slurm does not answer")
 
 Key = tuple[str, int]
 

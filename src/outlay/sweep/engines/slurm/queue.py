@@ -27,6 +27,10 @@ ENDED: Final = frozenset(
 )  # fmt: skip
 """Of https://slurm.schedmd.com/job_state_codes.html, those from which a job does not come back."""
 
+WAITING: Final = frozenset(["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"])
+UNKNOWN: Final = "UNKNOWN"
+"""The state of a job while Slurm does not answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLook:
@@ -42,6 +46,16 @@ class JobLook:
     state: str
     reason: str = ""
     nodes: str = ""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it waits to be started, for the first time or again."""
+        return self.state in WAITING
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this is Slurm's word."""
+        return self.state != UNKNOWN
 
     @property
     def over(self) -> bool:
