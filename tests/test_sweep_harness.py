@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import pytest
 
 from outlay.clock import ManualClock
-from outlay.sweep.attempt_log import price_attempt
+from outlay.sweep.attempt_cost import price_attempt
 from outlay.sweep.devices import check_fit, find_devices
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import InvalidGrid

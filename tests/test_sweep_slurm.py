@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -351,11 +352,15 @@ def test_a_job_that_may_not_start_again_has_failed_when_its_time_is_up(
     assert figures(root / FIRST).status == "preempted"
 
 
+def has_more_than(path: Path, count: int) -> bool:
+    return path.exists() and len(path.read_text()) > count
+
+
 def queue_again(slurm: Cluster, root: Path, sign: str, times: int) -> None:
     """Queue a job again so many times, each when the program has left another line in a file."""
     path = root / FIRST / sign
-    for count in range(1, times + 1):
-        until(lambda n=count: path.exists() and len(path.read_text()) >= n, slurm.explain)
+    for count in range(times):
+        until(partial(has_more_than, path, count), slurm.explain)
         assert slurm.run("scontrol", "requeue", job_of(root)).returncode == 0
 
 

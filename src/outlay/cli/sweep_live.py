@@ -17,7 +17,7 @@ from outlay.budget.document import read_document
 from outlay.cli.output import console, new_table
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
-from outlay.sweep.attempt_log import rate_in
+from outlay.sweep.attempt_cost import rate_in
 from outlay.sweep.detached import Detached
 from outlay.sweep.engines.base import TaskStanding
 from outlay.sweep.engines.slurm.batches import jobs_in

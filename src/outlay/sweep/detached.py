@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.sweep.attempt_log import gpus_in
+from outlay.sweep.attempt_cost import gpus_in
 from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.errors import SweepInUse

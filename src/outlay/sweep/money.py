@@ -20,7 +20,7 @@ from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
 from outlay.guard.filelog import FileSpendLog
 from outlay.guard.lease import End, GiveNotice, GoOn, Terms
 from outlay.guard.leasing import Leaseholder
-from outlay.sweep.attempt_log import AttemptCost
+from outlay.sweep.attempt_cost import AttemptCost
 from outlay.sweep.plan import PlannedRun
 from outlay.sweep.prediction import at_most, measured, terms_of
 from outlay.units import Money, Rate

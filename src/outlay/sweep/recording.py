@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.decoding import convert
-from outlay.sweep.attempt_log import AttemptCost
+from outlay.sweep.attempt_cost import AttemptCost
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.journal import Event, Journal, Status
 from outlay.sweep.manifest import Manifest

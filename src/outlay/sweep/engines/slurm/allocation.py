@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -109,6 +108,8 @@ def _address(environ: Mapping[str, str]) -> str:
     """Return the first node's name, where names can be looked up, or its address."""
     if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
         return "127.0.0.1"
+    import socket
+
     import submitit
 
     first = submitit.JobEnvironment().hostnames[0]

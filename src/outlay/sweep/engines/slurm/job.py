@@ -10,10 +10,11 @@ the job goes back into the queue under its own number.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -238,6 +239,7 @@ class JobRun:
 
     def _watch(self, child: subprocess.Popen[bytes], before_ns: int) -> int:
         sign_ns = heard_ns = self.clock.monotonic_ns()
+        pause = self._pause_until_end_of(child)
         while (code := child.poll()) is None:
             now_ns = self.clock.monotonic_ns()
             if now_ns - sign_ns >= SIGN_EVERY_NS and self.place.first:
@@ -251,8 +253,16 @@ class JobRun:
             self._end_when_due(child, before_ns + now_ns - self._began_ns)
             self._pass_on(child, now_ns)
             self._take_name(now_ns)
-            self.clock.sleep(LOOK_EVERY_S)
+            pause()
         return code
+
+    def _pause_until_end_of(self, child: subprocess.Popen[bytes]) -> Callable[[], object]:
+        """Return what waits for the next look, or for the end of the program if that is sooner."""
+        try:
+            descriptor = os.pidfd_open(child.pid)
+        except (AttributeError, OSError):  # Not Linux, or an old one.
+            return lambda: self.clock.sleep(LOOK_EVERY_S)
+        return lambda: select.select([descriptor], [], [], LOOK_EVERY_S)
 
     def _take_name(self, now_ns: int) -> None:
         """Give a task of an array, once it has run for a while, its own name in the queue.

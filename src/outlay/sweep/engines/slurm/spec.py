@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from outlay.decoding import read_document
 from outlay.files import write_whole
-from outlay.sweep.engines.base import Task
-from outlay.sweep.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
+
+if TYPE_CHECKING:
+    from outlay.sweep.engines.base import Task
 
 WORD: Final = "_OUTLAY_WORD_"
 """How variables begin that carry a secret word of the command, which no other variable holds."""
@@ -65,6 +66,8 @@ def split_environment(task: Task, here: Mapping[str, str]) -> tuple[dict[str, st
         task: Whose environment it is.
         here: What ``sbatch`` hands over by itself: our own environment.
     """
+    from outlay.sweep.redaction import Redactor  # Jobs, which only read, do without.
+
     redact = Redactor([task.env])
     added = {name: value for name, value in task.env.items() if here.get(name) != value}
     shown = redact.environment(added)
@@ -78,6 +81,8 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
 
     A word that only looks like a secret has no variable yet, and gets one.
     """
+    from outlay.sweep.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
+
     secrets = [(name, value) for name, value in task.env.items() if is_secret_name(name) and value]
     secrets.sort(key=lambda item: (-len(item[1]), item[0]))
     words: list[str] = []
@@ -99,6 +104,8 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
 
 
 def _sealed(name: str) -> str:
+    from outlay.sweep.redaction import STANDS_FOR
+
     return f"{STANDS_FOR}{name}}}"
 
 
