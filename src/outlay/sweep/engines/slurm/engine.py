@@ -81,7 +81,7 @@ class SlurmEngine:
             self.cancel(ticket)
         self._poller.look()
         if not self._poller.ended:
-            self._clock.sleep(timeout_s)
+            self._clock.sleep(min(timeout_s, self._poller.due_in_s()))
 
     def poll(self, ticket: str) -> Ended | None:
         """Return how a job ended, once; None while it goes on."""

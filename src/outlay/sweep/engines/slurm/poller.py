@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -76,6 +77,12 @@ class Poller:
         """Expect news."""
         self._interval_ns = SOONEST_NS
         self._next_ns = min(self._next_ns, self._clock.monotonic_ns() + SOONEST_NS)
+
+    def due_in_s(self) -> float:
+        """Return how long it is until the next look; for ever while there is nothing to look at."""
+        if not self.submitted:
+            return math.inf
+        return max(0, self._next_ns - self._clock.monotonic_ns()) / 1e9
 
     def look(self) -> None:
         """Ask about all jobs at once, the more seldom the longer nothing changes."""
