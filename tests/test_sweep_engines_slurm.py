@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -488,6 +490,25 @@ def test_a_node_knows_its_place_and_tells_torchrun() -> None:
     assert (told["PET_NNODES"], told["PET_NODE_RANK"]) == ("2", "1")
     assert (told["PET_MASTER_ADDR"], told["PET_MASTER_PORT"]) == ("n1", "20005")
     assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("n1", "20005")
+
+
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("outlay.sweep.engines.slurm.job",
+         {"numpy", "sqlalchemy", "rich", "typer", "submitit", "omegaconf", "outlay.ledger.reader",
+          "outlay.guard", "outlay.rates", "outlay.sweep.redaction"}),
+        ("outlay.cli.sweep", {"numpy", "sqlalchemy", "submitit", "omegaconf", "outlay.report"}),
+    ],
+)  # fmt: skip
+def test_every_job_and_every_command_loads_what_it_needs_and_no_more(
+    module: str, unwanted: set[str]
+) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert unwanted & set(loaded.stdout.split()) == set()
 
 
 # -- where there is no cluster --------------------------------------------------------------
