@@ -218,7 +218,7 @@ def test_a_batch_without_a_number_is_known_by_its_script() -> None:
 
 
 def test_a_job_of_another_with_the_same_number_is_told_by_its_script() -> None:
-    assert read_squeue("4|N/A|RUNNING|None|n1|/home/bob/job.sh\n", [batch("b", "4")]) == {}
+    assert read_squeue("4|N/A|RUNNING|None|n1|/elsewhere/job.sh\n", [batch("b", "4")]) == {}
 
 
 def test_sacct_speaks_of_whole_jobs_and_has_the_last_word_on_requeued_ones() -> None:
