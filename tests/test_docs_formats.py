@@ -16,6 +16,7 @@ import pytest
 from sqlalchemy import Table
 
 import outlay
+from outlay.cli.sweep_live import status_document
 from outlay.clock import ManualClock
 from outlay.cost.focus import COLUMNS as FOCUS_COLUMNS
 from outlay.cost.focus import MANDATORY
@@ -33,12 +34,14 @@ from outlay.record.facts import PERSONAL
 from outlay.store import schema
 from outlay.sweep import setup
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
+from outlay.sweep.detached import Detached
 from outlay.sweep.engines.slurm.batches import Batch
 from outlay.sweep.engines.slurm.reading import KEYS as SLURM_KEYS
 from outlay.sweep.engines.slurm.spec import JobSpec
 from outlay.sweep.engines.slurm.times import Moment
 from outlay.sweep.grid import ENTRY_KEYS, ROOT_KEYS, read_grid
 from outlay.sweep.journal import Event
+from outlay.sweep.manifest import read_manifest
 from outlay.sweep.planning import make_plan
 from papers import first_cells, page, rows, under
 
@@ -123,6 +126,14 @@ def test_the_keys_of_a_grid_are_described_with_where_they_may_stand(
 def test_what_a_grid_may_ask_of_a_cluster_is_described_and_nothing_else() -> None:
     text = under(page("howto/slurm.md"), "What a grid may ask for")
     assert first_cells(text) - {"key of slurm"} == set(SLURM_KEYS)
+
+
+def test_what_is_said_of_a_sweeps_status_is_described_and_nothing_else(tmp_path: Path) -> None:
+    sweep_manifest(tmp_path)
+    status = status_document(Detached(read_manifest(tmp_path), ManualClock()), 0, None)
+    of_sweep, of_run = under(FORMATS, "Status of a sweep").split("Each of `runs`")
+    assert first_cells(of_sweep) - {"key"} == set(status)
+    assert first_cells(of_run) - {"key"} == set(status["runs"][0])
 
 
 def test_the_keys_of_a_sweeps_journal_are_described_and_no_other() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Iterable
+import subprocess
+import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import outlay
+from ledgers import START_NS, Segment
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.proc.exits import ExitRecord
+from outlay.sweep.attempt_log import starts_without_progress
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.allocation import Allocation, rendezvous_port
 from outlay.sweep.engines.slurm.batches import Batch, new_batch, read_batches
@@ -82,6 +85,8 @@ def test_an_entrys_options_come_on_top_of_the_grids(tmp_path: Path) -> None:
         ({"requeues": -1}, "0 or more"),
         ({"max_submit": 0}, "1 or more"),
         ({"gres": 4}, "a non-empty text"),
+        ({"time": "2m", "notice": "90s"}, "leaves a job of time: 2m00s nothing to train in"),
+        ({"time": "2m", "notice": "10m"}, "notice: 10m"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_line(
@@ -90,6 +95,21 @@ def test_a_wrong_option_is_named_with_its_line(
     with pytest.raises(InvalidGrid, match=message) as raised:
         plan(tmp_path, slurm=slurm)
     assert raised.value.findings[0].line is not None
+
+
+def test_a_notice_of_the_grid_is_held_against_the_time_of_an_entry(tmp_path: Path) -> None:
+    entries = [{"params": {"x": 1}}, {"params": {"x": 2}, "slurm": {"time": "2m"}}]
+    with pytest.raises(InvalidGrid, match="nothing to train in") as raised:
+        plan(tmp_path, slurm={"time": "1h", "notice": "90s"}, grid=entries)
+    assert len(raised.value.findings) == 1
+
+
+@pytest.mark.parametrize(("time", "notice_s"), [("1m", 0), ("2m", 30), ("3m", 60), ("1h", 90)])
+def test_a_notice_that_nobody_states_fits_the_time(
+    tmp_path: Path, time: str, notice_s: int
+) -> None:
+    (run,) = plan(tmp_path, slurm={"time": time}).runs
+    assert run.settings.slurm.notice_ns == notice_s * NS
 
 
 def asked(nodes: int = 1, processes: int = 1, most_ns: int | None = None, **options: Any) -> Any:
@@ -167,26 +187,43 @@ def test_a_run_is_charged_for_the_gpus_that_it_asks_a_cluster_for(
 
 
 def test_a_job_is_named_after_its_sweep_and_its_run() -> None:
-    one = new_batch(["slurm/001_lr/abc"], sweep="lr sweep, again")
-    assert re.fullmatch(r"lrsweepagain-001_lr-[0-9a-f]{12}", one.name)
-    several = new_batch(["slurm/001_lr/abc", "slurm/002_lr/def"], sweep="lr")
-    assert re.fullmatch(r"lr-2-runs-[0-9a-f]{12}", several.name)
+    assert new_batch(["slurm/001_lr/abc"], sweep="lr sweep, again").title == "lrsweepagain-001_lr"
+    tickets = ["slurm/001_lr/abc", "slurm/002_lr/def"]
+    several, again = (new_batch(tickets, sweep="lr") for _ in range(2))
+    assert several.title == again.title == "lr-2-runs"
+    assert several.name != again.name
+
+
+def batch(name: str, job: str = "", tasks: int = 4) -> Batch:
+    return Batch(name=name, tickets=tuple(map(str, range(tasks))), job=job)
 
 
 def test_squeues_answer_is_read_by_batch_and_place() -> None:
-    text = "b|4|2|RUNNING|None|n1\nb|4|3|PENDING|Priority|\nc|9|N/A|FAILED|NonZeroExitCode|n2\n?\n"
-    looks = read_squeue(text)
+    text = (
+        "4|2|RUNNING|None|n1|/s/slurm/b/x.sh\n4|3|PENDING|Priority||/s/slurm/b/x.sh\n"
+        "9|N/A|FAILED|NonZeroExitCode|n2|/a|b/slurm/c/x.sh\n?\n"
+    )
+    looks = read_squeue(text, [batch("b", "4"), batch("c", "9")])
     assert looks["b", 2] == JobLook(job="4_2", state="RUNNING", reason="None", nodes="n1")
     assert looks["b", 3].reason == "Priority"
     assert looks["c", 0].job == "9"
     assert len(looks) == 3
 
 
+def test_a_batch_without_a_number_is_known_by_its_script() -> None:
+    text = "4|N/A|PENDING|Priority||/s/slurm/b/x.sh\n5|N/A|PENDING|None||/s/slurm/other/x.sh\n"
+    assert read_squeue(text, [batch("b")]) == {
+        ("b", 0): JobLook(job="4", state="PENDING", reason="Priority")
+    }
+
+
+def test_a_job_of_another_with_the_same_number_is_told_by_its_script() -> None:
+    assert read_squeue("4|N/A|RUNNING|None|n1|/elsewhere/job.sh\n", [batch("b", "4")]) == {}
+
+
 def test_sacct_speaks_of_whole_jobs_and_has_the_last_word_on_requeued_ones() -> None:
-    text = (
-        "b|4_2|PREEMPTED\nb|4_2|COMPLETED\nb|4_[3-9]|PENDING\nc|9|CANCELLED by 1000\nx|9.batch|Z\n"
-    )
-    looks = read_sacct(text)
+    text = "4_2|PREEMPTED\n4_2|COMPLETED\n4_[3-9]|PENDING\n9|CANCELLED by 1000\n9.batch|Z\n"
+    looks = read_sacct(text, [batch("b", "4"), batch("c", "9")])
     assert {key: look.state for key, look in looks.items()} == {
         ("b", 2): "COMPLETED", ("c", 0): "CANCELLED",
     }  # fmt: skip
@@ -303,9 +340,9 @@ class Quiet(Slurm):
 
     asked: int = 0
 
-    def look(self, names: Iterable[str]) -> Looks:
+    def look(self, batches: Collection[Batch]) -> Looks:
         Quiet.asked += 1
-        return {(name, 0): look("RUNNING") for name in names}
+        return {(batch.name, 0): look("RUNNING") for batch in batches}
 
 
 def test_one_question_for_all_jobs_and_ever_fewer_while_nothing_changes(
@@ -313,8 +350,8 @@ def test_one_question_for_all_jobs_and_ever_fewer_while_nothing_changes(
 ) -> None:
     poller = Poller(Quiet(), clock)
     for number in range(100):
-        batch = Batch(name=f"b{number}", tickets=(f"t{number}",), job=str(number))
-        poller.submitted[f"t{number}"] = Submitted(tmp_path, 1, batch, 0)
+        one = Batch(name=f"b{number}", tickets=(f"t{number}",), job=str(number))
+        poller.submitted[f"t{number}"] = Submitted(tmp_path, 1, one, 0)
     began = Quiet.asked
     for _ in range(3000):  # Ten minutes.
         poller.look()
@@ -355,6 +392,45 @@ def test_a_job_that_waits_in_the_queue_has_not_run_nor_cost(tmp_path: Path) -> N
     assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0  # Without a sign of life since its start.
     note(tmp_path, Moment(ticket="t", restart=0, what="requeued", t_ns=40 * NS))
     assert ran_so_far_ns(tmp_path, "t", 50 * NS) == 30 * NS
+
+
+# -- what a start achieved ------------------------------------------------------------------
+
+
+def trained(start: float, *steps: int, committed: int | None = None) -> Segment:
+    segment = Segment(start=start)
+    for number in steps:
+        segment.step(1, number=number)
+    return segment if committed is None else segment.checkpoint(committed)
+
+
+@pytest.mark.parametrize(
+    ("story", "fruitless"),
+    [
+        ([None, None, None], 3),
+        ([trained(0, 1, 2), trained(100, 3)], 0),
+        ([trained(0, 1, 2), None, None], 2),
+        ([None, None, trained(200, 1)], 0),
+        # From the beginning again: what was lost is no progress.
+        ([trained(0, 1, 2), trained(100, 1, 2), trained(200, 1)], 2),
+        # Behind where an earlier start was, but safe where that was not.
+        ([trained(0, 1, 2, 3, committed=1), trained(100, 2, committed=2)], 0),
+        ([trained(0, 1, 2, committed=2), trained(100, 3), trained(200, 3)], 1),
+    ],
+)
+def test_a_start_counts_unless_it_got_further_than_those_before(
+    tmp_path: Path, story: list[Segment | None], fruitless: int
+) -> None:
+    for segment in filter(None, story):
+        segment.write(tmp_path)
+    starts_ns = [START_NS + 100 * NS * index for index in range(len(story))]
+    assert starts_without_progress(tmp_path, starts_ns) == fruitless
+
+
+def test_what_earlier_attempts_of_a_run_reached_is_no_progress(tmp_path: Path) -> None:
+    trained(0, 1, 2, 3).write(tmp_path)
+    trained(100, 1, 2).write(tmp_path)
+    assert starts_without_progress(tmp_path, [START_NS + 100 * NS]) == 1
 
 
 def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
@@ -416,6 +492,25 @@ def test_a_node_knows_its_place_and_tells_torchrun() -> None:
     assert (told["MASTER_ADDR"], told["MASTER_PORT"]) == ("n1", "20005")
 
 
+@pytest.mark.parametrize(
+    ("module", "unwanted"),
+    [
+        ("outlay.sweep.engines.slurm.job",
+         {"numpy", "sqlalchemy", "rich", "typer", "submitit", "omegaconf", "outlay.ledger.reader",
+          "outlay.guard", "outlay.rates", "outlay.sweep.redaction"}),
+        ("outlay.cli.sweep", {"numpy", "sqlalchemy", "submitit", "omegaconf", "outlay.report"}),
+    ],
+)  # fmt: skip
+def test_every_job_and_every_command_loads_what_it_needs_and_no_more(
+    module: str, unwanted: set[str]
+) -> None:
+    code = f"import sys, {module}; print(*sys.modules)"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert unwanted & set(loaded.stdout.split()) == set()
+
+
 # -- where there is no cluster --------------------------------------------------------------
 
 
@@ -454,8 +549,9 @@ def write_script(path: Path, script: str) -> None:
     path.chmod(0o755)
 
 
-HAS_IT = 'for name; do :; done; echo "${name#--name=}|77|N/A|PENDING|Priority|"'
-"""A queue that has whatever it is asked for: its name is the last word of the question."""
+def has_it(tmp_path: Path) -> str:
+    """Return a queue that has whatever was to be submitted, known by where its script lies."""
+    return f'for one in {tmp_path}/slurm/*/; do echo "77|N/A|PENDING|Priority||${{one}}x.sh"; done'
 
 
 def task_of(engine: SlurmEngine, tmp_path: Path, name: str) -> Task:
@@ -493,10 +589,10 @@ def test_what_slurm_will_take_later_is_kept_for_later(commands: Path, tmp_path: 
     assert engine.poll(ticket) == Ended(how="exited", asked=True, reason="never reached Slurm")
 
 
-def test_a_refusal_that_was_none_is_found_out_by_name(commands: Path, tmp_path: Path) -> None:
+def test_a_refusal_that_was_none_is_found_out_by_the_script(commands: Path, tmp_path: Path) -> None:
     """The answer was lost on its way, but the queue has the job."""
     write_script(commands / "sbatch", "echo 'Socket timed out' >&2; exit 1")
-    write_script(commands / "squeue", HAS_IT)
+    write_script(commands / "squeue", has_it(tmp_path))
     engine = SlurmEngine(tmp_path)
     ticket = submit_one(engine, tmp_path)
     assert engine.all_submitted()
@@ -514,7 +610,7 @@ def test_nothing_is_submitted_twice_while_slurm_cannot_say_whether_it_has_it(
     for _ in range(60):
         clock.sleep(1)
         engine.wait(0)
-    write_script(commands / "squeue", HAS_IT)
+    write_script(commands / "squeue", has_it(tmp_path))
     for _ in range(6):
         clock.sleep(1)
         engine.wait(0)
@@ -546,7 +642,7 @@ def test_what_was_cancelled_before_slurm_said_that_it_has_it_is_cancelled_there(
     ticket = submit_one(engine, tmp_path)
     engine.cancel(ticket)
     assert engine.poll(ticket) is None
-    write_script(commands / "squeue", HAS_IT)
+    write_script(commands / "squeue", has_it(tmp_path))
     clock.sleep(60)
     engine.wait(0)
     assert (tmp_path / "told").read_text() == "77\n"
@@ -556,7 +652,7 @@ def test_a_cancellation_that_slurm_did_not_hear_is_said_again(
     commands: Path, tmp_path: Path
 ) -> None:
     write_script(commands / "sbatch", "echo Submitted batch job 77")
-    write_script(commands / "squeue", HAS_IT)
+    write_script(commands / "squeue", has_it(tmp_path))
     write_script(commands / "scancel", f"echo >> {tmp_path}/told; exit 1")
     engine = SlurmEngine(tmp_path)
     ticket = submit_one(engine, tmp_path)
@@ -571,7 +667,7 @@ def test_no_more_run_at_once_than_allowed_beside_jobs_of_an_earlier_process(
     commands: Path, tmp_path: Path
 ) -> None:
     write_script(commands / "sbatch", "echo Submitted batch job 77")
-    write_script(commands / "squeue", HAS_IT)
+    write_script(commands / "squeue", has_it(tmp_path))
     earlier = SlurmEngine(tmp_path)
     earlier.allow(1)
     task = task_of(earlier, tmp_path, "run")

@@ -10,9 +10,9 @@ from typing import Any, ClassVar
 import pytest
 
 from outlay.clock import ManualClock
-from outlay.sweep.attempt_log import price_attempt
+from outlay.sweep.attempt_cost import price_attempt
 from outlay.sweep.devices import check_fit, find_devices
-from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid import read_grid
 from outlay.sweep.harness import Harness, Options
@@ -40,8 +40,8 @@ class Endless:
     def all_submitted(self) -> bool:
         return True
 
-    def standing(self, ticket: str) -> str:
-        return ticket
+    def standing(self, ticket: str) -> TaskStanding:
+        return TaskStanding(text=ticket)
 
     def new_ticket(self, name: str) -> str:
         return name

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -269,7 +270,7 @@ def test_every_task_of_an_array_that_is_preempted_goes_on(
 def test_every_task_of_an_array_whose_time_is_up_goes_on(
     slurm: Cluster, harness: Harness, tmp_path: Path
 ) -> None:
-    going = start_arrays(slurm, harness, tmp_path, time="1m", notice="30s")
+    going = start_arrays(slurm, harness, tmp_path, time="2m", notice="30s")
     check_every_task_went_on(tmp_path / "sweep", going, slurm)
 
 
@@ -351,6 +352,73 @@ def test_a_job_that_may_not_start_again_has_failed_when_its_time_is_up(
     assert figures(root / FIRST).status == "preempted"
 
 
+def has_more_than(path: Path, count: int) -> bool:
+    return path.exists() and len(path.read_text()) > count
+
+
+def queue_again(slurm: Cluster, root: Path, sign: str, times: int) -> None:
+    """Queue a job again so many times, each when the program has left another line in a file."""
+    path = root / FIRST / sign
+    for count in range(times):
+        until(partial(has_more_than, path, count), slurm.explain)
+        assert slurm.run("scontrol", "requeue", job_of(root)).returncode == 0
+
+
+def test_a_job_that_makes_no_progress_has_failed_after_so_many_starts(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    script = "printf x >> $OUTLAY_RUN_DIR/begun; exec sleep 600"
+    options = {"partition": "main", "time": "10m", "requeues": 2}
+    going = harness(write_grid(tmp_path, shell(script), slurm=options))
+    queue_again(slurm, root, "begun", times=3)
+    code, printed = finish(going)
+    assert (code, ends(root)) == (1, {FIRST: ["error"]}), printed
+    assert "started again 2 times without progress" in read_manifest(root).state(FIRST).reason
+    assert (root / FIRST / "begun").read_text() == "xxx"
+
+
+def test_starts_that_made_progress_are_not_counted(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    program = [sys.executable, str(PROGRAMS / "step_per_start.py"), "4"]
+    options = {"partition": "main", "time": "10m", "requeues": 1}
+    going = harness(write_grid(tmp_path, program, slurm=options))
+    queue_again(slurm, root, "committed", times=3)
+    code, printed = finish(going)
+    assert (code, ends(root)) == (0, {FIRST: ["completed"]}), printed
+    assert figures(root / FIRST).attempts == 4
+
+
+@pytest.mark.usefixtures("slurm")
+def test_a_program_that_ignores_sigterm_costs_no_more_than_is_held_for_it(tmp_path: Path) -> None:
+    script = "trap '' TERM; while :; do sleep 0.1; done"
+    result = run_grid(
+        tmp_path, shell(script), price="3600 USD/h", ceiling="99 USD", timeout="10s"
+    )  # fmt: skip
+    assert result.counts == {"error": 1}
+    log = [json.loads(line) for line in (result.root / "spend.jsonl").read_text().splitlines()]
+    (held,) = [entry for entry in log if entry["kind"] == "hold"]
+    (captured,) = [entry for entry in log if entry["kind"] == "capture"]
+    assert 10 < captured["actual"] <= held["estimated"]
+    assert_one_cost(result.root)
+
+
+@pytest.mark.parametrize("how", [(), ("--detach",)])
+@pytest.mark.usefixtures("slurm")
+def test_runs_that_do_not_fit_the_ceiling_are_named(tmp_path: Path, how: tuple[str, ...]) -> None:
+    entries = [{"params": {"x": 1}}, {"params": {"x": 2}, "timeout": "10h"}]
+    grid = write_grid(
+        tmp_path, shell("true"), grid=entries, price="36 USD/h", ceiling="20 USD", timeout="5m"
+    )
+    told = outlay("sweep", "run", grid, "--yes", *how)
+    assert (told.code, "002_group02" in told.err) == (3, True), told.out + told.err
+    looked = look_until(tmp_path / "sweep", lambda found: "completed" in found["counts"])
+    assert [run["status"] for run in looked["runs"]] == ["completed", "skipped"]
+    assert "asked > 20.00 USD" in looked["runs"][1]["reason"]
+
+
 @pytest.mark.usefixtures("slurm")
 def test_a_run_that_takes_too_long_ends_itself(tmp_path: Path) -> None:
     result = run_grid(tmp_path, shell("exec sleep 600"), timeout="1s")
@@ -416,6 +484,34 @@ def test_a_detached_sweep_is_looked_at_and_cancelled_from_other_processes(
     assert outlay("sweep", "aggregate", root, "--allow-missing").code == 0
 
 
+def names_in_queue(slurm: Cluster) -> list[list[str]]:
+    """Return what ``squeue`` shows of every job: its name and its comment."""
+    asked = ("--noheader", "--array", "--states=PENDING,RUNNING", "--format=%j %k")
+    shown = slurm.run("squeue", *asked).stdout
+    return sorted(line.split() for line in shown.splitlines())
+
+
+@pytest.mark.parametrize("runs", [1, 2])
+def test_jobs_are_called_after_their_sweep_and_their_run(
+    slurm: Cluster, harness: Harness, tmp_path: Path, runs: int
+) -> None:
+    root = tmp_path / "sweep"
+    entries = [{"params": {"x": list(range(runs))}}] if runs > 1 else [{"params": {"x": 0}}]
+    harness(write_grid(tmp_path, shell("exec sleep 600"), grid=entries))
+    names = [FIRST] if runs == 1 else ["001_group01_01", "002_group01_02"]
+    expected = [[f"sweep-{name}", str(root)] for name in names]
+    until(lambda: names_in_queue(slurm) == expected, lambda: str(names_in_queue(slurm)))
+    assert outlay("sweep", "cancel", root, names[-1], "--json").json["jobs"] == 1
+
+
+def test_an_array_that_waits_has_one_name(slurm: Cluster, tmp_path: Path) -> None:
+    engine = SlurmEngine(tmp_path)
+    for number in range(3):
+        held_task(engine, tmp_path, number)
+    engine.wait(0)
+    assert names_in_queue(slurm) == [[f"{tmp_path.name}-3-runs", str(tmp_path)]] * 3
+
+
 @pytest.mark.parametrize("attached", [True, False])
 def test_one_run_is_cancelled_and_the_others_go_on(
     slurm: Cluster, harness: Harness, tmp_path: Path, *, attached: bool
@@ -457,6 +553,47 @@ def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
 
     until(looks_right, lambda: str(found[-1]))
     return found[-1]
+
+
+def without_moments(status: dict[str, Any]) -> dict[str, Any]:
+    """Return how a sweep stands, but for who runs it and what passes with time."""
+    fixed = {name: value for name, value in status.items() if name not in ("harness", "running")}
+    passing = ("elapsed_s", "running")
+    fixed["runs"] = [
+        {name: value for name, value in run.items() if name not in passing or not run["running"]}
+        for run in status["runs"]
+    ]
+    return fixed
+
+
+def test_a_sweep_stands_the_same_whether_or_not_somebody_runs_it(
+    slurm: Cluster, harness: Harness, tmp_path: Path
+) -> None:
+    root = tmp_path / "sweep"
+    script = "touch $OUTLAY_RUN_DIR/going; while ! test -e $OUTLAY_RUN_DIR/go; do sleep 0.1; done"
+    grid = write_grid(
+        tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}], price="36 USD/h",
+        ceiling="90 USD", timeout="10m",
+    )  # fmt: skip
+    going = harness(grid, "--jobs", "1")
+    exists(root / "001_group01_01" / "going", slurm)
+    going.send_signal(signal.SIGSTOP)  # It runs the sweep, and writes nothing down.
+    (root / "001_group01_01" / "go").touch()
+    exists(root / "002_group01_02" / "going", slurm)
+    attached = look_until(root, lambda found: "running on n" in found["runs"][1]["reason"])
+    going.kill()
+    finish(going)
+    detached = outlay("sweep", "status", root, "--json").json
+    assert (attached["harness"], detached["harness"]) == (going.pid, None)
+    assert without_moments(attached) == without_moments(detached)
+    assert attached["counts"] == {"completed": 1, "running": 1, "queued": 1}
+    job = job_of(root, "001_group01_01").partition("_")[0]
+    assert [run["job"] for run in attached["runs"]] == [f"{job}_{task}" for task in range(3)]
+    for status in (attached, detached):
+        done, runs, waits = status["runs"]
+        assert done["cost"]["micros"] == status["spent"][0]["micros"] > 0
+        assert runs["running"]["micros"] == status["running"][0]["micros"] > 0
+        assert (waits["elapsed_s"], waits["cost"]) == (0, None)
 
 
 @pytest.mark.usefixtures("slurm")

@@ -17,7 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from outlay.clock import ManualClock
 from outlay.guard.spendlog import MemorySpendLog
 from outlay.sweep.earlier import settle_earlier
-from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.grid import read_grid
 from outlay.sweep.harness import TICK_S, Harness, Options
 from outlay.sweep.journal import Journal
@@ -68,8 +68,8 @@ class Machine:
     def all_submitted(self) -> bool:
         return True
 
-    def standing(self, ticket: str) -> str:
-        return ticket
+    def standing(self, ticket: str) -> TaskStanding:
+        return TaskStanding(text=ticket)
 
     def new_ticket(self, name: str) -> str:
         self.tickets += 1

@@ -7,9 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Final
 
-from outlay.budget.dimensions import Dimension
+from outlay.budget.dimensions import COST, TIME, Dimension
 from outlay.budget.usage import Usage
+from outlay.errors import Finding
+
+TENTH: Final = 10
+"""A start-up of more than one such part of a budget is warned of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,3 +95,32 @@ def would_pass(total: Usage, step: Usage, bounds: Iterable[Bound]) -> StopReason
         if used + asked > bound.limit:
             return StopReason(bound=bound, used=used, asked=asked)
     return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartUp:
+    """What a start takes before its first step, as measured on earlier ones.
+
+    Attributes:
+        ns: How long, the median.
+        units: What that costs, exact; 0 where the run had no price.
+        attempts: How many attempts that rests on.
+    """
+
+    ns: int
+    units: int = 0
+    attempts: int
+
+    def too_long_for(self, bounds: Iterable[Bound]) -> list[Finding]:
+        """Return a warning for each limit of which this is more than a tenth."""
+        findings = []
+        for bound in bounds:
+            amount = {TIME: self.ns, COST: self.units}.get(bound.dimension, 0)
+            if amount > bound.limit // TENTH:
+                text = bound.dimension.text
+                message = (
+                    f"start-up takes {text(amount)}, {amount / bound.limit:.0%} of "
+                    f"{bound.dimension.key} {text(bound.limit)}"
+                )
+                findings.append(Finding(source="plan", message=message, severity="warning"))
+        return findings

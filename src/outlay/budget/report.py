@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import median_low
-from typing import Any, Final
+from typing import Any
 
 from msgspec.structs import astuple, replace
 
@@ -16,16 +15,13 @@ from outlay.budget.document import read_document
 from outlay.budget.fold import RunSpend, budget_events
 from outlay.budget.forecast import Forecast, forecast
 from outlay.budget.history import History, read_history
-from outlay.budget.limits import Bound, reached
+from outlay.budget.limits import Bound, StartUp, reached
 from outlay.budget.measurable import unmeasured
 from outlay.budget.replay import replay
 from outlay.budget.terms import Budget
 from outlay.budget.usage import ZERO, Usage
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
-
-TENTH: Final = 10
-"""A start-up of more than one such part of a budget is warned of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,35 +112,6 @@ def _unmeasured(view: RunView, used: Usage) -> tuple[str, ...]:
     said = (read_document(view.dir) or {} if view.dir is not None else {}).get("unmeasured")
     nothing = unmeasured(used)
     return tuple(name for name in nothing if not isinstance(said, list) or name in said)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartUp:
-    """What a start takes before its first step, as measured on earlier ones.
-
-    Attributes:
-        ns: How long, the median.
-        units: What that costs, exact; 0 where the run had no price.
-        attempts: How many attempts that rests on.
-    """
-
-    ns: int
-    units: int = 0
-    attempts: int
-
-    def too_long_for(self, bounds: Iterable[Bound]) -> list[Finding]:
-        """Return a warning for each limit of which this is more than a tenth."""
-        findings = []
-        for bound in bounds:
-            amount = {TIME: self.ns, COST: self.units}.get(bound.dimension, 0)
-            if amount > bound.limit // TENTH:
-                text = bound.dimension.text
-                message = (
-                    f"start-up takes {text(amount)}, {amount / bound.limit:.0%} of "
-                    f"{bound.dimension.key} {text(bound.limit)}"
-                )
-                findings.append(Finding(source="plan", message=message, severity="warning"))
-        return findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

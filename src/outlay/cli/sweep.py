@@ -12,7 +12,7 @@ import typer
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_findings, print_json, print_sentence
 from outlay.cli.sweep_aggregate import show_aggregate
-from outlay.cli.sweep_live import charged_of, show_while, standing, status_table
+from outlay.cli.sweep_live import show_while, standing, status_document, status_table
 from outlay.cli.sweep_plan import print_plan
 from outlay.clock import SYSTEM
 from outlay.sweep.detached import catch_up
@@ -20,11 +20,10 @@ from outlay.sweep.devices import find_devices
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
 from outlay.sweep.lock import holder_of
-from outlay.sweep.manifest import captured, counts, planned, read_manifest
+from outlay.sweep.manifest import captured, planned, read_manifest
 from outlay.sweep.plan import Plan
 from outlay.sweep.plan_text import plan_document
 from outlay.sweep.sweeps import HowToRun, Result, cancel, resume, start
-from outlay.units import Money
 
 app = typer.Typer(
     help="Many configurations under the same budget, and which is best.", no_args_is_help=True
@@ -123,36 +122,16 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     Example: outlay sweep status runs/demo
     """
     looked = catch_up(directory)
-    manifest = looked.manifest
+    manifest, told, now_ns = looked.manifest, looked.standing, SYSTEM.wall_ns()
     holder = holder_of(directory)
     if as_json:
-        runs = [
-            {
-                "id": run,
-                "status": state.status,
-                "attempts": state.attempts,
-                "planned": static.get("predicted_cost"),
-                "cost": None if cost is None else Money(cost, state.currency),
-                "charged": charged_of(manifest, run),
-                "reason": looked.standing.get(run) or state.reason,
-            }
-            for run, static in manifest.runs.items()
-            for state in [manifest.state(run)]
-            for cost in [state.cost_micros]
-        ]
-        print_json(
-            {
-                "counts": counts(manifest), "harness": None if holder is None else holder.pid,
-                "planned": planned(manifest), "spent": captured(manifest), "runs": runs,
-                "findings": looked.findings,
-            }
-        )  # fmt: skip
+        print_json(status_document(looked, now_ns, None if holder is None else holder.pid))
         return
-    console.print(status_table(manifest, SYSTEM.wall_ns(), looked.standing))
+    console.print(status_table(manifest, now_ns, told))
     print_findings(looked.findings)
     running = f"run by {holder}" if holder else "nobody runs it"
     console.print()
-    print_sentence(f"{standing(manifest, SYSTEM.wall_ns())}; {running}")
+    print_sentence(f"{standing(manifest, now_ns, told)}; {running}")
 
 
 @app.command("cancel")

@@ -10,9 +10,6 @@ import typer
 from outlay.cli.options import AsJson
 from outlay.cli.output import console, print_findings, print_json, print_sentence
 from outlay.clock import SYSTEM
-from outlay.report.pictures import read_formats
-from outlay.report.sweep_account import read_sweep
-from outlay.report.sweep_files import write_sweep_files
 from outlay.sweep.detached import catch_up
 
 
@@ -50,6 +47,11 @@ def show_aggregate(
 
     Example: outlay sweep aggregate runs/demo --pictures png,pdf
     """
+    # Here: the other commands of a sweep draw nothing, and need not wait for what draws.
+    from outlay.report.pictures import read_formats
+    from outlay.report.sweep_account import read_sweep
+    from outlay.report.sweep_files import write_sweep_files
+
     del enable_aggregator
     formats = read_formats(pictures) if pictures is not None else ()
     chosen = directory or root or (manifest.parent if manifest else Path())

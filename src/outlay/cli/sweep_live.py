@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +17,13 @@ from outlay.budget.document import read_document
 from outlay.cli.output import console, new_table
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
-from outlay.sweep.attempt_log import rate_in
+from outlay.sweep.attempt_cost import rate_in
+from outlay.sweep.detached import Detached
+from outlay.sweep.engines.base import TaskStanding
+from outlay.sweep.engines.slurm.batches import jobs_in
 from outlay.sweep.engines.slurm.times import ran_so_far_ns
 from outlay.sweep.harness import Harness
-from outlay.sweep.manifest import Manifest, captured, counts, planned, total
+from outlay.sweep.manifest import Manifest, captured, planned, total
 from outlay.sweep.states import RunState
 from outlay.units import Money
 from outlay.units.money import MICROS
@@ -61,9 +65,8 @@ class _Table:
             manifest = harness.manifest
             told = {a.run.id: a.engine.standing(a.ticket) for a in harness.active.values()}
             self._table = status_table(manifest, SYSTEM.wall_ns(), told)
-            self._live.update(
-                Group(self._table, Text(standing(manifest, SYSTEM.wall_ns()))), refresh=True
-            )
+            line = Text(standing(manifest, SYSTEM.wall_ns(), told))
+            self._live.update(Group(self._table, line), refresh=True)
 
     def leave(self) -> None:
         """Leave the table on the screen, and the last word to whoever called."""
@@ -94,13 +97,69 @@ class _Lines:
                 console.print(f"{run} {state.status}{tail}", soft_wrap=True)
 
 
-def standing(manifest: Manifest, now_ns: int) -> str:
+Told = Mapping[str, TaskStanding]
+"""What a cluster says of runs that go on."""
+
+
+def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[str, Any]:
+    """Return how a sweep and its runs stand, under the documented names.
+
+    Args:
+        looked: The sweep, as it was just looked at.
+        now_ns: The present.
+        harness: The process that runs it, if there is one.
+    """
+    manifest = looked.manifest
+    jobs = jobs_in(manifest.root)
+    return {
+        "counts": _tally(manifest, looked.standing),
+        "harness": harness,
+        "ceiling": manifest.about.get("ceiling"),
+        "planned": planned(manifest),
+        "spent": captured(manifest),
+        "running": _running(manifest, now_ns),
+        "runs": [_run_document(looked, run, jobs, now_ns) for run in manifest.runs],
+        "findings": looked.findings,
+    }
+
+
+def _run_document(
+    looked: Detached, run: str, jobs: Mapping[str, str], now_ns: int
+) -> dict[str, Any]:
+    manifest, told = looked.manifest, looked.standing.get(run, TaskStanding())
+    static, state = manifest.runs[run], manifest.state(run)
+    going_ns, cost = _going_ns(manifest, run, now_ns), state.cost_micros
+    return {
+        "id": run,
+        "status": _status(manifest, run, looked.standing),
+        "job": told.job or jobs.get(state.ticket) or None,
+        "attempts": state.attempts,
+        "elapsed_s": (state.elapsed_ns + going_ns) / 1e9,
+        "planned": static.get("predicted_cost"),
+        "cost": None if cost is None else Money(cost, state.currency),
+        "running": _going_cost(static, going_ns) if state.status == "running" else None,
+        "charged": charged_of(manifest, run),
+        "reason": told.text or state.reason,
+    }
+
+
+def _status(manifest: Manifest, run: str, told: Told) -> str:
+    """Return how a run stands, what waits in a cluster's queue told from what runs."""
+    return "queued" if run in told and told[run].queued else manifest.state(run).status
+
+
+def _tally(manifest: Manifest, told: Told) -> dict[str, int]:
+    return dict(Counter(_status(manifest, run, told) for run in manifest.runs))
+
+
+def standing(manifest: Manifest, now_ns: int, told: Told | None = None) -> str:
     """Return in a line how many runs stand how, and every amount of the sweep under its name.
 
     Planned is what was foreseen; captured (without a ceiling: cost) what the attempts that have
     ended cost; running what the others should have cost by now.
     """
-    tally = ", ".join(f"{count} {status}" for status, count in sorted(counts(manifest).items()))
+    counted = sorted(_tally(manifest, told or {}).items())
+    tally = ", ".join(f"{count} {status}" for status, count in counted)
     ended, running = captured(manifest), _running(manifest, now_ns)
     if not ended and not any(static.get("price") for static in manifest.runs.values()):
         return f"{tally}; no price"
@@ -147,7 +206,7 @@ def _sum(amounts: list[Money]) -> str:
     return " + ".join(map(str, amounts))
 
 
-def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None = None) -> Table:
+def status_table(manifest: Manifest, now_ns: int, told: Told | None = None) -> Table:
     """Return the runs of a sweep: those that run or failed first when they are many.
 
     Args:
@@ -163,11 +222,11 @@ def status_table(manifest: Manifest, now_ns: int, told: Mapping[str, str] | None
     for run in names[:_ROWS]:
         state, going_ns = manifest.state(run), _going_ns(manifest, run, now_ns)
         table.add_row(
-            run, state.status, _time(state.elapsed_ns + going_ns),
+            run, _status(manifest, run, told or {}), _time(state.elapsed_ns + going_ns),
             _budget_used(manifest.root / manifest.runs[run]["run_dir"]),
             manifest.runs[run].get("predicted_cost") or "",
             _cost(state, manifest.runs[run], going_ns),
-            (told or {}).get(run) or state.reason,
+            (told or {}).get(run, TaskStanding()).text or state.reason,
         )  # fmt: skip
     if len(names) > _ROWS:
         table.add_row(f"… {len(names) - _ROWS} more", "", "", "", "", "", "")

@@ -1,19 +1,13 @@
-"""The run log: what happened in a run, as appended facts. It computes nothing from them."""
+"""The run log: what happened in a run, as appended facts. It computes nothing from them.
 
-from outlay.ledger.attempts import (
-    ACCOUNTS,
-    Attempt,
-    NodeStay,
-    SegmentLife,
-    alive_until,
-    derive_attempts,
-    energy_of,
-    training_ranks,
-)
+What reads logs loads when it is first used: a process that only writes one need not wait for it.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from outlay.ledger.codec import encode_line
-from outlay.ledger.lives import read_lives
 from outlay.ledger.price import Price
-from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
 from outlay.ledger.records import (
     AttemptEnded,
     AttemptStarted,
@@ -39,10 +33,35 @@ from outlay.ledger.records import (
     gpu_count_of,
     kind_of,
 )
-from outlay.ledger.resume import Stated, find_statements, last_committed_step
 from outlay.ledger.run_file import RunIdentity, claim_identity, read_identity
 from outlay.ledger.segments import SUPERVISOR, SegmentId, ledger_dir, segment_paths
 from outlay.ledger.writer import SegmentWriter, end_segment
+
+if TYPE_CHECKING:
+    from outlay.ledger.attempts import (
+        ACCOUNTS,
+        Attempt,
+        NodeStay,
+        SegmentLife,
+        alive_until,
+        derive_attempts,
+        energy_of,
+        training_ranks,
+    )
+    from outlay.ledger.lives import read_lives
+    from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
+    from outlay.ledger.resume import Stated, find_statements, last_committed_step
+
+_READING = {
+    "attempts": (
+        "ACCOUNTS", "Attempt", "NodeStay", "SegmentLife", "alive_until", "derive_attempts",
+        "energy_of", "training_ranks",
+    ),
+    "lives": ("read_lives",),
+    "reader": ("Chunk", "LedgerReader", "RunLog", "read_run"),
+    "resume": ("Stated", "find_statements", "last_committed_step"),
+}  # fmt: skip
+_HOMES = {name: module for module, names in _READING.items() for name in names}
 
 __all__ = [
     "ACCOUNTS",
@@ -96,3 +115,11 @@ __all__ = [
     "segment_paths",
     "training_ranks",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'outlay.ledger' has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"outlay.ledger.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

@@ -1,78 +1,29 @@
 """A sweep's part in the logs of its runs: the supervisor's segment, and what a log then says.
 
-The harness supervises the processes of this machine; a cluster's job supervises itself. What an
-attempt costs is what it adds to the cost of its run's log, so that captures, journal and every
-report of the run have one amount.
+The harness supervises the processes of this machine; a cluster's job supervises itself, and loads
+no more than this. What attempts cost is the subject of ``attempt_cost``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from outlay.clock import Clock
-from outlay.guard.captures import cost_of_run
-from outlay.ledger import (
-    SUPERVISOR,
-    AttemptEnded,
-    EndStatus,
-    GpuCount,
-    Price,
-    derive_attempts,
-    end_segment,
-    exact_gpus,
-    read_lives,
-)
-from outlay.ledger.price import typed_price
-from outlay.rates import cost_at_most, paid_time, rate_of
-from outlay.record.supervision import Supervised, Supervision, latest_supervision
+from outlay.ledger import SUPERVISOR, EndStatus, GpuCount, Price
+from outlay.record.supervision import Supervised, Supervision
 from outlay.runs.inbox import leave_notice
-from outlay.sweep.engines.base import Ended
-from outlay.sweep.journal import Status
-from outlay.sweep.outcomes import Verdict
-from outlay.sweep.states import RunState
-from outlay.units import Money, Rate
 
-_ENDS: Final[dict[Status, EndStatus]] = {
+if TYPE_CHECKING:
+    from outlay.sweep.engines.base import Ended
+    from outlay.sweep.outcomes import Verdict
+
+ENDS: Final[Mapping[str, EndStatus]] = {
     "completed": "completed", "preempted": "preempted", "cancelled": "terminated",
 }  # fmt: skip
-_ASSUMED: Final = "nobody saw it end; assumed to have run as long as its money lasted"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AttemptCost:
-    """What an attempt cost.
-
-    Attributes:
-        cost: None where nobody knows.
-        logged_micros: What the run's log adds up to now, in the currency of ``cost``; None where
-            the log does not say.
-        assumed: Whether its end was not seen.
-    """
-
-    cost: Money | None
-    logged_micros: int | None = None
-    assumed: bool = False
-
-
-def rate_in(static: Mapping[str, Any]) -> Rate | None:
-    """Return what a run of a manifest costs per hour, all its GPUs."""
-    price = static.get("price")
-    charged = exact_gpus(charged_in(static))
-    return rate_of(Rate.parse(price, name="price"), charged) if price else None
-
-
-def charged_in(static: Mapping[str, Any]) -> GpuCount:
-    """Return the GPUs that a run of a manifest is charged for."""
-    return static.get("charged_gpus") or gpus_in(static)
-
-
-def gpus_in(static: Mapping[str, Any]) -> int:
-    """Return the most GPUs that a run of a manifest may have."""
-    return static.get("most_gpus") or static.get("gpus") or 1
 
 
 def supervised(name: str, directory: Path, price: Price | None, gpus: GpuCount) -> Supervised:
@@ -100,59 +51,9 @@ def begin(
 def end(log: Supervision, verdict: Verdict, ended: Ended) -> None:
     """Write down how an attempt ended, after it was reaped."""
     log.end(
-        _ENDS.get(verdict.status, "failed"), verdict.reason, exit_code=_shell_code(ended),
-        t_ns=_end_ns(log.start_ns, ended, log.now_ns()),
+        ENDS.get(verdict.status, "failed"), verdict.reason, exit_code=shell_code(ended),
+        t_ns=end_instant_ns(log.start_ns, ended, log.now_ns()),
     )  # fmt: skip
-
-
-def end_for_another(
-    static: Mapping[str, Any],
-    directory: Path,
-    state: RunState,
-    *,
-    verdict: Verdict,
-    ended: Ended,
-    held: Money | None,
-    clock: Clock,
-) -> None:
-    """Write down how an attempt of this machine ended whose harness died before it could.
-
-    Args:
-        static: The run, as the manifest has it.
-        directory: Where its log is.
-        state: How it stands; its attempt has no end yet.
-        verdict: What becomes of it.
-        ended: How it ended, as far as anybody knows.
-        held: The money that was held for it. Where nobody saw its end it is taken to have run for
-            as long as that lasts, and not beyond the present.
-        clock: Where the time comes from.
-    """
-    now_ns, begun_ns = clock.wall_ns(), state.started_ns or clock.wall_ns()
-    latest = latest_supervision(directory)
-    is_ours = latest is not None and latest[1].start_ns >= begun_ns
-    start_ns = latest[1].start_ns if latest is not None and is_ours else begun_ns
-    rate, reason = rate_in(static), verdict.reason
-    end_ns: int | None = _end_ns(start_ns, ended, now_ns)
-    if not ended.is_measured:
-        paid_ns = None if rate is None or held is None else paid_time(held, rate)
-        end_ns = None if paid_ns is None else min(now_ns, start_ns + paid_ns)
-        reason = f"{reason}; {_ASSUMED}"
-    if end_ns is None:
-        return  # What its log says last is its end.
-    status = _ENDS.get(verdict.status, "failed")
-    if latest is not None and is_ours:
-        last = AttemptEnded(
-            t_ns=end_ns, status=status, reason=reason, exit_code=_shell_code(ended)
-        )  # fmt: skip
-        with suppress(OSError):
-            end_segment(latest[0], last)
-        return
-    price = static.get("price")
-    stated = typed_price(price, name="price", source="sweep") if price else None
-    what = supervised(static["id"], directory, stated, charged_in(static))
-    Supervision(what, {}, clock=clock, start_ns=start_ns).end(
-        status, reason, exit_code=_shell_code(ended), t_ns=end_ns
-    )
 
 
 def logged_end(directory: Path, since_ns: int = 0) -> str | None:
@@ -162,6 +63,8 @@ def logged_end(directory: Path, since_ns: int = 0) -> str | None:
         directory: The run's.
         since_ns: When the attempt began; what ended before is another attempt's word.
     """
+    from outlay.ledger import derive_attempts, read_lives
+
     lives = [
         life
         for life in read_lives(directory)
@@ -172,59 +75,39 @@ def logged_end(directory: Path, since_ns: int = 0) -> str | None:
     return None if last is None else last.status
 
 
-def price_attempt(
-    directory: Path,
-    state: RunState,
-    rate: Rate | None,
-    ended: Ended,
-    *,
-    recorded: bool | None = None,
-) -> AttemptCost:
-    """Return what an attempt that has ended cost.
+def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
+    """Return how many of a job's starts in a row, up to the last, made no progress.
+
+    A start made progress if it committed a checkpoint further on than any before it, or reached a
+    step that none before it had. One that records nothing shows none.
 
     Args:
-        directory: Where its log is.
-        state: How the run stood before: what its log had added up to.
-        rate: What the sweep says that it costs per hour.
-        ended: How it ended, for an attempt without a log.
-        recorded: Whether its supervisor could write its log; None for a supervisor elsewhere.
+        directory: The run's.
+        starts_ns: When each start began, in order.
     """
-    if recorded is None:
-        recorded = latest_supervision(directory) is not None
-    estimated = None
-    if rate is not None and ended.is_measured:
-        estimated = cost_at_most(rate, ended.elapsed_ns)
-    total = cost_of_run(directory)
-    currency = state.currency if rate is None else rate.currency
-    if total is None or currency not in ("", total.currency):
-        return AttemptCost(cost=estimated)
-    added = total.micros - (state.logged_micros or 0)
-    if not recorded or added < 0:
-        return AttemptCost(cost=estimated, logged_micros=total.micros)
-    cost = Money(added, total.currency)
-    return AttemptCost(cost=cost, logged_micros=total.micros, assumed=not ended.is_measured)
+    from outlay.account.run import AccountFollower
+
+    reached = [(-1, -1) for _ in range(len(starts_ns) + 1)]
+    with suppress(OSError):
+        for segment in AccountFollower(directory).poll().shown():
+            start = bisect_right(starts_ns, segment.life.segment.start_ns)
+            steps = int(segment.steps.number.max()) if segment.step_count else -1
+            committed = max((checkpoint.step for checkpoint in segment.checkpoints), default=-1)
+            reached[start] = max(reached[start][0], steps), max(reached[start][1], committed)
+    (step, safe), fruitless = reached[0], 0
+    for steps, committed in reached[1:]:
+        fruitless = 0 if steps > step or committed > safe else fruitless + 1
+        step, safe = max(step, steps), max(safe, committed)
+    return fruitless
 
 
-def late_cost(directory: Path, state: RunState) -> AttemptCost | None:
-    """Return what a log grew by since its run was last priced; None where it did not.
-
-    A rank that ended late, or a child that outlived its parent, may write after the capture.
-    """
-    if state.logged_micros is None or state.status == "running":
-        return None
-    total = cost_of_run(directory)
-    if total is None or total.currency != state.currency or total.micros <= state.logged_micros:
-        return None
-    more = Money(total.micros - state.logged_micros, total.currency)
-    return AttemptCost(cost=more, logged_micros=total.micros)
-
-
-def _shell_code(ended: Ended) -> int | None:
+def shell_code(ended: Ended) -> int | None:
+    """Return how an attempt exited, as a shell gives it."""
     code = ended.returncode
     return code if code is None or code >= 0 else 128 - code
 
 
-def _end_ns(start_ns: int, ended: Ended, now_ns: int) -> int:
+def end_instant_ns(start_ns: int, ended: Ended, now_ns: int) -> int:
     """Return when an attempt ended: as its reaper noted it, else so long after its begin."""
     if ended.how == "not_started" or ended.never_ran:
         return start_ns

@@ -14,8 +14,8 @@ from typing import Any, Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.sweep.attempt_log import gpus_in
-from outlay.sweep.engines.base import Ended, Engine, Task
+from outlay.sweep.attempt_cost import gpus_in
+from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.harness import close_books
@@ -24,7 +24,7 @@ from outlay.sweep.launch import LOG_NAME
 from outlay.sweep.lock import SweepLock
 from outlay.sweep.manifest import Manifest, read_manifest
 from outlay.sweep.money import Treasury
-from outlay.sweep.recording import Recording
+from outlay.sweep.recording import Recording, expect_end
 from outlay.units import Money
 
 LOCAL: Final = ("process", "torchrun")
@@ -37,14 +37,16 @@ class Detached:
     """The attempts of a sweep that nobody watches, and how they stand.
 
     Attributes:
+        owned: Whether nobody else runs the sweep, so that ends are ours to write down.
         standing: What the cluster says of each run that goes on.
         findings: Why the cluster could not be asked.
     """
 
     manifest: Manifest
     clock: Clock
+    owned: bool = True
     engines: dict[str, Engine | None] = field(default_factory=dict)
-    standing: dict[str, str] = field(default_factory=dict)
+    standing: dict[str, TaskStanding] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
     _journal: Journal | None = None
 
@@ -57,7 +59,9 @@ class Detached:
         ]
 
     def look(self, runs: Iterable[str] | None = None) -> None:
-        """Write down how attempts ended, and take up those that go on.
+        """Learn how attempts ended, and take up those that go on.
+
+        Ends are written down, unless somebody runs the sweep who will do that.
 
         Args:
             runs: Which runs to look after; None for those that may go on without us.
@@ -68,7 +72,9 @@ class Detached:
                 continue
             task = task_of(self.manifest, run)
             ended = engine.reattach(task)
-            if ended is None:
+            if ended is not None and ended.never_ran and not self.owned:
+                self.standing[run] = TaskStanding(text="not in the queue yet", queued=True)
+            elif ended is None:
                 self.standing[run] = engine.standing(task.ticket)
             else:
                 self._settle(run, ended)
@@ -99,6 +105,10 @@ class Detached:
 
     def _settle(self, run: str, ended: Ended) -> None:
         state, static = self.manifest.state(run), self.manifest.runs[run]
+        if not self.owned:
+            verdict, priced = close_books(self.manifest, run, ended, None, remote=True)
+            expect_end(self.manifest, run, verdict, ended, priced)
+            return
         ceiling, treasury = self.manifest.about.get("ceiling"), None
         if ceiling and state.hold:
             amount = Money.parse(ceiling, name="ceiling")
@@ -159,15 +169,19 @@ def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
 def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
     """Return a sweep as it stands, with what its jobs did since somebody looked.
 
+    While somebody runs it, or where it is not ours to write in, what is learned is not written.
+
     Raises:
         NotASweep: There is none.
     """
-    manifest = read_manifest(root)
-    looked = Detached(manifest, clock)
+    looked = Detached(read_manifest(root), clock)
     if not looked.going_on():
         return looked
     with detached(root, clock) as taken:
         if taken is None:
+            looked = Detached(read_manifest(root.absolute(), clock), clock, owned=False)
+            looked.look()
+            looked.close()
             return looked
         taken.look()
         return taken

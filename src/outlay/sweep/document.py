@@ -6,9 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from omegaconf import DictConfig, ListConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
-
 from outlay.decoding import BadYaml, YamlPath, parse_yaml
 from outlay.errors import Finding
 from outlay.sweep.errors import InvalidGrid
@@ -46,6 +43,8 @@ def parse(text: str, source: str) -> Document:
         raise _invalid(source, 1, "a grid is a mapping with a list `grid` of entries")
     if "${" not in text:
         return Document(source, tree, lines)
+    from omegaconf import OmegaConf  # Here: it takes a while to load, and few grids need it.
+
     config = OmegaConf.create(tree)
     problems: list[tuple[Path, str]] = []
     document = Document(source, _resolved(config, (), problems), lines)
@@ -65,6 +64,8 @@ def _invalid(source: str, line: int, message: str) -> InvalidGrid:
 
 def _resolved(node: Any, path: Path, problems: list[tuple[Path, str]]) -> Any:
     """Return a node as plain data; what cannot be resolved becomes a problem, and None."""
+    from omegaconf import DictConfig, ListConfig
+
     if isinstance(node, DictConfig):
         keys = list(node.keys())
         return {str(key): _child(node, key, (*path, str(key)), problems) for key in keys}
@@ -74,6 +75,8 @@ def _resolved(node: Any, path: Path, problems: list[tuple[Path, str]]) -> Any:
 
 
 def _child(node: Any, key: Any, path: Path, problems: list[tuple[Path, str]]) -> Any:
+    from omegaconf.errors import OmegaConfBaseException
+
     try:
         value = node[key]
     except OmegaConfBaseException as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import median_low
 from typing import Final
 
-from outlay.budget.report import StartUp
+from outlay.budget.limits import StartUp
 from outlay.clock import SYSTEM
 from outlay.decoding import BadDocument, read_text
 from outlay.errors import InvalidValue

@@ -17,9 +17,9 @@ from outlay.clock import SYSTEM, Clock
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.ledger import gpu_count_of
 from outlay.record.supervision import Supervision
-from outlay.sweep import attempt_log
+from outlay.sweep import attempt_cost, attempt_log
 from outlay.sweep.active import Active
-from outlay.sweep.attempt_log import AttemptCost
+from outlay.sweep.attempt_cost import AttemptCost
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.errors import SweepNotRecorded
 from outlay.sweep.interrupts import Interrupts
@@ -107,6 +107,8 @@ class Harness:
         with self.interrupts.heard(remote=all(engine.remote for engine in self.engines.values())):
             while self.step():
                 pass
+        if not self._is_stopping():  # Nobody stays to start these when others have ended.
+            self._skip_deferred()
         self.correct_late()
         if self._unwritten is not None:
             raise self._unwritten
@@ -152,9 +154,16 @@ class Harness:
             except SweepNotRecorded as error:
                 self._unwritten = error
         if not self.active and not self._queue and not self._is_stopping():
-            for left_out, why in self._deferred:
+            self._skip_deferred()
+
+    def _skip_deferred(self) -> None:
+        """Write down which runs do not fit under the ceiling."""
+        for left_out, why in self._deferred:
+            try:
                 self._recording.note(left_out.id, "skipped", reason=why)
-            self._deferred.clear()
+            except SweepNotRecorded as error:
+                self._unwritten = error
+        self._deferred.clear()
 
     def _has_room(self, run: PlannedRun) -> bool:
         """Say whether a run need not wait for others: for their GPUs, or to be one of so many.
@@ -180,7 +189,8 @@ class Harness:
         task = self._tasks.make(run, ticket, share)
         if engine.remote and funds is not None:
             # Nobody may be there to end it when its money is used up, so that it ends itself.
-            task = replace(task, most_ns=funds.stop_ns() or task.most_ns)
+            most_ns = funds.stop_ns() or task.most_ns
+            task = replace(task, most_ns=most_ns, kill_ns=funds.kill_ns())
         try:
             self._begin(run, task, funds)
         except SweepNotRecorded:
@@ -255,7 +265,7 @@ class Harness:
         if log is not None:
             attempt_log.end(log, verdict, ended)
             ended = replace(ended, elapsed_ns=log.end_ns - log.start_ns)
-        priced = attempt_log.price_attempt(
+        priced = attempt_cost.price_attempt(
             directory, self.manifest.state(run.id), rate_of(run), ended,
             recorded=None if log is None else log.is_recorded,
         )  # fmt: skip
@@ -292,7 +302,7 @@ class Harness:
         """Correct the captures of runs whose logs were written to after them."""
         for run in list(self.manifest.states):
             state, directory = self.manifest.state(run), self.manifest.root / run
-            more = attempt_log.late_cost(directory, state)
+            more = attempt_cost.late_cost(directory, state)
             if more is None or more.cost is None:
                 continue
             if self.treasury is not None and state.hold:
@@ -335,11 +345,11 @@ def close_books(
     verdict = judge(ended, None, attempt_log.logged_end(directory, since_ns))
     hold = None if treasury is None else treasury.held(state.hold)
     if not remote:
-        attempt_log.end_for_another(
+        attempt_cost.end_for_another(
             static, directory, state, verdict=verdict, ended=ended,
             held=None if hold is None else hold.amount, clock=manifest.clock,
         )  # fmt: skip
-    priced = attempt_log.price_attempt(directory, state, attempt_log.rate_in(static), ended)
+    priced = attempt_cost.price_attempt(directory, state, attempt_cost.rate_in(static), ended)
     if treasury is not None:
         priced = treasury.settle_lost(state.hold, run, priced)
     return verdict, priced

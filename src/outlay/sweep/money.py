@@ -20,7 +20,7 @@ from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
 from outlay.guard.filelog import FileSpendLog
 from outlay.guard.lease import End, GiveNotice, GoOn, Terms
 from outlay.guard.leasing import Leaseholder
-from outlay.sweep.attempt_log import AttemptCost
+from outlay.sweep.attempt_cost import AttemptCost
 from outlay.sweep.plan import PlannedRun
 from outlay.sweep.prediction import at_most, measured, terms_of
 from outlay.units import Money, Rate
@@ -73,6 +73,11 @@ class Funds:
     def stop_ns(self) -> int | None:
         """Return after how long the run must be told to end, so that the notice is paid for."""
         return self._holder.lease.stop_ns
+
+    def kill_ns(self) -> int | None:
+        """Return after how long the run is killed, before the end of what is paid for."""
+        stop_ns = self.stop_ns()
+        return None if stop_ns is None else stop_ns + self._holder.lease.terms.kill_after_ns
 
     def settle(self, priced: AttemptCost) -> AttemptCost:
         """Record what the attempt cost, or all it held where nobody knows; return that."""

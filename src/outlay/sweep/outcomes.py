@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from outlay.sweep.engines.base import Ended
-from outlay.sweep.journal import Status
+if TYPE_CHECKING:
+    from outlay.sweep.engines.base import Ended
+    from outlay.sweep.journal import Status
 
 TAKEN_BACK = "the machine was taken back"
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from outlay.budget.report import StartUp
+from outlay.budget.limits import StartUp
 from outlay.errors import Finding
 from outlay.sweep.engines.slurm.options import gpus_of_node
 from outlay.sweep.grid import Grid, Settings

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from outlay.budget.dimensions import COST, MODES
-from outlay.budget.report import TENTH, StartUp
+from outlay.budget.limits import TENTH, StartUp
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.sweep.arguments import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
 from outlay.sweep.errors import InvalidGrid

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.decoding import convert
-from outlay.sweep.attempt_log import AttemptCost
+from outlay.sweep.attempt_cost import AttemptCost
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.journal import Event, Journal, Status
 from outlay.sweep.manifest import Manifest
@@ -50,9 +50,24 @@ class Recording:
         Raises:
             SweepNotRecorded: The journal cannot be written.
         """
-        cost = priced.cost
-        self.note(
-            run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
-            elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
-            currency="" if cost is None else cost.currency, logged_micros=priced.logged_micros,
-        )  # fmt: skip
+        self.note(run, verdict.status, **_end_facts(verdict, ended, priced))
+
+
+def expect_end(
+    manifest: Manifest, run: str, verdict: Verdict, ended: Ended, priced: AttemptCost
+) -> None:
+    """Count an attempt as ended in this process alone: whoever runs the sweep writes it down."""
+    about = {"t_ns": manifest.clock.wall_ns(), "run": run, "status": verdict.status}
+    manifest.apply(run, convert(about | _end_facts(verdict, ended, priced), Event))
+
+
+def _end_facts(verdict: Verdict, ended: Ended, priced: AttemptCost) -> dict[str, object]:
+    cost = priced.cost
+    return {
+        "reason": verdict.reason,
+        "returncode": ended.returncode,
+        "elapsed_ns": ended.elapsed_ns,
+        "cost_micros": None if cost is None else cost.micros,
+        "currency": "" if cost is None else cost.currency,
+        "logged_micros": priced.logged_micros,
+    }

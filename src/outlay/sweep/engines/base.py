@@ -31,6 +31,7 @@ class Task:
         gpus: GPUs over all nodes, for engines that have to ask for them.
         nodes: Nodes, likewise.
         most_ns: How long it may take, for engines that enforce that themselves.
+        kill_ns: After how long it is killed at the latest, likewise; None for some time later.
         options: What a cluster is asked for besides; engines of this machine ignore it.
     """
 
@@ -44,6 +45,7 @@ class Task:
     gpus: int = 1
     nodes: int = 1
     most_ns: int | None = None
+    kill_ns: int | None = None
     options: SlurmOptions = DEFAULTS
 
 
@@ -75,6 +77,21 @@ class Ended:
         return self.how != "lost" or self.elapsed_ns > 0 or self.never_ran
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskStanding:
+    """How a task that goes on stands with whoever runs it.
+
+    Attributes:
+        text: For people; "" where there is nothing to say.
+        job: The scheduler's number of it; "" where there is none.
+        queued: Whether it waits to be started, and so costs nothing.
+    """
+
+    text: str = ""
+    job: str = ""
+    queued: bool = False
+
+
 class Engine(Protocol):
     """Starts tasks, says how they ended, and ends them.
 
@@ -101,8 +118,8 @@ class Engine(Protocol):
     def all_submitted(self) -> bool:
         """Say whether everything submitted has reached whoever runs it."""
 
-    def standing(self, ticket: str) -> str:
-        """Return how a task that goes on stands, for people; "" where there is nothing to say."""
+    def standing(self, ticket: str) -> TaskStanding:
+        """Return how a task that goes on stands."""
 
     def wait(self, timeout_s: float) -> None:
         """Return when a task may have ended, or after the time."""

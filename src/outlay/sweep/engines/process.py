@@ -13,7 +13,7 @@ from outlay.proc.identity import MARK_VARIABLE, end_marked
 from outlay.proc.keeper import KeeperTerms
 from outlay.proc.supervisor import KeeperKilled, KeptEvent, Launch, ProcessSupervisor
 from outlay.store import outlay_home
-from outlay.sweep.engines.base import Ended, Task
+from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import EngineBroken
 
 OUTLIVE: Final = ("outlay.guard.watch", "outlay.export.worker")
@@ -49,10 +49,10 @@ class ProcessEngine:
         """Say that tasks are started when they are submitted."""
         return True
 
-    def standing(self, ticket: str) -> str:
+    def standing(self, ticket: str) -> TaskStanding:
         """Say nothing: a task that goes on runs."""
         del ticket
-        return ""
+        return TaskStanding()
 
     def new_ticket(self, name: str) -> str:
         """Return a ticket that nobody has used; marks are told apart by their prefix."""

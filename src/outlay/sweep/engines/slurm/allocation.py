@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -78,6 +77,12 @@ class Allocation:
         asked = subprocess.run(command, capture_output=True, text=True, check=False)
         return [self.job, "RUNNING"] in [line.split() for line in asked.stdout.splitlines()]
 
+    def rename(self, title: str) -> subprocess.Popen[bytes]:
+        """Begin to give the job another name in the queue; nobody need wait for that."""
+        command = ["scontrol", "update", f"jobid={self.job}", f"jobname={title}"]
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet)
+
     def requeue(self) -> bool:
         """Put the job back into the queue; False when Slurm will not."""
         for _ in range(_TRIES):
@@ -103,6 +108,8 @@ def _address(environ: Mapping[str, str]) -> str:
     """Return the first node's name, where names can be looked up, or its address."""
     if environ.get("SLURM_JOB_NUM_NODES", "1") == "1":
         return "127.0.0.1"
+    import socket
+
     import submitit
 
     first = submitit.JobEnvironment().hostnames[0]

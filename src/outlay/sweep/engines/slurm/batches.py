@@ -1,7 +1,8 @@
 """Which attempts were submitted together: a file per batch below the sweep's ``slurm`` directory.
 
-It is written before Slurm is asked, under a name that only this batch has in the queue. So whoever
-comes later finds every job, even when the one who submitted died before it heard a number.
+It is written before Slurm is asked, into a directory of its own, in which the job's script lies. So
+whoever comes later finds every job by its script, even when the one who submitted died before it
+heard a number.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
     """Attempts that were submitted together; each one's place is its place in the array.
 
     Attributes:
-        name: The jobs' name in the queue.
+        name: Of its directory, which no other batch has.
         tickets: The attempts.
         job: Slurm's number of the whole; "" while it is not known.
+        title: The jobs' name in the queue.
     """
 
     name: str
     tickets: tuple[str, ...]
     job: str = ""
+    title: str = ""
 
     def job_of(self, ticket: str) -> str:
         """Return Slurm's number of one attempt, where it is known."""
@@ -43,16 +46,26 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
             return self.job
         return f"{self.job}_{self.tickets.index(ticket)}"
 
+    def has_script(self, path: str) -> bool:
+        """Say whether a job's script is this batch's."""
+        return f"/{self.name}/" in path
+
 
 def new_batch(tickets: Sequence[str], *, sweep: str) -> Batch:
-    """Return a batch under a name that nobody has used: its sweep's, its run's if it is one's own.
+    """Return a batch that is called after its sweep and its run, or how many runs it has."""
+    runs = [run_of(ticket) for ticket in tickets]
+    title = job_title(sweep, runs[0] if len(runs) == 1 else f"{len(runs)}-runs")
+    return Batch(name=f"{title}-{secrets.token_hex(6)}", tickets=tuple(tickets), title=title)
 
-    ``squeue`` finds jobs by it, in a list with commas between names.
-    """
-    runs = [ticket.split("/")[1] for ticket in tickets if ticket.count("/") > 1]
-    words = [sweep, runs[0] if len(runs) == 1 else f"{len(tickets)}-runs"]
-    readable = _NO_NAME.sub("", "-".join(words))[:_LONGEST_NAME] or "outlay"
-    return Batch(name=f"{readable}-{secrets.token_hex(6)}", tickets=tuple(tickets))
+
+def job_title(sweep: str, run: str) -> str:
+    """Return what a run's job is called in the queue."""
+    return _NO_NAME.sub("", f"{sweep}-{run}")[:_LONGEST_NAME]
+
+
+def run_of(ticket: str) -> str:
+    """Return the run of a ticket of this engine: ``slurm/<run>/<number>``."""
+    return ticket.split("/")[1]
 
 
 def folder_of(root: Path, batch: Batch) -> Path:
@@ -70,6 +83,16 @@ def write_batch(root: Path, batch: Batch) -> None:
 def forget_batch(root: Path, batch: Batch) -> None:
     """Remove the file of a batch that Slurm did not take, whose attempts may go into another."""
     (folder_of(root, batch) / _FILE).unlink(missing_ok=True)
+
+
+def jobs_in(root: Path) -> dict[str, str]:
+    """Return Slurm's number of every attempt of a sweep that has one, by ticket."""
+    return {
+        ticket: batch.job_of(ticket)
+        for batch in read_batches(root)
+        if batch.job
+        for ticket in batch.tickets
+    }
 
 
 def read_batches(root: Path) -> list[Batch]:

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Final
 
+import msgspec
+
 from outlay.clock import SYSTEM, Clock
-from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.batches import Batch, read_batches
+from outlay.sweep.engines.base import Ended, Task, TaskStanding
+from outlay.sweep.engines.slurm.batches import Batch, read_batches, run_of
 from outlay.sweep.engines.slurm.handover import Handover
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import Looks, Slurm
 from outlay.sweep.engines.slurm.submission import check_available
+from outlay.sweep.engines.slurm.times import read_times
 
 UNLIMITED: Final = 10**9
+NOT_QUEUED: Final = TaskStanding(text="not in the queue yet", queued=True)
 
 
 @dataclass(slots=True)
@@ -77,23 +81,29 @@ class SlurmEngine:
             self.cancel(ticket)
         self._poller.look()
         if not self._poller.ended:
-            self._clock.sleep(timeout_s)
+            self._clock.sleep(min(timeout_s, self._poller.due_in_s()))
 
     def poll(self, ticket: str) -> Ended | None:
         """Return how a job ended, once; None while it goes on."""
         return self._poller.ended.pop(ticket, None)
 
-    def standing(self, ticket: str) -> str:
-        """Return how a job stands in Slurm's words; "" where nothing is known."""
+    def standing(self, ticket: str) -> TaskStanding:
+        """Return how a job stands in Slurm's words; where it does not say, in the job's own."""
         if ticket in self._handover:
-            return "not in the queue yet"
+            return NOT_QUEUED
         known = self._poller.submitted.get(ticket)
-        if known is None or known.look is None:
-            return ""
-        look = known.look
+        if known is None:
+            return TaskStanding()
+        job, look = known.batch.job_of(ticket), known.look
+        if look is None or not look.is_known:
+            waits = read_times(known.directory, ticket).running_since_ns is None
+            text = "" if look is None else f"job {job} {look.state.lower()} ({look.reason})"
+            return TaskStanding(text=text, job=job, queued=waits)
         where = f" on {look.nodes}" if look.nodes else ""
         why = f" ({look.reason})" if look.reason not in ("", "None") else ""
-        return f"job {look.job or known.batch.job_of(ticket)} {look.state.lower()}{where}{why}"
+        job = look.job or job
+        text = f"job {job} {look.state.lower()}{where}{why}"
+        return TaskStanding(text=text, job=job, queued=look.waits)
 
     # -- ending -----------------------------------------------------------------------------
 
@@ -122,11 +132,20 @@ class SlurmEngine:
     def _find_earlier(self) -> Earlier:
         """Return what was submitted before; the first time, ask about all of it at once."""
         if self._earlier is None:
-            found = read_batches(self._root)
+            found = [self._numbered(batch) for batch in read_batches(self._root)]
             batches = {ticket: batch for batch in found for ticket in batch.tickets}
-            keys = {(batch.name, i) for batch in found for i in range(len(batch.tickets))}
+            keys = {(batch.name, i): batch for batch in found for i in range(len(batch.tickets))}
             self._earlier = Earlier(batches, self._poller.ask(keys), self._clock.monotonic_ns())
         return self._earlier
+
+    def _numbered(self, batch: Batch) -> Batch:
+        """Return a batch with the number that its jobs wrote down, if its submitter heard none."""
+        if batch.job:
+            return batch
+        for ticket in batch.tickets:
+            for moment in read_times(self._root / run_of(ticket), ticket).moments:
+                return msgspec.structs.replace(batch, job=moment.job.partition("_")[0])
+        return batch
 
     def close(self) -> None:
         """Let go; jobs go on."""

@@ -20,6 +20,7 @@ from outlay.sweep.engines.slurm.batches import (
     Batch,
     folder_of,
     forget_batch,
+    job_title,
     new_batch,
     write_batch,
 )
@@ -86,7 +87,9 @@ class Handover:
             options=task.options, nodes=task.nodes, processes=task.gpus // task.nodes,
             most_ns=task.most_ns,
         )  # fmt: skip
-        self._waiting[task.ticket] = Waiting(task, request, write_spec(task, os.environ))
+        self._waiting[task.ticket] = Waiting(
+            task, request, write_spec(task, os.environ, job_title(self._root.name, task.name))
+        )
 
     def flush(self) -> list[str]:
         """Hand over what waits; return what was withdrawn meanwhile and has reached Slurm."""
@@ -131,7 +134,7 @@ class Handover:
         write_batch(self._root, batch)
         specs = [spec_path(w.task.directory, w.task.ticket) for w in alike]
         asked = parameters(
-            alike[0].request, name=batch.name, jobs=self.jobs, after=self._before(),
+            alike[0].request, name=batch.title, jobs=self.jobs, after=self._before(),
             comment=str(self._root),
         )  # fmt: skip
         try:
@@ -164,7 +167,7 @@ class Handover:
             self._doubtful = batch
             self._at_once = max(1, len(batch.tickets) // 2)
             self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
-            if looks := self._slurm.look([batch.name]):
+            if looks := self._slurm.look([batch]):
                 self._clear_up_with(looks)
             return
         forget_batch(self._root, batch)
@@ -176,13 +179,13 @@ class Handover:
         """Learn whether Slurm took a batch that it did not say it took; False while it is silent.
 
         Its answer may have been lost on its way, or come after we stopped waiting for it. The
-        batch's name in the queue tells.
+        batch's script in the queue tells.
         """
         if self._doubtful is None:
             return True
         if self._clock.monotonic_ns() < self._ask_ns:
             return False
-        looks = self._slurm.look([self._doubtful.name])
+        looks = self._slurm.look([self._doubtful])
         if looks is None:
             self._ask_ns = self._clock.monotonic_ns() + RETRY_NS
             return False

@@ -10,10 +10,11 @@ the job goes back into the queue under its own number.
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -38,7 +39,7 @@ from outlay.proc.identity import (
 )
 from outlay.record.supervision import Supervision
 from outlay.sweep.attempt_log import begin as begin_log
-from outlay.sweep.attempt_log import logged_end, supervised
+from outlay.sweep.attempt_log import logged_end, starts_without_progress, supervised
 from outlay.sweep.engines.slurm.allocation import Allocation, node_log
 from outlay.sweep.engines.slurm.spec import (
     WORD,
@@ -47,13 +48,14 @@ from outlay.sweep.engines.slurm.spec import (
     opened_command,
     read_spec,
 )
-from outlay.sweep.engines.slurm.times import Moment, What, give_sign, note, read_times
+from outlay.sweep.engines.slurm.times import Moment, Times, What, give_sign, note, read_times
 from outlay.sweep.outcomes import TAKEN_BACK
 from outlay.units import Duration
 
 LOOK_EVERY_S: Final = 0.1
 SIGN_EVERY_NS: Final = 5 * 10**9
 LISTEN_EVERY_NS: Final = 10**9
+NAME_AFTER_NS: Final = 2 * 10**9
 DEAF_AFTER_NS: Final = 2 * 10**9
 """How long a program may go on without a handler before it counts as not having heard."""
 NOTICE_NS: Final = 10 * 10**9
@@ -74,11 +76,14 @@ class JobRun:
     told: list[int] = field(default_factory=list)
     late: str = ""
     _start_ns: int = 0
+    _began_ns: int = 0
     _log: Supervision | None = None
     _passed_on: int = 0
     _listens: bool = False
     _term_ns: int | None = None
     _kill_ns: int | None = None
+    _named: bool = False
+    _naming: subprocess.Popen[bytes] | None = None
 
     @property
     def mark(self) -> str:
@@ -90,10 +95,12 @@ class JobRun:
         for number in (signal.SIGUSR2, signal.SIGTERM):
             signal.signal(number, self._remember)
         set_subreaper(on=True)  # Whatever the program leaves behind is ours to end.
+        self._began_ns = self.clock.monotonic_ns()
         before_ns = self._begin()
-        if self.place.restart > self.spec.requeues:
-            times = self.spec.requeues
-            return self._end(None, f"started again {times} times, and still not done")
+        if stuck := self._stuck(self.place.restart - 1):
+            return self._end(None, stuck)
+        if self.spec.most_ns is not None and before_ns >= self.spec.most_ns:
+            return self._end(None, self._overdue())
         try:
             child = self._start()
         except (OSError, ValueError) as error:
@@ -114,10 +121,10 @@ class JobRun:
 
     def _begin(self) -> int:
         """Write the start down; return how long earlier starts of the same attempt ran."""
-        directory = Path(self.spec.directory)
+        times = read_times(Path(self.spec.directory), self.spec.ticket)
         if not self.place.first:
-            return 0
-        times = read_times(directory, self.spec.ticket)
+            earlier = [m for m in times.moments if m.restart < self.place.restart]
+            return Times(moments=earlier, sign_ns=0).ran_ns()
         if times.running_since_ns is not None:
             self._note("lost", times.sign_ns, restart=times.moments[-1].restart)
         before_ns = times.ran_ns()
@@ -175,12 +182,30 @@ class JobRun:
             return self._end(code, self.late)
         if not self._is_taken_back(code):
             return self._end(code)
-        if self.place.restart >= self.spec.requeues:
-            return self._end(code, f"started again {self.spec.requeues} times, and still not done")
+        if stuck := self._stuck(self.place.restart):
+            return self._end(code, stuck)
         self._note("requeued", self._end_log("preempted", TAKEN_BACK, code))
         if self.place.requeue():
             return 1  # Slurm ends what is left of this start, and starts the next when it can.
         return self._end(code, "its time was up, and Slurm would not queue it again")
+
+    def _stuck(self, last: int) -> str:
+        """Return why it may not start again after this restart; "" where it may."""
+        if last < 0:
+            return ""
+        if self.spec.requeues == 0:
+            return "still not done when it had to end, and requeues is 0"
+        directory = Path(self.spec.directory)
+        starts_ns = [
+            moment.t_ns
+            for moment in read_times(directory, self.spec.ticket).moments
+            if moment.what == "started" and moment.restart <= last
+        ]
+        if len(starts_ns) <= self.spec.requeues:
+            return ""  # However little they did, these are not too many.
+        if starts_without_progress(directory, starts_ns) <= self.spec.requeues:
+            return ""
+        return f"started again {self.spec.requeues} times without progress, and still not done"
 
     def _is_taken_back(self, code: int) -> bool:
         """Say whether the program was told to end by a cluster that wants its machine back.
@@ -213,7 +238,8 @@ class JobRun:
             )  # fmt: skip
 
     def _watch(self, child: subprocess.Popen[bytes], before_ns: int) -> int:
-        began_ns = sign_ns = heard_ns = self.clock.monotonic_ns()
+        sign_ns = heard_ns = self.clock.monotonic_ns()
+        pause = self._pause_until_end_of(child)
         while (code := child.poll()) is None:
             now_ns = self.clock.monotonic_ns()
             if now_ns - sign_ns >= SIGN_EVERY_NS and self.place.first:
@@ -224,17 +250,45 @@ class JobRun:
                 self._listens = bool(_listeners())
             if self._log is not None:
                 self._log.beat()
-            self._end_when_due(child, before_ns + now_ns - began_ns)
+            self._end_when_due(child, before_ns + now_ns - self._began_ns)
             self._pass_on(child, now_ns)
-            self.clock.sleep(LOOK_EVERY_S)
+            self._take_name(now_ns)
+            pause()
         return code
 
+    def _pause_until_end_of(self, child: subprocess.Popen[bytes]) -> Callable[[], object]:
+        """Return what waits for the next look, or for the end of the program if that is sooner."""
+        try:
+            descriptor = os.pidfd_open(child.pid)
+        except (AttributeError, OSError):  # Not Linux, or an old one.
+            return lambda: self.clock.sleep(LOOK_EVERY_S)
+        return lambda: select.select([descriptor], [], [], LOOK_EVERY_S)
+
+    def _take_name(self, now_ns: int) -> None:
+        """Give a task of an array, once it has run for a while, its own name in the queue.
+
+        An array has one name, and to rename what waits would make Slurm split it into jobs.
+        """
+        if self._naming is not None:
+            self._naming.poll()
+        if self._named or now_ns - self._began_ns < NAME_AFTER_NS:
+            return
+        self._named = True
+        if self.place.first and self.spec.title not in ("", os.environ.get("SLURM_JOB_NAME")):
+            with suppress(OSError):
+                self._naming = self.place.rename(self.spec.title)
+
     def _end_when_due(self, child: subprocess.Popen[bytes], ran_ns: int) -> None:
-        most_ns = self.spec.most_ns
+        most_ns, kill_ns = self.spec.most_ns, self.spec.kill_ns
         if most_ns is not None and ran_ns >= most_ns and not self.late:
-            self.late = f"timeout: not done after {Duration(most_ns)}"
+            self.late = self._overdue()
             self._kill_ns = self.clock.monotonic_ns() + NOTICE_NS
             signal_group(child.pid, signal.SIGTERM)
+        if kill_ns is not None and ran_ns >= kill_ns:
+            self._kill(child)
+
+    def _overdue(self) -> str:
+        return f"timeout: not done after {Duration(self.spec.most_ns or 0)}"
 
     def _pass_on(self, child: subprocess.Popen[bytes], now_ns: int) -> None:
         """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
@@ -251,8 +305,11 @@ class JobRun:
             self._listens = True  # Once is enough; and one that listens is on its way out.
             signal_group(child.pid, signal.SIGTERM)
         if self._kill_ns is not None and now_ns >= self._kill_ns:
-            signal_group(child.pid, signal.SIGKILL)
-            end_all(descendants, self.clock)
+            self._kill(child)
+
+    def _kill(self, child: subprocess.Popen[bytes]) -> None:
+        signal_group(child.pid, signal.SIGKILL)
+        end_all(descendants, self.clock)
 
 
 def _listeners() -> list[Process]:

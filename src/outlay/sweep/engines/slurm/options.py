@@ -13,7 +13,9 @@ from typing import Any, Final
 from outlay.units import Duration
 
 MINUTE_NS: Final = 60 * 10**9
-_NOTICE: Final = Duration(90 * 10**9)
+EARLY_NS: Final = 60 * 10**9
+"""How much earlier than asked for Slurm may signal: https://slurm.schedmd.com/sbatch.html."""
+_NOTICE_NS: Final = 90 * 10**9
 _COUNTED = re.compile(r"(?P<kind>[^:]*)(:.*)?:(?P<count>\d+)(\([^)]*\))?")
 
 
@@ -25,8 +27,8 @@ class SlurmOptions:
         time: Of one job, after which Slurm ends it; default: the run's ``timeout``.
         gres: Such as ``gpu`` or ``gpu:a100``; without a number, one per process on a node.
         extra: Further options of ``sbatch`` by their long names; True for those without a value.
-        requeues: How often a job may start again before its run has failed.
-        notice: How long before its time is up a job is told, to save its work.
+        requeues: How often in a row a job may start again after a start without progress; 0 never.
+        notice: How long before its time is up a job is told, to save its work; None by default.
         max_submit: How many jobs may be submitted at once.
     """
 
@@ -37,8 +39,20 @@ class SlurmOptions:
     constraint: str = ""
     extra: Mapping[str, str | bool] = field(default_factory=dict)
     requeues: int = 10
-    notice: Duration = _NOTICE
+    notice: Duration | None = None
     max_submit: int | None = None
+
+    @property
+    def notice_ns(self) -> int:
+        """How long before its time is up a job is told: what is stated, else 90 s where that fits.
+
+        Half of what a short job has beside the minute by which Slurm may be early.
+        """
+        if self.notice is not None:
+            return self.notice.ns
+        if self.time is None:
+            return _NOTICE_NS
+        return min(_NOTICE_NS, max(0, self.time.ns - EARLY_NS) // 2)
 
 
 DEFAULTS: Final = SlurmOptions()
@@ -86,7 +100,7 @@ def parameters(
         "ntasks_per_node": 1,
         "dependency": dependency,
         "array_parallelism": jobs or 10**6,
-        "signal_delay_s": options.notice.ns // 10**9,
+        "signal_delay_s": options.notice_ns // 10**9,
         "stderr_to_stdout": True,
         "wckey": None,
         "srun_args": ["--kill-on-bad-exit=1"],
@@ -114,4 +128,4 @@ def _minutes(request: Request) -> int | None:
         return request.options.time.ns // MINUTE_NS
     if request.most_ns is None:
         return None
-    return -(-(request.most_ns + request.options.notice.ns) // MINUTE_NS) + 1
+    return -(-(request.most_ns + request.options.notice_ns) // MINUTE_NS) + 1

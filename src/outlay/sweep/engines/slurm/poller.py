@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -11,7 +13,7 @@ from outlay.proc.exits import ExitRecord, read_exit
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.engines.slurm.batches import Batch
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
-from outlay.sweep.engines.slurm.queue import JobLook, Looks, Slurm
+from outlay.sweep.engines.slurm.queue import UNKNOWN, JobLook, Looks, Slurm
 from outlay.sweep.engines.slurm.times import read_times
 
 SOONEST_NS: Final = 250_000_000
@@ -20,7 +22,7 @@ QUIET_NS: Final = 4 * 10**9
 """Looks that are so far apart may also read what running jobs wrote."""
 LATE_WORD_NS: Final = 15 * 10**9
 """How long a job's own word may be on its way after Slurm says that it is over."""
-_UNHEARD: Final = JobLook(job="", state="UNKNOWN", reason="Slurm does not answer")
+_UNHEARD: Final = JobLook(job="", state=UNKNOWN, reason="Slurm does not answer")
 
 Key = tuple[str, int]
 
@@ -76,22 +78,30 @@ class Poller:
         self._interval_ns = SOONEST_NS
         self._next_ns = min(self._next_ns, self._clock.monotonic_ns() + SOONEST_NS)
 
+    def due_in_s(self) -> float:
+        """Return how long it is until the next look; for ever while there is nothing to look at."""
+        if not self.submitted:
+            return math.inf
+        return max(0, self._next_ns - self._clock.monotonic_ns()) / 1e9
+
     def look(self) -> None:
         """Ask about all jobs at once, the more seldom the longer nothing changes."""
         if not self.submitted or self._clock.monotonic_ns() < self._next_ns:
             return
-        looks = self.ask({known.key for known in self.submitted.values()})
+        known = self.submitted.values()
+        looks = self.ask({one.key: one.batch for one in known})
         changed = self._take_in(looks)
         longer = min(self._interval_ns * 3 // 2, LATEST_NS)
         self._interval_ns = SOONEST_NS if changed else longer
         self._next_ns = self._clock.monotonic_ns() + self._interval_ns
 
-    def ask(self, wanted: set[Key]) -> Looks | None:
+    def ask(self, wanted: Mapping[Key, Batch]) -> Looks | None:
         """Return how jobs stand, the accounts' word for those that Slurm has forgotten."""
-        looks = self._slurm.look({name for name, _ in wanted})
+        looks = self._slurm.look(_unique(wanted.values()))
         if looks is None:
             return None
-        return self._slurm.accounted({name for name, _ in wanted - looks.keys()}) | looks
+        forgotten = _unique(batch for key, batch in wanted.items() if key not in looks)
+        return self._slurm.accounted(forgotten) | looks
 
     def _take_in(self, looks: Looks | None) -> bool:
         """Learn how every job stands; say whether that is any news.
@@ -146,6 +156,10 @@ class Poller:
             self.submitted[ticket] = known
         else:
             self.ended[ticket] = ended
+
+
+def _unique(batches: Iterable[Batch]) -> list[Batch]:
+    return list({batch.name: batch for batch in batches}.values())
 
 
 def _read_exits(directory: Path, ticket: str, nodes: int) -> list[ExitRecord]:

@@ -5,14 +5,19 @@ Reading their answers is pure; asking is at the end.
 
 from __future__ import annotations
 
+import os
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-FORMAT: Final = "%j|%F|%K|%T|%r|%N"
-"""Name, number (of the whole array), place in the array, state, why it waits, nodes."""
-_ACCOUNTED: Final = "JobName,JobID,State"
+from outlay.sweep.engines.slurm.batches import Batch
+
+FORMAT: Final = "%F|%K|%T|%r|%N|%o"
+"""Number (of the whole array), place in the array, state, why it waits, nodes, script."""
+_ACCOUNTED: Final = "JobID,State"
+_NO_SUCH_JOB: Final = "Invalid job id"
+"""What ``squeue`` says of the only job it is asked for, if it has forgotten it."""
 _TIMEOUT_S: Final = 60
 _DEFAULT_ARRAY_SIZE: Final = 1001
 
@@ -21,6 +26,10 @@ ENDED: Final = frozenset(
      "DEADLINE", "OUT_OF_MEMORY", "REVOKED"]
 )  # fmt: skip
 """Of https://slurm.schedmd.com/job_state_codes.html, those from which a job does not come back."""
+
+WAITING: Final = frozenset(["PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT"])
+UNKNOWN: Final = "UNKNOWN"
+"""The state of a job while Slurm does not answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +48,16 @@ class JobLook:
     nodes: str = ""
 
     @property
+    def waits(self) -> bool:
+        """Whether it waits to be started, for the first time or again."""
+        return self.state in WAITING
+
+    @property
+    def is_known(self) -> bool:
+        """Whether this is Slurm's word."""
+        return self.state != UNKNOWN
+
+    @property
     def over(self) -> bool:
         """Whether it will not run again."""
         return self.state in ENDED
@@ -48,30 +67,43 @@ Looks = dict[tuple[str, int], JobLook]
 """By the name of the batch and the place in it."""
 
 
-def read_squeue(text: str) -> Looks:
-    """Return what ``squeue --array --format FORMAT`` says; lines of another shape are skipped."""
+def read_squeue(text: str, batches: Sequence[Batch]) -> Looks:
+    """Return what ``squeue --array --format FORMAT`` says of the jobs of batches.
+
+    They are known by their number, and where nobody knows it by their script. A number that another
+    cluster, or this one in an earlier life, gave to somebody else's job is told by its script.
+    """
+    numbered = {batch.job: batch for batch in batches if batch.job}
+    unnumbered = [batch for batch in batches if not batch.job]
     looks: Looks = {}
     for line in text.splitlines():
-        fields = line.split("|")
+        fields = line.split("|", FORMAT.count("|"))
         if len(fields) != FORMAT.count("|") + 1:
             continue
-        name, number, place, state, reason, nodes = fields
+        number, place, state, reason, nodes, script = fields
+        batch = numbered.get(number)
+        if batch is None:
+            batch = next((other for other in unnumbered if other.has_script(script)), None)
+        if batch is None or not batch.has_script(script):
+            continue
         index = int(place) if place.isdecimal() else 0
         job = f"{number}_{place}" if place.isdecimal() else number
-        looks[name, index] = JobLook(job=job, state=state, reason=reason, nodes=nodes)
+        looks[batch.name, index] = JobLook(job=job, state=state, reason=reason, nodes=nodes)
     return looks
 
 
-def read_sacct(text: str) -> Looks:
+def read_sacct(text: str, batches: Sequence[Batch]) -> Looks:
     """Return what ``sacct --parsable2`` says of jobs; of one that was requeued, the last word."""
+    numbered = {batch.job: batch for batch in batches if batch.job}
     looks: Looks = {}
     for line in text.splitlines():
-        name, number, state = [*line.split("|"), "", ""][:3]
+        number, state = [*line.split("|"), ""][:2]
         base, _, place = number.partition("_")
-        if not base.isdecimal() or (place and not place.isdecimal()):
+        batch = numbered.get(base)
+        if batch is None or (place and not place.isdecimal()):
             continue  # A step, or the part of an array that has not been told apart yet.
         word = (state.split() or [""])[0]  # CANCELLED by 1000
-        looks[name, int(place or 0)] = JobLook(job=number, state=word)
+        looks[batch.name, int(place or 0)] = JobLook(job=number, state=word)
     return looks
 
 
@@ -90,26 +122,38 @@ class Slurm:
 
     _accounts: bool = True
 
-    def look(self, names: Iterable[str]) -> Looks | None:
+    def look(self, batches: Collection[Batch]) -> Looks | None:
         """Return how the jobs of some batches stand that Slurm remembers."""
-        listed = ",".join(sorted(names))
-        if not listed:
-            return {}
-        command = ["squeue", "--noheader", "--array", "--states=all", f"--format={FORMAT}"]
-        answer = self._run(*command, f"--name={listed}")
-        return None if answer is None else read_squeue(answer)
+        numbers = ",".join(sorted({batch.job for batch in batches if batch.job}))
+        asked = [f"--jobs={numbers}"] if numbers else []
+        if not all(batch.job for batch in batches):
+            asked.append(f"--user={os.getuid()}")  # Whatever number they have, they are ours.
+        looks: Looks = {}
+        for which in asked:
+            answer = self._squeue(which)
+            if answer is None:
+                return None
+            looks |= read_squeue(answer, list(batches))
+        return looks
 
-    def accounted(self, names: Iterable[str]) -> Looks:
+    def _squeue(self, which: str) -> str | None:
+        command = ["squeue", "--noheader", "--array", "--states=all", f"--format={FORMAT}", which]
+        done = self._ask(*command)
+        if done is None or (done.returncode and _NO_SUCH_JOB not in done.stderr):
+            return None
+        return done.stdout
+
+    def accounted(self, batches: Collection[Batch]) -> Looks:
         """Return what the accounts say about jobs; nothing where no accounts are kept."""
-        listed = ",".join(sorted(names))
-        if not listed or not self._accounts:
+        numbers = ",".join(sorted({batch.job for batch in batches if batch.job}))
+        if not numbers or not self._accounts:
             return {}
         command = ["sacct", "--noheader", "--parsable2", "--allocations", "--starttime=2000-01-01"]
-        answer = self._run(*command, f"--format={_ACCOUNTED}", f"--name={listed}")
+        answer = self._run(*command, f"--format={_ACCOUNTED}", f"--jobs={numbers}")
         if answer is None:
             self._accounts = False
             return {}
-        return read_sacct(answer)
+        return read_sacct(answer, list(batches))
 
     def array_size(self) -> int:
         """Return how many jobs an array may have."""
@@ -125,10 +169,13 @@ class Slurm:
         return self._run("scancel", job) is not None
 
     def _run(self, *command: str) -> str | None:
+        done = self._ask(*command)
+        return done.stdout if done is not None and done.returncode == 0 else None
+
+    def _ask(self, *command: str) -> subprocess.CompletedProcess[str] | None:
         try:
-            done = subprocess.run(
+            return subprocess.run(
                 command, capture_output=True, text=True, check=False, timeout=_TIMEOUT_S
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-        return done.stdout if done.returncode == 0 else None

@@ -8,7 +8,7 @@ from typing import Final
 from outlay.errors import InvalidValue
 from outlay.sweep import readers
 from outlay.sweep.blocks import Block
-from outlay.sweep.engines.slurm.options import MINUTE_NS, SlurmOptions
+from outlay.sweep.engines.slurm.options import EARLY_NS, MINUTE_NS, SlurmOptions
 from outlay.units import Duration
 
 KEYS: Final = (
@@ -22,7 +22,7 @@ _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 def read_options(block: Block, shared: SlurmOptions) -> SlurmOptions:
     """Return a grid's ``slurm`` block on top of the shared one; ``extra`` adds to the shared."""
     block.allow(KEYS)
-    return SlurmOptions(
+    options = SlurmOptions(
         partition=block.read("partition", readers.text, shared.partition),
         account=block.read("account", readers.text, shared.account),
         time=block.read("time", job_time, shared.time),
@@ -33,6 +33,23 @@ def read_options(block: Block, shared: SlurmOptions) -> SlurmOptions:
         notice=block.read("notice", readers.timeout, shared.notice),
         max_submit=block.read("max_submit", readers.count_from_one, shared.max_submit),
     )
+    _check_notice(block, options)
+    return options
+
+
+def _check_notice(block: Block, options: SlurmOptions) -> None:
+    """Complain of a job that may be told of its end when it has just begun."""
+    stated = next((key for key in ("notice", "time") if block.values.get(key) is not None), None)
+    if stated is None or options.notice is None or options.time is None:
+        return
+    granted_ns = options.time.ns // MINUTE_NS * MINUTE_NS
+    if granted_ns <= options.notice.ns + EARLY_NS:
+        block.complain(
+            (stated,),
+            f"notice: {options.notice} leaves a job of time: {options.time} nothing to train in, "
+            "as Slurm may give notice a minute early; expected a time of more than the notice and "
+            "a minute",
+        )
 
 
 def job_time(value: object) -> Duration:

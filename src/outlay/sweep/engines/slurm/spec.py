@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from outlay.decoding import read_document
 from outlay.files import write_whole
-from outlay.sweep.engines.base import Task
-from outlay.sweep.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
+
+if TYPE_CHECKING:
+    from outlay.sweep.engines.base import Task
 
 WORD: Final = "_OUTLAY_WORD_"
 """How variables begin that carry a secret word of the command, which no other variable holds."""
@@ -29,9 +30,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
         dropped: What is removed from that.
         sealed: Secret variables, whose values stand as ``{outlay:NAME}`` in the command.
         most_ns: How long all starts together may take; None for as long as Slurm lets them.
-        requeues: How often Slurm may start it again.
+        kill_ns: After how long they are killed, whatever they do; None for a while after that.
+        requeues: How often in a row Slurm may start it again after a start without progress.
         notice_ns: How long it has to end when it is told to.
         gpus: Of all its nodes.
+        title: What its job is called in the queue; an array has one name until its tasks run.
     """
 
     ticket: str
@@ -47,6 +50,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     requeues: int
     notice_ns: int
     gpus: int = 1
+    kill_ns: int | None = None
+    title: str = ""
 
 
 def spec_path(directory: Path, ticket: str) -> Path:
@@ -61,6 +66,8 @@ def split_environment(task: Task, here: Mapping[str, str]) -> tuple[dict[str, st
         task: Whose environment it is.
         here: What ``sbatch`` hands over by itself: our own environment.
     """
+    from outlay.sweep.redaction import Redactor  # Jobs, which only read, do without.
+
     redact = Redactor([task.env])
     added = {name: value for name, value in task.env.items() if here.get(name) != value}
     shown = redact.environment(added)
@@ -74,6 +81,8 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
 
     A word that only looks like a secret has no variable yet, and gets one.
     """
+    from outlay.sweep.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
+
     secrets = [(name, value) for name, value in task.env.items() if is_secret_name(name) and value]
     secrets.sort(key=lambda item: (-len(item[1]), item[0]))
     words: list[str] = []
@@ -95,11 +104,19 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
 
 
 def _sealed(name: str) -> str:
+    from outlay.sweep.redaction import STANDS_FOR
+
     return f"{STANDS_FOR}{name}}}"
 
 
-def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
-    """Write what the node needs to know; return what ``sbatch`` must hand over besides."""
+def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str, str]:
+    """Write what the node needs to know; return what ``sbatch`` must hand over besides.
+
+    Args:
+        task: Whose attempt it is.
+        here: Our own environment, which ``sbatch`` hands over.
+        title: What the job is called in the queue.
+    """
     opened, secret = split_environment(task, here)
     command, sealed = sealed_command(task)
     secret |= {name: value for name, value in sealed.items() if here.get(name) != value}
@@ -108,7 +125,8 @@ def write_spec(task: Task, here: Mapping[str, str]) -> dict[str, str]:
         ticket=task.ticket, name=task.name, command=command, env=opened,
         dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(sealed), cwd=str(task.cwd),
         directory=str(task.directory), log=str(task.log), most_ns=task.most_ns,
-        requeues=options.requeues, notice_ns=options.notice.ns, gpus=task.gpus,
+        requeues=options.requeues, notice_ns=options.notice_ns, gpus=task.gpus,
+        kill_ns=task.kill_ns, title=title,
     )  # fmt: skip
     path = spec_path(task.directory, task.ticket)
     write_whole(path, msgspec.json.encode(spec) + b"\n", private=True)
