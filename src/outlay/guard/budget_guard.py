@@ -100,6 +100,7 @@ class BudgetGuard:
         self.log_path = Path(log_path)
         self.currency = currency
         self._follows_manifest = False
+        self._used = False
         self._given = Ceilings(
             whole=money(ceiling_usd, where="ceiling_usd", currency=currency),
             labs=lab_caps(caps or {}, where="caps", currency=currency),
@@ -192,7 +193,8 @@ class BudgetGuard:
             by=this_process() if by is None else read_text(by, name="by"),
             rental=rental,
         )
-        self._settled()  # a ceiling that can't be understood refuses before the log is touched
+        if not self._used:
+            self._settled()  # a ceiling that can't be understood refuses before there is a log
 
         def decide(books: Books) -> Posting[Hold]:
             settled = self._settled()
@@ -450,13 +452,15 @@ class BudgetGuard:
         return books.held(at_ns=self._clock.wall_ns())
 
     def _committed(self, books: Books) -> int:
-        return books.captured() + self._held(books)
+        return books.committed(at_ns=self._clock.wall_ns())
 
     def _look(self, ask: Callable[[Books], Answer]) -> Answer:
         return self.log.look(lambda books: ask(self._in_our_currency(books)))
 
     def _transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
-        return self.log.transact(lambda books: decide(self._in_our_currency(books)))
+        answer = self.log.transact(lambda books: decide(self._in_our_currency(books)))
+        self._used = True
+        return answer
 
     def _in_our_currency(self, books: Books) -> Books:
         if books.currency not in (None, self.currency):
@@ -472,8 +476,10 @@ class BudgetGuard:
             return self._moment(None)
 
     def _moment(self, settled: Settled | None) -> decisions.Moment:
+        now_ns = self._clock.wall_ns()
         return decisions.Moment(
-            ts=timestamp(self._clock.wall_ns()),
+            wall_ns=now_ns,
+            ts=timestamp(now_ns),
             currency=self.currency,
             ceiling=settled.ceilings.whole if settled else None,
             by=settled.by if settled else "",

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 
 import msgspec
 
@@ -222,7 +223,13 @@ def micros_of(amount: Decimal | None) -> int:
 
 def timestamp(wall_ns: int) -> str:
     """Return an instant as lines write it: ``2026-11-15T20:30:00.000000Z``."""
-    return utc_datetime(wall_ns).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds, ns = divmod(wall_ns, 1_000_000_000)
+    return f"{_second(seconds)}.{ns // 1000:06d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return utc_datetime(seconds * 1_000_000_000).replace(tzinfo=None).isoformat()
 
 
 def parse_timestamp(ts: str | float) -> datetime:
