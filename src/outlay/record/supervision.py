@@ -129,6 +129,7 @@ class Supervision:
         *,
         exit_code: int | None = None,
         t_ns: int | None = None,
+        synced: bool = True,
     ) -> None:
         """Record the end, on disk when this returns; further calls do nothing.
 
@@ -137,6 +138,7 @@ class Supervision:
             reason: Why, in words.
             exit_code: As a shell gives it.
             t_ns: When the last of its processes was reaped; default: now.
+            synced: Whether it has to survive a power failure from now on.
         """
         if self._ended:
             return
@@ -145,7 +147,8 @@ class Supervision:
         self._writer.append(
             AttemptEnded(t_ns=self.end_ns, status=status, reason=reason, exit_code=exit_code)
         )
-        self._writer.sync()
+        if synced:
+            self._writer.sync()
         self._writer.close()
 
 

@@ -97,11 +97,14 @@ def begin(
     return log
 
 
-def end(log: Supervision, verdict: Verdict, ended: Ended) -> None:
-    """Write down how an attempt ended, after it was reaped."""
+def end(log: Supervision, verdict: Verdict, ended: Ended, *, paid: bool) -> None:
+    """Write down how an attempt ended, after it was reaped.
+
+    Where no money is held for it a power failure may take it, as it may take the journal's lines.
+    """
     log.end(
         _ENDS.get(verdict.status, "failed"), verdict.reason, exit_code=_shell_code(ended),
-        t_ns=_end_ns(log.start_ns, ended, log.now_ns()),
+        t_ns=_end_ns(log.start_ns, ended, log.now_ns()), synced=paid,
     )  # fmt: skip
 
 

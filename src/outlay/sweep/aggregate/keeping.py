@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from outlay.clock import Clock
-from outlay.ledger import ledger_dir
+from outlay.ledger import SUPERVISOR
+from outlay.ledger.segments import id_from_name, segment_paths
 
 
 class FiguresKeeper:
@@ -21,8 +22,12 @@ class FiguresKeeper:
         self._thread: ThreadPoolExecutor | None = None
 
     def keep(self, run_dir: Path) -> None:
-        """Have the figures of a run that has ended written beside its log, if it has one."""
-        if not ledger_dir(run_dir).is_dir():
+        """Have the figures of a run that has ended written beside its log, if it recorded one.
+
+        What its supervisor recorded is two lines, and read as fast as what would be kept of it.
+        """
+        written = map(id_from_name, segment_paths(run_dir))
+        if all(segment is None or segment.rank == SUPERVISOR for segment in written):
             return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlay-figures")
