@@ -44,6 +44,7 @@ from outlay.guard.entries import (
     Captured,
     Noted,
     Rental,
+    RunPart,
     amount_of,
     parse_timestamp,
     timestamp,
@@ -232,12 +233,13 @@ class BudgetGuard:
         hold: Hold | str | None = None,
         key: str = "",
         basis: str = "measured",
+        part: RunPart | None = None,
     ) -> Captured:
         """Record what an operation really cost; always recorded, even past the ceiling.
 
         It settles ``hold``, else the label's oldest open hold; spend that was never authorised
         stands alone, and counts. A hold that pays for something rented is settled by whoever sees
-        that it is gone.
+        that it is gone. ``part`` says of which run's log it is the cost: ``verify`` compares them.
 
         Raises:
             HoldResolved: ``hold`` was captured or voided before.
@@ -250,6 +252,7 @@ class BudgetGuard:
             hold=None if hold is None else _id(hold),
             key=read_key(key),
             basis=read_text(basis, name="basis"),
+            part=part,
         )
         return self._transact(lambda books: decisions.record(books, self._now(), spend))
 
@@ -424,14 +427,15 @@ class BudgetGuard:
             lambda books: standings(books, ceilings, day=now.day(books), at_ns=now.wall_ns, lab=lab)
         )
 
-    def verify(self, *, expect: str = "") -> Verification:
-        """Check the whole log, and every decision in it.
+    def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
+        """Check the whole log, every decision in it, and captures against the logs of their runs.
 
         Args:
             expect: The hash, or its first digits, that an earlier report shows as the head: its
                 line has to be there still.
+            runs: The directories of runs, by their ids.
         """
-        return self.log.verify(expect=expect)
+        return self.log.verify(expect=expect, runs=runs)
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what a reader of the balance should know beside it."""

@@ -22,6 +22,7 @@ from outlay.guard.entries import (
     Held,
     Noted,
     Rental,
+    RunPart,
     Simple,
     Voided,
     amount_of,
@@ -200,6 +201,7 @@ class Spend:
     hold: str | None
     key: str
     basis: str
+    part: RunPart | None = None
 
 
 def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
@@ -225,6 +227,7 @@ def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
         day=hold.day if hold else moment.day(books),
         key=spend.key,
         basis=spend.basis,
+        part=spend.part,
     )
     return Posting((*_raised(books, moment), captured), captured)
 

@@ -113,6 +113,18 @@ class Extended(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="extend
     caps: dict[str, Decimal] = {}
 
 
+class RunPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process's part of which run a capture pays for.
+
+    Attributes:
+        run: The run's id.
+        segment: The file in the run's ledger that the process wrote.
+    """
+
+    run: str
+    segment: str
+
+
 class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="capture"):
     """``actual`` was spent: it resolves its hold, or stands alone when ``hold`` is empty."""
 
@@ -121,6 +133,7 @@ class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="captur
     day: str
     key: str = ""
     basis: str = "measured"
+    part: RunPart | None = None
 
 
 class Voided(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="void"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -150,11 +150,12 @@ class FileSpendLog:
             self._memory.replace(self._seen)
             self._name_first_line()
 
-    def verify(self, *, expect: str = "") -> Verification:
+    def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
         """Check every line, and every decision; what is wrong becomes a finding.
 
         Args:
             expect: The hash, or its first digits, of a line that has to be there.
+            runs: Directories of runs by their ids: no capture may be below what their logs cost.
         """
         where, findings, fresh = str(self.path), list[Finding](), None
         try:
@@ -171,6 +172,10 @@ class FileSpendLog:
         today = timestamp(self._clock.wall_ns())[:10]
         findings += judge_again(scanned.lines, source=where, today=today)
         findings += self._unexpected(scanned, expect)
+        if runs:
+            from outlay.guard.captures import captured_below_cost  # Loads what reads run logs.
+
+            findings += captured_below_cost(scanned.lines, runs, source=where)
         chained = sum(not isinstance(line, Simple) for _, line in scanned.lines)
         return Verification(
             lines=len(scanned.lines), chained=chained, findings=tuple(findings),

@@ -21,6 +21,7 @@ from outlay.ledger import (
     EndStatus,
     GpuCount,
     Heartbeat,
+    Note,
     Price,
     RunIdentity,
     SegmentId,
@@ -121,6 +122,10 @@ class Supervision:
         if now_ns - self._beat_ns >= BEAT_EVERY_NS:
             self._beat_ns = now_ns
             self._writer.append(Heartbeat(t_ns=now_ns))
+
+    def note(self, text: str) -> None:
+        """Record what a reader of the log should know."""
+        self._writer.append(Note(t_ns=self.now_ns(), text=text))
 
     def end(
         self,
