@@ -156,20 +156,24 @@ def kill_at_lines(lab: Lab, lines: Sequence[int], *, while_rented: int) -> list[
         while_rented: A line that is reached with something rented: some others are reached only by
             the life after one that was killed there.
     """
-    unreached = []
-    for line in lines:
-        for before in (None, while_rented):
-            if before is not None:
-                lab.runs = lab.booked() + 3
-                lab.start(kill_at=before)
+    unreached = [line for line in lines if not _kill_at(lab, line, while_rented)]
+    if unreached and lab.results():
+        (lab.home / "results.jsonl").unlink()  # some are reached only before there is a result
+    return [line for line in unreached if not _kill_at(lab, line, while_rented)]
+
+
+def _kill_at(lab: Lab, line: int, while_rented: int) -> bool:
+    """Return whether the loop was killed before a line, in its next life or in the one after."""
+    for before in (None, while_rented):
+        if before is not None:
             lab.runs = lab.booked() + 3
-            killed = lab.start(kill_at=line).returncode == -9
-            assert not (found := lab.troubles()), (line, found)
-            if killed:
-                break
-        else:
-            unreached.append(line)
-    return unreached
+            lab.start(kill_at=before)
+        lab.runs = lab.booked() + 3
+        killed = lab.start(kill_at=line).returncode == -9
+        assert not (found := lab.troubles()), (line, found)
+        if killed:
+            return True
+    return False
 
 
 def end_in_peace(lab: Lab) -> str:
