@@ -124,8 +124,8 @@ class Supervision:
             self._writer.append(Heartbeat(t_ns=now_ns))
 
     def note(self, text: str) -> None:
-        """Record what a reader of the log should know."""
-        self._writer.append(Note(t_ns=self.now_ns(), text=text))
+        """Record what a reader should know about the start: as of then, and no sign of life."""
+        self._writer.append(Note(t_ns=self.start_ns, text=text))
 
     def end(
         self,
