@@ -8,9 +8,9 @@ from fractions import Fraction
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.clock import ManualClock
+from outlay.clock import ManualClock, wall_ns_of
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import Vendor
+from outlay.guard.entries import Rental, Vendor, parse_timestamp
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import RETRY_NS, End, Extend, GiveNotice, GoOn, Lease, Terms
 from outlay.guard.rentals import Tenancy
@@ -284,7 +284,7 @@ def test_the_lease_of_a_rental_is_never_extended_and_gives_notice_at_its_deadlin
 def test_whatever_is_rented_captured_and_held_stay_within_the_ceiling(
     rented: list[tuple[Order, int, Fraction]], ceiling: int
 ) -> None:
-    """Each is gone at some moment up to one margin after its deadline."""
+    """Each is gone at some moment up to one margin after its life is over."""
     clock, log = ManualClock(), MemorySpendLog()
     guard = BudgetGuard(Money(ceiling), "spend.jsonl", clock=clock, environ={}, log=log)
     leaving = list[tuple[int, Tenancy, Order]]()
@@ -295,11 +295,17 @@ def test_whatever_is_rented_captured_and_held_stay_within_the_ceiling(
             hold = guard.authorize(order.label, order.limit, rental=rental)
         except BudgetGuardExceeded:
             continue
+        deadline_ns = wall_ns_of(parse_timestamp(rental.deadline))
+        assert deadline_ns - started_ns(rental) <= order.lifetime_ns()
         lives_ns = int(part * (order.lifetime_ns() + order.margin.ns))
         place = Tenancy(guard=guard, hold=hold, environ={}, clock=clock)
-        leaving.append((clock.wall_ns() + lives_ns, place, order))
+        leaving.append((started_ns(rental) + lives_ns, place, order))
     assert let_pass(clock, guard, leaving, 3 * DAY_NS) == []
     assert guard.held == 0
+
+
+def started_ns(rental: Rental) -> int:
+    return wall_ns_of(parse_timestamp(rental.started))
 
 
 def let_pass(

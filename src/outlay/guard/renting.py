@@ -181,6 +181,7 @@ def _check(order: Order, environ: Mapping[str, str]) -> None:
 
 def rental_of(order: Order, now_ns: int) -> Rental:
     """Return what a hold says of something that is ordered now: its name, and when it ends."""
+    now_ns -= now_ns % 1000  # as finely as the log writes it, so that no deadline is rounded up
     slug = re.sub(r"[^a-z0-9]+", "-", order.label.lower()).strip("-")[:24]
     return Rental(
         name=f"outlay-{slug}-{secrets.token_hex(4)}",
