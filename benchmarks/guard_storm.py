@@ -6,11 +6,13 @@ Run: python benchmarks/guard_storm.py [OPERATIONS]
 its place, and every now and then the file may not grow (RLIMIT_FSIZE), so that a write is cut off
 in the middle. What was answered is told to this process, which then reads the log by itself:
 nothing may be over the ceiling at any line, nothing that was answered may be missing; else it
-exits with 1.
+exits with 1. A quarter as many operations follow on a file system of their own, which is filled to
+its last byte again and again while they run; where none may be mounted, that is said.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -22,9 +24,11 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Extended, Held, Voided, micros_of
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogUnusable
@@ -33,7 +37,8 @@ from outlay.units import Money
 
 PROCESSES, OPERATIONS = 32, 10_000
 CEILING_OF_ONE = Money(150_000)  # reached about half-way: some are granted, some refused
-KILLED_EVERY, FULL_EVERY = 40, 25
+KILLED_EVERY, FULL_EVERY, FILLED_EVERY = 40, 25, 2
+DISK_BYTES, FULL_FOR_S = 8 << 20, 0.02
 
 
 def work(path: Path, ceiling: str, operations: int, seed: int) -> None:
@@ -66,7 +71,7 @@ def do(guard: BudgetGuard, act: str, mine: list[str], chance: random.Random) -> 
     hold_id = chance.choice(mine)
     if act == "extend":
         guard.extend(hold_id, Money(amount // 10))
-        return {"act": act, "hold": hold_id}
+        return {"act": act, "hold": hold_id, "micros": amount // 10}
     mine.remove(hold_id)
     if act == "void":
         guard.void(hold_id, "not needed")
@@ -81,8 +86,10 @@ class Storm:
 
     path: Path
     ceiling: Money
+    fills: bool = False
     answers: list[dict[str, object]] = field(default_factory=list)
     killed: int = 0
+    filled: int = 0
 
     def run(self, operations: int, seed: int) -> None:
         """Run until every operation was answered."""
@@ -118,6 +125,8 @@ class Storm:
             if chance.randrange(KILLED_EVERY) == 0:
                 self.killed += 1
                 worker.send_signal(signal.SIGKILL)
+            if self.fills and chance.randrange(FILLED_EVERY) == 0:
+                self._fill()
             return
         selector.unregister(key.fileobj)
         worker.wait()
@@ -129,47 +138,93 @@ class Storm:
         if len(whole) < share:
             self._start(selector, share - len(whole), chance)
 
+    def _fill(self) -> None:
+        """Fill the disk to its last byte for a moment."""
+        self.filled += 1
+        filler = self.path.with_name("filler")
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+            for size in (1 << 16, 1):
+                with contextlib.suppress(OSError):
+                    while file.write(b"x" * size):
+                        pass
+        SYSTEM.sleep(FULL_FOR_S)
+        filler.unlink()
 
-def troubles(path: Path, answers: list[dict[str, object]]) -> list[str]:
+
+@contextlib.contextmanager
+def small_disk(directory: Path) -> Iterator[bool]:
+    """Mount a small file system; yields whether that is allowed here."""
+    directory.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "outlay-storm", directory]
+    try:
+        mounted = subprocess.run(command, check=False, capture_output=True).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", directory], check=True)
+
+
+def troubles(storm: Storm) -> list[str]:
     """Return what is wrong with the log: read by hand, and by its own verification."""
+    path, answers = storm.path, storm.answers
     log, found = FileSpendLog(path), list[str]()
     found += [str(one) for one in log.verify().findings if one.severity == "error"]
-    held, captured, resolved, ever = dict[str, int](), 0, dict[str, int](), set[str]()
+    held, captured, resolved = dict[str, int](), 0, dict[str, int]()
+    granted = Counter[tuple[str, str, int]]()
     for line in log.lines():
         if isinstance(line, Held | Extended):
-            held[line.hold] = held.get(line.hold, 0) + micros_of(line.estimated)
-            ever.add(line.hold)
-            if captured + sum(held.values()) > micros_of(line.ceiling):
+            act, micros = "hold" if isinstance(line, Held) else "extend", micros_of(line.estimated)
+            held[line.hold] = held.get(line.hold, 0) + micros
+            granted[act, line.hold, micros] += 1
+            if captured + sum(held.values()) > storm.ceiling.micros:
                 found.append(f"over the ceiling at {line}")
         elif isinstance(line, Captured | Voided):
             del held[line.hold]
             captured += micros_of(line.actual)
             resolved[line.hold] = micros_of(line.actual)
     for answer in answers:
-        hold, act = str(answer.get("hold", "")), answer["act"]
-        lost = hold and (
-            hold not in ever
-            or (act == "capture" and resolved.get(hold) != answer["micros"])
-            or (act == "void" and resolved.get(hold) != 0)
-        )
+        hold, act = str(answer.get("hold", "")), str(answer["act"])
+        micros = int(str(answer.get("micros", 0)))
+        if act in ("hold", "extend"):
+            granted[act, hold, micros] -= 1
+            lost = granted[act, hold, micros] < 0
+        else:
+            lost = act in ("capture", "void") and resolved.get(hold) != micros
         if lost:
             found.append(f"answered and lost: {answer}")
     return found
 
 
-def main(operations: int) -> int:
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as directory:
-        os.environ["OUTLAY_HOME"] = str(Path(directory) / "home")
-        storm = Storm(Path(directory) / "spend.jsonl", CEILING_OF_ONE * operations)
-        begun = time.perf_counter()
-        storm.run(operations, seed=operations)
-        taken, found = time.perf_counter() - begun, troubles(storm.path, storm.answers)
-        lines = len(FileSpendLog(storm.path).lines())
+def report(storm: Storm, operations: int) -> int:
+    """Run a storm and print what came of it; returns 1 if something is wrong."""
+    begun = time.perf_counter()
+    storm.run(operations, seed=operations)
+    taken, found = time.perf_counter() - begun, troubles(storm)
+    lines = len(FileSpendLog(storm.path).lines())
     counts = Counter(str(answer["act"]) for answer in storm.answers)
-    print(f"{operations} operations, {PROCESSES} processes, {taken:.1f} s, {storm.killed} killed")
+    disasters = f"{storm.killed} killed" + (f", disk filled {storm.filled} times" * storm.fills)
+    print(f"{operations} operations, {PROCESSES} processes, {taken:.1f} s, {disasters}")
     print(f"answers under {storm.ceiling}: {dict(counts)}; {lines} lines")
     print("\n".join(found) or "nothing over the ceiling, nothing answered and lost")
     return int(bool(found))
+
+
+def main(operations: int) -> int:
+    with tempfile.TemporaryDirectory(dir=Path.cwd()) as name:
+        directory = Path(name)
+        os.environ["OUTLAY_HOME"] = str(directory / "home")
+        storm = Storm(directory / "spend.jsonl", CEILING_OF_ONE * operations)
+        wrong = report(storm, operations)
+        with small_disk(directory / "disk") as mounted:
+            if not mounted:
+                print("no file system may be mounted here: none was filled")
+                return wrong
+            fewer = operations // 4
+            full = Storm(directory / "disk" / "spend.jsonl", CEILING_OF_ONE * fewer, fills=True)
+            return report(full, fewer) | wrong
 
 
 if __name__ == "__main__":

@@ -68,6 +68,21 @@ def test_a_live_guard_sees_a_manifest_that_was_tightened(log_path: Path) -> None
     assert guard.remaining == 1.0
 
 
+def test_a_live_guard_sees_an_edit_that_leaves_size_and_times_as_they_were(log_path: Path) -> None:
+    guard, path = BudgetGuard(5, log_path, environ={}), log_path.parent / "manifest.json"
+    guard.authorize("a", 1)
+    before, text = path.stat(), path.read_text()
+    with path.open("r+") as file:
+        file.write(text.replace("5.0", "1.0"))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    after = path.stat()
+    assert (after.st_ino, after.st_size, after.st_mtime_ns) == (
+        before.st_ino, before.st_size, before.st_mtime_ns,
+    )  # fmt: skip
+    with pytest.raises(BudgetGuardExceeded):
+        guard.authorize("b", 1)
+
+
 def test_a_live_guard_sees_a_cap_that_was_added(log_path: Path) -> None:
     guard = BudgetGuard(5, log_path, environ={})
     write_manifest(log_path, ceiling_per_day_usd=1)

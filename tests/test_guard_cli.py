@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 import vendor_stand_in
 from command_line import Outcome, in_process
+from outlay import run as begin_run
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.ceilings import Manifest, read_manifest
 from waiting import until
@@ -350,3 +353,83 @@ class TestRenting:
 
     def test_down_without_anything_rented_says_so(self, plan: Path) -> None:
         assert outlay("down", "lab02-pod", "--log", plan).code == 2
+
+
+class TestTheHeadInReports:
+    """Whatever shows the guard's money names the log's head, which `verify --expect` looks for."""
+
+    GRID: ClassVar = {
+        "engine": "process", "arguments": "none", "price": "36 USD/h", "ceiling": "5 USD",
+        "timeout": "1m", "entrypoint": [sys.executable, "-c", "pass"],
+        "grid": [{"params": {"x": [1, 2]}}],
+    }  # fmt: skip
+
+    @staticmethod
+    def heads_in(text: str) -> set[str]:
+        return set(re.findall(r"\b[0-9a-f]{64}\b", text))
+
+    def assert_expected(self, log: Path, text: str) -> None:
+        """Hold a report to the log: its head is a line of it, and of no log that was cut before."""
+        (head,) = self.heads_in(text)
+        BudgetGuard.of_log(log).authorize("later", 0)
+        assert outlay("verify", "--log", log, "--expect", head).code == 0
+        hashes = [json.loads(line)["hash"] for line in log.read_text().splitlines()]
+        elsewhere = log.parent / "elsewhere" / "spend.jsonl"
+        elsewhere.parent.mkdir(exist_ok=True)
+        cut = log.read_text().splitlines(keepends=True)[: hashes.index(head)]
+        elsewhere.write_text("".join(cut))
+        done = outlay("verify", "--log", elsewhere, "--expect", head)
+        assert done.code == 3
+        assert f"no line has the hash {head}" in done.out
+
+    @pytest.mark.parametrize("words", [["report", "--json"], ["report", "--md"]], ids=" ".join)
+    @pytest.mark.parametrize("how", ["guard run", "outlay.run"])
+    def test_the_report_of_a_run_names_it(self, how: str, words: list[str], tmp_path: Path) -> None:
+        log, run_dir = tmp_path / "spend.jsonl", tmp_path / "run"
+        if how == "guard run":
+            said = outlay(
+                "run", "--label", "x", "--rate", "36 USD/h", "--ceiling", 5, "--log", log,
+                "--dir", run_dir, "--", "true",
+            )  # fmt: skip
+            assert said.code == 0, said.out
+        else:
+            with begin_run("m", dir=run_dir, price="36 USD/h", guard=BudgetGuard(5, log)) as run:
+                for _ in run.steps(range(2)):
+                    pass
+        command, form = words
+        done = in_process(command, run_dir, form)
+        assert done.code == 0
+        pages = [path.read_text() for path in run_dir.glob("report.md")]
+        self.assert_expected(log, done.out if form == "--json" else "".join(pages))
+
+    def test_the_end_of_guard_run_names_it(self, tmp_path: Path) -> None:
+        log = tmp_path / "spend.jsonl"
+        said = in_process(
+            "guard", "run", "--label", "x", "--rate", "36 USD/h", "--ceiling", 5, "--log", log,
+            "--dir", tmp_path / "run", "--json", "--", "true",
+        )  # fmt: skip
+        assert said.json["head"] == BudgetGuard.of_log(log).head
+        self.assert_expected(log, json.dumps(said.json["head"]))
+
+    def test_everything_that_tells_of_a_sweep_names_it(self, tmp_path: Path) -> None:
+        grid, root = tmp_path / "grid.json", tmp_path / "sweep"
+        grid.write_text(json.dumps(self.GRID))
+        told = in_process("sweep", "run", grid, "--output-dir", root, "--yes", "--json")
+        assert told.code == 0, told.err
+        head = BudgetGuard.of_log(root / "spend.jsonl").head
+        assert told.json["head"] == head
+        assert in_process("sweep", "status", root, "--json").json["head"] == head
+        assert self.heads_in(in_process("sweep", "status", root).out) == {head}
+        summary = in_process("sweep", "aggregate", root, "--allow-missing", "--json").json
+        assert summary["head"] == head
+        for page in ("html", "markdown"):
+            assert head in Path(summary[page]).read_text()
+        self.assert_expected(root / "spend.jsonl", head)
+
+    def test_a_sweep_without_a_ceiling_names_none(self, tmp_path: Path) -> None:
+        grid, root = tmp_path / "grid.json", tmp_path / "sweep"
+        grid.write_text(json.dumps({k: v for k, v in self.GRID.items() if k != "ceiling"}))
+        told = in_process("sweep", "run", grid, "--output-dir", root, "--yes", "--json")
+        assert told.json["head"] == ""
+        assert not (root / "spend.jsonl").exists()
+        assert self.heads_in(in_process("sweep", "status", root).out) == set()

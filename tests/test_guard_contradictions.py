@@ -61,7 +61,7 @@ def test_a_line_that_contradicts_those_before_it_is_refused_with_its_number(
 ) -> None:
     path = tmp_path / "spend.jsonl"
     empty = Scanned(lines=(), link=START, torn=b"", findings=())
-    path.write_bytes(link_entries(empty, entries, ts=TS))
+    path.write_bytes(link_entries(empty, entries, ts=TS).blob)
     with pytest.raises(SpendLogAltered, match=f"line {line}"):
         BudgetGuard(50, path, environ={}).authorize("next", 1)
 
@@ -82,7 +82,9 @@ def test_a_seal_without_anything_torn_moves_no_money(tmp_path: Path) -> None:
     assert log.books().held() == 0
 
 
-WRITTEN = link_entries(Scanned(lines=(), link=START, torn=b"", findings=()), [held("h")], ts=TS)
+WRITTEN = link_entries(
+    Scanned(lines=(), link=START, torn=b"", findings=()), [held("h")], ts=TS
+).blob
 TORN = b'{"kind":"hold","ts":"20\n'
 
 
@@ -92,7 +94,7 @@ def chained_behind_torn(entry: AnyEntry) -> bytes:
     hasher = before.link.hasher.copy()
     hasher.update(TORN)
     after = replace(before, link=replace(before.link, hasher=hasher))
-    return WRITTEN + TORN + link_entries(after, [entry], ts=TS)
+    return WRITTEN + TORN + link_entries(after, [entry], ts=TS).blob
 
 
 def seal_of(torn_from: int, torn_bytes: int) -> Sealed:

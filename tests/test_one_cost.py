@@ -12,10 +12,15 @@ import pytest
 
 from amounts import assert_one_cost, captured_in, logged_cost
 from command_line import in_process, outlay
+from outlay import BudgetGuard
+from outlay import run as begin_run
+from outlay.guard.entries import Captured, amount_of, micros_of
+from outlay.guard.filelog import FileSpendLog
 from outlay.ledger import SUPERVISOR, AttemptEnded, Note, encode_line, read_run, segment_paths
 from outlay.sweep.files import plan_file
 from outlay.sweep.journal import read_events
 from outlay.sweep.sweeps import HowToRun, resume, start
+from outlay.units import Money
 from waiting import until
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -184,3 +189,78 @@ def test_goodput_of_a_command_without_steps_is_unknown(tmp_path: Path) -> None:
     assert "goodput unknown: no steps were recorded" in in_process("goodput", tmp_path).out
     assert in_process("report", tmp_path, "--json").json["goodput"]["goodput"] is None
     assert in_process("goodput", tmp_path, "--fail-under", "1").code == 3
+
+
+# `guard verify` holds captures to the logs of their runs
+
+
+def capture_of(log: Path) -> Captured:
+    """Return the one capture in a spend log."""
+    (line,) = (line for line in FileSpendLog(log).lines() if isinstance(line, Captured))
+    return line
+
+
+def guard_run(tmp_path: Path) -> Captured:
+    log = tmp_path / "spend.jsonl"
+    done = outlay(
+        "guard", "run", "--label", "lab02-x", "--rate", "36 USD/h", "--ceiling", "5", "--log", log,
+        "--dir", tmp_path / "run", "--", "sh", "-c", "sleep 0.05",
+    )  # fmt: skip
+    assert done.code == 0, done.err
+    return capture_of(log)
+
+
+def record_anew(log: Path, captured: Captured, actual: Money) -> BudgetGuard:
+    """Write a log in which the same run was captured at another amount."""
+    guard = BudgetGuard(5, log, environ={})
+    hold = guard.authorize(captured.op_label, 1)
+    guard.record_actual(captured.op_label, actual, hold=hold, part=captured.part)
+    return guard
+
+
+def test_a_capture_below_what_the_run_log_costs_is_found(tmp_path: Path) -> None:
+    captured, log = guard_run(tmp_path), tmp_path / "other" / "spend.jsonl"
+    assert outlay("guard", "verify", "--log", tmp_path / "spend.jsonl").code == 0
+    record_anew(log, captured, Money(micros_of(captured.actual) - 1))
+    done = outlay("guard", "verify", "--log", log, "--json")
+    assert done.code == 3
+    (finding,) = done.json["findings"]
+    assert finding["line"] == 2
+    assert finding["message"].startswith("it captures 0.000")
+    assert finding["message"].endswith(f"says {Money(micros_of(captured.actual))}")
+
+
+def test_a_capture_that_was_corrected_to_what_the_run_log_costs_is_sound(tmp_path: Path) -> None:
+    captured, log = guard_run(tmp_path), tmp_path / "other" / "spend.jsonl"
+    guard = record_anew(log, captured, Money(micros_of(captured.actual) - 5))
+    guard.correct("lab02-x", amount_of(4), "not enough")
+    assert outlay("guard", "verify", "--log", log).code == 3
+    guard.correct("lab02-x", amount_of(1), "the rest")
+    assert outlay("guard", "verify", "--log", log).code == 0
+
+
+def test_what_an_earlier_attempt_cost_without_a_guard_is_nobodys_shortfall(tmp_path: Path) -> None:
+    unguarded = outlay(
+        "exec", "--price", "36 USD/h", "--dir", tmp_path / "run", "--", "sh", "-c", "sleep 0.05"
+    )
+    assert unguarded.code == 0
+    captured = guard_run(tmp_path)
+    assert micros_of(captured.actual) < logged_cost(tmp_path / "run")
+    assert outlay("guard", "verify", "--log", tmp_path / "spend.jsonl").code == 0
+
+
+def test_captures_of_sweeps_and_of_runs_that_guard_themselves_name_their_runs(
+    tmp_path: Path,
+) -> None:
+    result = start(plan_file(write_grid(tmp_path)), None, HowToRun())
+    sweep_log, log = result.root / "spend.jsonl", tmp_path / "spend.jsonl"
+    with begin_run("m", dir=tmp_path / "m", price="36 USD/h", guard=BudgetGuard(5, log)) as own:
+        for _ in own.steps(range(3)):
+            pass
+    for each in (sweep_log, log):
+        captured = capture_of(each)
+        assert captured.part is not None
+        assert in_process("guard", "verify", "--log", each).code == 0
+        below = each.parent / "below" / "spend.jsonl"
+        record_anew(below, captured, Money(micros_of(captured.actual) - 1))
+        assert in_process("guard", "verify", "--log", below).code == 3

@@ -52,17 +52,20 @@ def open_own(path: str | os.PathLike[str], flags: int, mode: int = 0o644) -> int
     Raises:
         OSError: It cannot be opened, or is a directory, a FIFO, a device or a socket.
     """
-    irregular = OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY, mode)
     except OSError as error:
         if error.errno in (errno.ENXIO, errno.EISDIR):  # A socket, a FIFO that nobody reads.
-            raise irregular from None
+            raise _irregular(path) from None
         raise
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise irregular
+        raise _irregular(path)
     return descriptor
+
+
+def _irregular(path: str | os.PathLike[str]) -> OSError:
+    return OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
 
 
 def read_own(path: str | os.PathLike[str]) -> bytes:

@@ -46,7 +46,7 @@ def be_another_machine() -> None:
 
 def write_anew(path: Path, entries: Iterable[AnyEntry]) -> None:
     """Write a log and its head as if these entries were all there ever was."""
-    blob = link_entries(NOTHING, entries, ts=TS)
+    blob = link_entries(NOTHING, entries, ts=TS).blob
     path.write_bytes(blob)
     link = scan(str(path), blob, NOTHING.link).link
     head_path(path).write_bytes(record(Head(link.offset, link.hash)))

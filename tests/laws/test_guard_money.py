@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from outlay.clock import ManualClock
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import START, Scanned, link_entries, scan
+from outlay.guard.chain import NOTHING, START, Scanned, link_entries, scan
 from outlay.guard.entries import SCHEMA, AnyEntry, Noted, Simple, amount_of, micros_of
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved
 from outlay.guard.filelog import FileSpendLog
@@ -137,7 +137,7 @@ class GuardAgainstReference(RuleBasedStateMachine):
             return
         ts = "2026-11-15T10:00:00Z"
         note = Noted(v=SCHEMA, ts=ts, op_label="x", currency="USD", event="moves no money")
-        blob = link_entries(scan("log", self.path.read_bytes(), START, None), [note], ts=ts)
+        blob = link_entries(scan("log", self.path.read_bytes(), START, None), [note], ts=ts).blob
         with self.path.open("ab") as file:
             file.write(blob[: data.draw(st.integers(min_value=1, max_value=len(blob)))])
         self.restart()
@@ -187,8 +187,30 @@ def test_reading_a_prefix_and_then_the_rest_equals_reading_all(
     entries: tuple[AnyEntry, ...], data: st.DataObject
 ) -> None:
     empty = Scanned(lines=(), link=START, torn=b"", findings=())
-    blob = link_entries(empty, entries, ts="2026-11-15T10:00:00Z") if entries else b""
+    blob = link_entries(empty, entries, ts="2026-11-15T10:00:00Z").blob if entries else b""
     cut = data.draw(st.integers(min_value=0, max_value=len(blob)))
     first = scan("log", blob[:cut], START, None)
     rest = scan("log", blob[first.link.offset :], first.link, None)
     assert [line for _, line in (*first.lines, *rest.lines)] == list(entries)
+
+
+@settings(max_examples=40, deadline=None)
+@given(written_entries(), st.data())
+def test_what_an_append_keeps_in_mind_is_what_a_scan_of_the_file_says(
+    entries: tuple[AnyEntry, ...], data: st.DataObject
+) -> None:
+    before = b""
+    if len(entries) > 1:
+        blob = link_entries(NOTHING, entries[:1], ts="2026-11-15T10:00:00Z").blob
+        before = blob[: data.draw(st.integers(min_value=0, max_value=len(blob)))]
+    known = scan("log", before, START)
+    rest = entries[1:] if known.lines else entries
+    if not rest:
+        return
+    linked = link_entries(known, rest, ts="2026-11-15T10:00:00Z")
+    whole = scan("log", before + linked.blob, START)
+    assert (*known.lines, *linked.after.lines) == whole.lines
+    assert (*known.hashes, *linked.after.hashes) == whole.hashes
+    kept, read = linked.after.link, whole.link
+    assert kept.hasher.hexdigest() == read.hasher.hexdigest()
+    assert replace(kept, hasher=read.hasher) == read

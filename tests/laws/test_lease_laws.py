@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.clock import ManualClock
+from outlay.clock import ManualClock, wall_ns_of
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import Rental, Vendor, parse_timestamp
+from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import RETRY_NS, End, Extend, GiveNotice, GoOn, Lease, Terms
+from outlay.guard.rentals import Tenancy
+from outlay.guard.renting import Order, rental_of
+from outlay.guard.spendlog import MemorySpendLog
+from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
 
 SECOND = 10**9
@@ -235,3 +243,89 @@ def test_a_refusal_is_followed_by_another_question_a_second_later_at_the_latest(
     again = refused.tend(ask_ns.until_ns + after_ns)
     due_ns = min(RETRY_NS, max(1, (lease.stop_ns or 0) - ask_ns.until_ns))
     assert isinstance(again, Extend) == (after_ns >= due_ns)
+
+
+# Rentals: the lease that is paid to its end before it begins
+
+VENDOR = Vendor(name="stub", list=("list",), terminate=("end", "{id}"))
+DAY_NS = 24 * 3600 * SECOND
+
+
+@st.composite
+def orders(draw: st.DrawFn) -> Order:
+    """Something to rent that its limit pays for."""
+    rate = Rate(draw(st.integers(1, 10**9)))
+    margin = Duration(draw(st.integers(0, 600 * SECOND)))
+    limit = cost_at_most(rate, margin.ns + draw(st.integers(3600 * SECOND, DAY_NS)))
+    most = draw(st.none() | st.integers(1, DAY_NS).map(Duration))
+    return Order(
+        label="lab02", limit=limit, rate=rate, vendor=VENDOR, create=("create", "{name}"),
+        most=most, margin=margin,
+    )  # fmt: skip
+
+
+@given(orders(), st.integers(0, 2 * DAY_NS))
+def test_the_lease_of_a_rental_is_never_extended_and_gives_notice_at_its_deadline(
+    order: Order, now_ns: int
+) -> None:
+    life_ns = order.lifetime_ns()
+    longest = Duration(life_ns + order.margin.ns)
+    lease = Lease.opened(
+        Terms(rate=order.rate, most=longest, notice=order.margin), order.limit, 0
+    )  # fmt: skip
+    assert isinstance(lease.tend(now_ns), GiveNotice if now_ns >= life_ns else GoOn)
+    assert lease.spent(longest.ns) <= order.limit
+
+
+@given(
+    st.lists(st.tuples(orders(), st.integers(0, DAY_NS), st.fractions(0, 1)), max_size=6),
+    st.integers(0, 10**11),
+)
+def test_whatever_is_rented_captured_and_held_stay_within_the_ceiling(
+    rented: list[tuple[Order, int, Fraction]], ceiling: int
+) -> None:
+    """Each is gone at some moment up to one margin after its life is over."""
+    clock, log = ManualClock(), MemorySpendLog()
+    guard = BudgetGuard(Money(ceiling), "spend.jsonl", clock=clock, environ={}, log=log)
+    leaving = list[tuple[int, Tenancy, Order]]()
+    for order, pause_ns, part in rented:
+        leaving = let_pass(clock, guard, leaving, pause_ns)
+        rental = rental_of(order, clock.wall_ns())
+        try:
+            hold = guard.authorize(order.label, order.limit, rental=rental)
+        except BudgetGuardExceeded:
+            continue
+        deadline_ns = wall_ns_of(parse_timestamp(rental.deadline))
+        assert deadline_ns - started_ns(rental) <= order.lifetime_ns()
+        lives_ns = int(part * (order.lifetime_ns() + order.margin.ns))
+        place = Tenancy(guard=guard, hold=hold, environ={}, clock=clock)
+        leaving.append((started_ns(rental) + lives_ns, place, order))
+    assert let_pass(clock, guard, leaving, 3 * DAY_NS) == []
+    assert guard.held == 0
+
+
+def started_ns(rental: Rental) -> int:
+    return wall_ns_of(parse_timestamp(rental.started))
+
+
+def let_pass(
+    clock: ManualClock,
+    guard: BudgetGuard,
+    leaving: list[tuple[int, Tenancy, Order]],
+    pause_ns: int,
+) -> list[tuple[int, Tenancy, Order]]:
+    """Let time pass, and what leaves meanwhile be settled; return what is still there."""
+    until_ns, left = clock.wall_ns() + pause_ns, list[tuple[int, Tenancy, Order]]()
+    for at_ns, place, order in sorted(leaving, key=lambda each: each[0]):
+        if at_ns > until_ns:
+            left.append((at_ns, place, order))
+            continue
+        clock.advance(max(at_ns - clock.wall_ns(), 0))
+        assert guard.remaining >= 0
+        cost = guard.settle_rental(place.hold, place.cost(), "seen to be gone")
+        assert cost is not None
+        assert cost <= order.limit
+        assert guard.remaining >= 0
+    clock.advance(until_ns - clock.wall_ns())
+    assert guard.remaining >= 0
+    return left

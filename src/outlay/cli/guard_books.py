@@ -52,7 +52,7 @@ def show_verify(
     Example: outlay guard verify --expect 3f9c0d52a1b7
     """
     guard = open_guard(log, None, lenient=True)
-    verification = guard.verify(expect=expect)
+    verification = guard.verify(expect=expect, runs=_registered_runs())
     if as_json:
         print_json(verification)
     else:
@@ -62,6 +62,13 @@ def show_verify(
         _print_head(verification.head)
         print_findings(verification.findings)
     raise typer.Exit(0 if verification.sound else Refused.exit_code)
+
+
+def _registered_runs() -> dict[str, Path]:
+    """Return where the runs are that this machine knows, by their ids."""
+    store = open_store()
+    refresh_registered(store, SYSTEM.wall_ns())
+    return {row.run_id: Path(row.dir) for row in list_runs(store, RunFilter())}
 
 
 def show_accept(

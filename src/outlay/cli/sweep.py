@@ -21,6 +21,7 @@ from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.files import plan_file
 from outlay.sweep.lock import holder_of
 from outlay.sweep.manifest import captured, planned, read_manifest
+from outlay.sweep.money import head_of
 from outlay.sweep.plan import Plan
 from outlay.sweep.plan_text import plan_document
 from outlay.sweep.sweeps import HowToRun, Result, cancel, resume, start
@@ -132,6 +133,7 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
     running = f"run by {holder}" if holder else "nobody runs it"
     console.print()
     print_sentence(f"{standing(manifest, now_ns, told)}; {running}")
+    _print_head(directory)
 
 
 @app.command("cancel")
@@ -171,6 +173,12 @@ def _ask(plan: Plan) -> None:
         raise NotAcknowledged
 
 
+def _print_head(root: Path) -> None:
+    """Show by which hash `guard verify --expect` finds later what was removed from its money."""
+    if head := head_of(root):
+        console.print(f"head {head}", soft_wrap=True, highlight=False)
+
+
 def _conclude(result: Result, *, as_json: bool) -> None:
     """Say how the sweep went, and exit with what that means."""
     failed = result.of_status("error", "cancelled", "preempted")
@@ -180,12 +188,14 @@ def _conclude(result: Result, *, as_json: bool) -> None:
             {
                 "root": result.root, "counts": result.counts, "failed": failed,
                 "skipped": skipped, "planned": planned(result.manifest),
-                "spent": captured(result.manifest), "findings": result.findings,
+                "spent": captured(result.manifest), "head": head_of(result.root),
+                "findings": result.findings,
             }
         )  # fmt: skip
     else:
         print_findings(result.findings)
         print_sentence(standing(result.manifest, SYSTEM.wall_ns()))
+        _print_head(result.root)
         then = "Look at it" if result.of_status("running") else "Summarise it"
         command = "status" if result.of_status("running") else "aggregate"
         console.print(f"{then} with: outlay sweep {command} {result.root}", soft_wrap=True)

@@ -63,7 +63,7 @@ def show_aggregate(
     if as_json:
         about = {
             "verdict": account.verdict, "pictures": files.pictures, "runs": account.summary.rows,
-            "findings": findings,
+            "head": account.summary.head, "findings": findings,
         }  # fmt: skip
         print_json(files.written | about)
         return

@@ -24,6 +24,7 @@ from outlay.sweep.engines.slurm.batches import jobs_in
 from outlay.sweep.engines.slurm.times import ran_so_far_ns
 from outlay.sweep.harness import Harness
 from outlay.sweep.manifest import Manifest, captured, planned, total
+from outlay.sweep.money import head_of
 from outlay.sweep.states import RunState
 from outlay.units import Money
 from outlay.units.money import MICROS
@@ -118,6 +119,7 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
         "planned": planned(manifest),
         "spent": captured(manifest),
         "running": _running(manifest, now_ns),
+        "head": head_of(manifest.root),
         "runs": [_run_document(looked, run, jobs, now_ns) for run in manifest.runs],
         "findings": looked.findings,
     }

@@ -174,10 +174,14 @@ class Books:
                 as well.
         """
         held = self.balances[scope].held if scope in self.balances else 0
-        if at_ns is None:
+        if at_ns is None or not self._open_rentals:
             return held
         inside = (h for h in self.open_rentals() if scope in scopes_of(h.lab, h.day))
         return held + sum((hold.cost_at(at_ns) - hold.amount).micros for hold in inside)
+
+    def committed(self, scope: Scope = WHOLE, *, at_ns: int) -> int:
+        """Return what was spent and what is set aside in a scope by then, in micro-units."""
+        return self.captured(scope) + self.held(scope, at_ns=at_ns)
 
     def open_rentals(self) -> tuple[Hold, ...]:
         """Return the unresolved holds that pay for something rented, oldest first."""

@@ -44,6 +44,7 @@ from outlay.guard.entries import (
     Captured,
     Noted,
     Rental,
+    RunPart,
     amount_of,
     parse_timestamp,
     timestamp,
@@ -100,6 +101,7 @@ class BudgetGuard:
         self.log_path = Path(log_path)
         self.currency = currency
         self._follows_manifest = False
+        self._used = False
         self._given = Ceilings(
             whole=money(ceiling_usd, where="ceiling_usd", currency=currency),
             labs=lab_caps(caps or {}, where="caps", currency=currency),
@@ -192,7 +194,8 @@ class BudgetGuard:
             by=this_process() if by is None else read_text(by, name="by"),
             rental=rental,
         )
-        self._settled()  # a ceiling that can't be understood refuses before the log is touched
+        if not self._used:
+            self._settled()  # a ceiling that can't be understood refuses before there is a log
 
         def decide(books: Books) -> Posting[Hold]:
             settled = self._settled()
@@ -230,12 +233,13 @@ class BudgetGuard:
         hold: Hold | str | None = None,
         key: str = "",
         basis: str = "measured",
+        part: RunPart | None = None,
     ) -> Captured:
         """Record what an operation really cost; always recorded, even past the ceiling.
 
         It settles ``hold``, else the label's oldest open hold; spend that was never authorised
         stands alone, and counts. A hold that pays for something rented is settled by whoever sees
-        that it is gone.
+        that it is gone. ``part`` says of which run's log it is the cost: ``verify`` compares them.
 
         Raises:
             HoldResolved: ``hold`` was captured or voided before.
@@ -248,6 +252,7 @@ class BudgetGuard:
             hold=None if hold is None else _id(hold),
             key=read_key(key),
             basis=read_text(basis, name="basis"),
+            part=part,
         )
         return self._transact(lambda books: decisions.record(books, self._now(), spend))
 
@@ -422,14 +427,15 @@ class BudgetGuard:
             lambda books: standings(books, ceilings, day=now.day(books), at_ns=now.wall_ns, lab=lab)
         )
 
-    def verify(self, *, expect: str = "") -> Verification:
-        """Check the whole log, and every decision in it.
+    def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
+        """Check the whole log, every decision in it, and captures against the logs of their runs.
 
         Args:
             expect: The hash, or its first digits, that an earlier report shows as the head: its
                 line has to be there still.
+            runs: The directories of runs, by their ids.
         """
-        return self.log.verify(expect=expect)
+        return self.log.verify(expect=expect, runs=runs)
 
     def findings(self) -> tuple[Finding, ...]:
         """Return what a reader of the balance should know beside it."""
@@ -450,13 +456,15 @@ class BudgetGuard:
         return books.held(at_ns=self._clock.wall_ns())
 
     def _committed(self, books: Books) -> int:
-        return books.captured() + self._held(books)
+        return books.committed(at_ns=self._clock.wall_ns())
 
     def _look(self, ask: Callable[[Books], Answer]) -> Answer:
         return self.log.look(lambda books: ask(self._in_our_currency(books)))
 
     def _transact(self, decide: Callable[[Books], Posting[Answer]]) -> Answer:
-        return self.log.transact(lambda books: decide(self._in_our_currency(books)))
+        answer = self.log.transact(lambda books: decide(self._in_our_currency(books)))
+        self._used = True
+        return answer
 
     def _in_our_currency(self, books: Books) -> Books:
         if books.currency not in (None, self.currency):
@@ -472,8 +480,10 @@ class BudgetGuard:
             return self._moment(None)
 
     def _moment(self, settled: Settled | None) -> decisions.Moment:
+        now_ns = self._clock.wall_ns()
         return decisions.Moment(
-            ts=timestamp(self._clock.wall_ns()),
+            wall_ns=now_ns,
+            ts=timestamp(now_ns),
             currency=self.currency,
             ceiling=settled.ceilings.whole if settled else None,
             by=settled.by if settled else "",

@@ -6,9 +6,13 @@ is captured is what they show. Where there is no log, whoever held the money est
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from outlay.errors import Finding
 from outlay.guard.books import is_machine
+from outlay.guard.entries import AnyLine, Captured, Corrected, RunPart, micros_of
 from outlay.ledger import SegmentId, alive_until, derive_attempts, read_lives
 from outlay.rates import cost_to_last_record, run_rates
 from outlay.units import Money
@@ -61,3 +65,47 @@ def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | N
     before_ns = attempts[ours[0] - 1].last_sign_ns if ours[0] else start_ns
     earlier = function.cost_between(start_ns, before_ns)
     return function.cost_between(start_ns, until_ns) - earlier
+
+
+def run_part(run: str, segment: SegmentId) -> RunPart:
+    """Return the part of a run that one process has, as a capture names it."""
+    return RunPart(run=run, segment=segment.file_name)
+
+
+def captured_below_cost(
+    lines: Iterable[tuple[int, AnyLine]], runs: Mapping[str, Path], *, source: str
+) -> Iterator[Finding]:
+    """Yield every capture that is below what the run's log costs.
+
+    What was added to the same label later, as a correction, counts; what a person took back with a
+    reason does not make a capture wrong.
+
+    Args:
+        lines: Every line of the spend log with its number.
+        runs: Where runs are, by their ids; of the others nothing is said.
+        source: What to call the spend log.
+    """
+    added, captures = defaultdict[str, int](int), list[tuple[int, Captured, RunPart]]()
+    for number, line in lines:
+        if isinstance(line, Corrected):
+            added[line.op_label] += max(micros_of(line.actual), 0)
+        elif isinstance(line, Captured) and line.part is not None and line.part.run in runs:
+            captures.append((number, line, line.part))
+    for number, line, part in captures:
+        cost = _cost_of_part(runs[part.run], part)
+        if cost is None or cost.currency != line.currency:
+            continue
+        short = cost.micros - micros_of(line.actual)
+        covered = min(max(short, 0), added[line.op_label])
+        added[line.op_label] -= covered
+        if short > covered:
+            captured = Money(micros_of(line.actual) + covered, line.currency)
+            message = f"it captures {captured}; the log of run {part.run} says {cost}"
+            yield Finding(source=source, line=number, message=message)
+
+
+def _cost_of_part(run_dir: Path, part: RunPart) -> Money | None:
+    """Return what a part of a run cost by its log; None where the log does not say."""
+    ranks = (rank for attempt in derive_attempts(read_lives(run_dir)) for rank in attempt.ranks)
+    segment = next((rank for rank in ranks if rank.file_name == part.segment), None)
+    return None if segment is None else cost_of_attempt(run_dir, segment, 0)

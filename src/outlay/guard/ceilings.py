@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from decimal import Decimal
+from functools import lru_cache
 from pathlib import Path
 
 import msgspec
@@ -111,19 +112,31 @@ def read_manifest(path: Path) -> Manifest | None:
     Raises:
         CeilingUnusable: There is one, and it can't be read, or states a ceiling of no known kind.
     """
+    raw = _read_bytes(path)
+    return None if raw is None else _parse_manifest(raw, str(path))
+
+
+def _read_bytes(path: Path) -> bytes | None:
     try:
-        raw = read_small(os.fspath(path))
-        if raw is None:
-            return None
+        return read_small(os.fspath(path))
+    except OSError as error:
+        raise CeilingUnusable(str(path), str(error), "a readable manifest.json") from error
+
+
+# A manifest is read for every decision, and seldom says anything new. What it says is kept by its
+# bytes: a file's size and times may stay the same while it is edited.
+@lru_cache(maxsize=16)
+def _parse_manifest(raw: bytes, where: str) -> Manifest:
+    try:
         manifest = _decoder.decode(raw)
         names = _names_decoder.decode(raw)
-    except (OSError, BadDocument) as error:
-        raise CeilingUnusable(str(path), str(error), "a readable manifest.json") from error
+    except BadDocument as error:
+        raise CeilingUnusable(where, str(error), "a readable manifest.json") from error
     known = [name for name in Manifest.__struct_fields__ if name.startswith("ceiling")]
     for name in names:
         # Any other key is the user's own; a ceiling with a typing error in it would bind nothing.
         if name.startswith("ceiling") and name not in known:
-            raise CeilingUnusable(str(path), name, choices(known))
+            raise CeilingUnusable(where, name, choices(known))
     return manifest
 
 
@@ -185,9 +198,13 @@ def manifest_ceilings(path: Path, currency: str) -> Ceilings | None:
     Raises:
         CeilingUnusable: The manifest can't be understood, or is in another currency.
     """
-    manifest, where = read_manifest(path), str(path)
-    if manifest is None:
-        return None
+    raw = _read_bytes(path)
+    return None if raw is None else _parse_ceilings(raw, str(path), currency)
+
+
+@lru_cache(maxsize=16)
+def _parse_ceilings(raw: bytes, where: str, currency: str) -> Ceilings:
+    manifest = _parse_manifest(raw, where)
     if manifest.currency != currency:
         raise CeilingUnusable(where, manifest.currency, f"currency {currency}")
 
@@ -217,9 +234,11 @@ def settle(given: Ceilings, manifest: Ceilings | None, environ: Mapping[str, str
     }
     if len(set(found.values())) > 1:
         raise CeilingUnusable(" and ".join(found), [str(x) for x in found.values()], "one value")
-    by, whole = next(iter(found.items()), ("ceiling_usd", given.whole))
-    chosen, over = replace(given, whole=whole), given.whole if found else None
+    chosen, by, over = given, "ceiling_usd", None
+    if found:
+        by, whole = next(iter(found.items()))
+        chosen, over = replace(given, whole=whole), given.whole
     if manifest is None:
         return Settled(ceilings=chosen, by=by, over=over)
-    by = MANIFEST_NAME if manifest.whole <= whole else by
+    by = MANIFEST_NAME if manifest.whole <= chosen.whole else by
     return Settled(ceilings=chosen.tightened_by(manifest), by=by, over=over)

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from outlay.decoding import LARGEST_DOCUMENT, BadDocument
 from outlay.errors import Finding
 from outlay.guard.entries import (
     SCHEMA,
@@ -282,11 +283,22 @@ def _split(data: bytes) -> Iterator[tuple[bytes, bool]]:
         yield rest, False
 
 
-def link_entries(scanned: Scanned, entries: Iterable[AnyEntry], *, ts: str) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """What is to be appended, and what a scan of it will say."""
+
+    blob: bytes
+    after: Scanned
+
+
+def link_entries(scanned: Scanned, entries: Iterable[AnyEntry], *, ts: str) -> Linked:
     """Return the bytes to append so that ``entries`` follow what was scanned.
 
     A tail that was cut off is sealed first: it stays, and the next line says that it counts
     nothing.
+
+    Raises:
+        BadDocument: A line would be longer than a line that can be read.
     """
     link, torn = scanned.link, scanned.torn
     todo = list(entries)
@@ -296,14 +308,23 @@ def link_entries(scanned: Scanned, entries: Iterable[AnyEntry], *, ts: str) -> b
         todo.insert(0, _seal(link, torn + blob, ts=ts, currency=todo[0].currency))
     elif not link.ended:
         blob += b"\n"
+    lines, hashes, start = list[tuple[int, AnyLine]](), list[str](), link.offset + len(torn)
+    number = link.lines + (torn + blob).count(b"\n") if torn else link.lines
     hasher = _fed(link, torn + blob)
     for entry in todo:
-        body = encode(entry)[:-1]
+        body, number = encode(entry)[:-1], number + 1
+        if len(body) >= LARGEST_DOCUMENT:
+            raise BadDocument(f"a line of more than {LARGEST_DOCUMENT:,} bytes could not be read")
         hasher.update(body)
         digest = hasher.hexdigest()
         blob += body + _MARK + digest.encode() + b'"}\n'
-        hasher = hashlib.sha256(digest.encode() + b"\n")
-    return blob
+        lines.append((number, entry))
+        hashes.append(digest)
+        covered = start + len(blob) - 1
+        link = _link_after(digest, covered=covered, lines=number, ended=True, first=link.first)
+        hasher = link.hasher.copy()
+    after = Scanned(lines=tuple(lines), link=link, torn=b"", findings=(), hashes=tuple(hashes))
+    return Linked(blob, after)
 
 
 def _seal(link: Link, torn: bytes, *, ts: str, currency: str) -> Sealed:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TypedDict
 
-from outlay.clock import wall_ns_of
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.books import ACCEPTED, RAISED, Books, Hold, Paid, stated_day
 from outlay.guard.chain import Missing
@@ -23,11 +22,11 @@ from outlay.guard.entries import (
     Held,
     Noted,
     Rental,
+    RunPart,
     Simple,
     Voided,
     amount_of,
     micros_of,
-    parse_timestamp,
 )
 from outlay.guard.errors import (
     BudgetGuardExceeded,
@@ -57,23 +56,20 @@ class Moment:
     """When a question is asked, and under which ceiling.
 
     Attributes:
-        ts: When.
+        wall_ns: When, in UTC nanoseconds.
+        ts: The same as lines write it.
         currency: Of the ceiling and of every line.
         ceiling: None where it can't be understood; spend is recorded all the same.
         by: What set the ceiling: ``ceiling_usd``, a variable, or ``manifest.json``.
         over: The caller's ceiling where a variable sets another one.
     """
 
+    wall_ns: int
     ts: str
     currency: str
     ceiling: Money | None
     by: str
     over: Money | None
-
-    @property
-    def wall_ns(self) -> int:
-        """When, in nanoseconds since 1970."""
-        return wall_ns_of(parse_timestamp(self.ts))
 
     def day(self, books: Books) -> str:
         """Return the UTC day that counts: never before one that the log has seen."""
@@ -205,6 +201,7 @@ class Spend:
     hold: str | None
     key: str
     basis: str
+    part: RunPart | None = None
 
 
 def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
@@ -230,6 +227,7 @@ def record(books: Books, moment: Moment, spend: Spend) -> Posting[Captured]:
         day=hold.day if hold else moment.day(books),
         key=spend.key,
         basis=spend.basis,
+        part=spend.part,
     )
     return Posting((*_raised(books, moment), captured), captured)
 

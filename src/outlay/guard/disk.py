@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from outlay.files import open_own, write_whole
 from outlay.guard.chain import GENESIS, Head
-from outlay.guard.head import NO_SLOTS, Slots, parse, record
+from outlay.guard.head import NO_SLOTS, SLOT_BYTES, Slots, parse, record
 from outlay.store import outlay_home
 
 
@@ -66,30 +66,69 @@ def sync_directory(directory: Path) -> None:
 
 
 class HeadFile:
-    """A file that holds the furthest line known of a log."""
+    """A file that holds the furthest line known of a log.
+
+    While the log is locked it may be kept open between reading and writing; ``release`` ends that.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._name = os.fspath(path)
+        self._file: int | None = None
+        self._parsed = (b"", NO_SLOTS)
 
-    def read(self) -> Slots:
-        """Return what the file says; one that is not there says nothing."""
-        return parse(read_small(self._name) or b"")
+    def read(self, *, keep: bool = False) -> Slots:
+        """Return what the file says; one that is not there says nothing.
 
-    @contextmanager
-    def opened(self) -> Iterator[int]:
-        """Open it for writing; it is made if need be."""
-        file = open_own(self._name, os.O_WRONLY | os.O_CREAT)
+        Args:
+            keep: Leave it open for writing, where it may be written.
+        """
+        raw = (self._read_and_keep() if keep else read_small(self._name)) or b""
+        known, slots = self._parsed
+        if raw != known:
+            slots = parse(raw)
+            self._parsed = (raw, slots)
+        return slots
+
+    def _read_and_keep(self) -> bytes | None:
+        self.release()
         try:
-            yield file
-        finally:
+            self._file = open_own(self._name, os.O_RDWR)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return read_small(self._name)
+        return read_from(self._file, 0, os.fstat(self._file).st_size)
+
+    def open(self) -> None:
+        """Open it for writing, unless it is; it is made if need be."""
+        if self._file is None:
+            self._file = open_own(self._name, os.O_WRONLY | os.O_CREAT)
+
+    def release(self) -> None:
+        """Close it, if it was kept open."""
+        if self._file is not None:
+            file, self._file = self._file, None
             os.close(file)
 
-    def begin(self) -> None:
+    def write(self, head: Head, after: Slots) -> None:
+        """Write one record where ``after``, which was read before, leaves room for it."""
+        self.open()
+        assert self._file is not None
+        at, new = after.next_at, record(head)
+        os.pwrite(self._file, new, at)
+        raw, known = self._parsed
+        if known == after and (after.head is None or after.head.offset < head.offset):
+            # What the next look will find, unless somebody else writes: no need to parse it.
+            raw = raw[:at] + new + raw[at + SLOT_BYTES :]
+            self._parsed = (raw, Slots(head, SLOT_BYTES - at, readable=True))
+
+    def begin(self) -> Slots:
         """Write the head of a log without a line, to disk: from here on no head is never right."""
-        with self.opened() as file:
-            os.pwrite(file, record(Head(0, GENESIS)), 0)
-            os.fsync(file)
+        self.write(Head(0, GENESIS), NO_SLOTS)
+        assert self._file is not None
+        os.fsync(self._file)
+        return Slots(Head(0, GENESIS), SLOT_BYTES, readable=True)
 
     def replace(self, head: Head) -> None:
         """Forget what was known, and know only this."""
@@ -107,10 +146,10 @@ class Memory(HeadFile):
         digest = hashlib.sha256(os.fsencode(log_path)).hexdigest()[:16]
         super().__init__(outlay_home() / "heads" / f"{log_path.stem}-{digest}.head")
 
-    def seen(self) -> Slots:
+    def seen(self, *, keep: bool = False) -> Slots:
         """Return what was seen; nothing where that can't be read."""
         try:
-            return self.read()
+            return self.read(keep=keep)
         except OSError:
             return NO_SLOTS
 
@@ -122,8 +161,7 @@ class Memory(HeadFile):
             with suppress(OSError):
                 if known.head is None:
                     self.path.parent.mkdir(parents=True, exist_ok=True)
-                with self.opened() as file:
-                    os.pwrite(file, record(head), known.next_at)
+                self.write(head, known)
 
     def replace(self, head: Head) -> None:
         """Forget what was seen: a person has accepted what is there now."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
+from functools import lru_cache
 
 import msgspec
 
@@ -112,6 +113,18 @@ class Extended(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="extend
     caps: dict[str, Decimal] = {}
 
 
+class RunPart(msgspec.Struct, frozen=True, kw_only=True):
+    """Which process's part of which run a capture pays for.
+
+    Attributes:
+        run: The run's id.
+        segment: The file in the run's ledger that the process wrote.
+    """
+
+    run: str
+    segment: str
+
+
 class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="capture"):
     """``actual`` was spent: it resolves its hold, or stands alone when ``hold`` is empty."""
 
@@ -120,6 +133,7 @@ class Captured(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="captur
     day: str
     key: str = ""
     basis: str = "measured"
+    part: RunPart | None = None
 
 
 class Voided(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="void"):
@@ -222,7 +236,13 @@ def micros_of(amount: Decimal | None) -> int:
 
 def timestamp(wall_ns: int) -> str:
     """Return an instant as lines write it: ``2026-11-15T20:30:00.000000Z``."""
-    return utc_datetime(wall_ns).isoformat(timespec="microseconds").replace("+00:00", "Z")
+    seconds, ns = divmod(wall_ns, 1_000_000_000)
+    return f"{_second(seconds)}.{ns // 1000:06d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(seconds: int) -> str:
+    return utc_datetime(seconds * 1_000_000_000).replace(tzinfo=None).isoformat()
 
 
 def parse_timestamp(ts: str | float) -> datetime:

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -40,7 +40,7 @@ from outlay.guard.errors import (
     SpendLogRolledBack,
     SpendLogUnusable,
 )
-from outlay.guard.head import NO_SLOTS, SLOT_BYTES, record
+from outlay.guard.head import NO_SLOTS
 from outlay.guard.locking import LockStuck, excludes, local_locks, lock, turn_at, unlock
 from outlay.guard.posting import Answer, Posting
 from outlay.guard.spendlog import Verification
@@ -150,11 +150,12 @@ class FileSpendLog:
             self._memory.replace(self._seen)
             self._name_first_line()
 
-    def verify(self, *, expect: str = "") -> Verification:
+    def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
         """Check every line, and every decision; what is wrong becomes a finding.
 
         Args:
             expect: The hash, or its first digits, of a line that has to be there.
+            runs: Directories of runs by their ids: no capture may be below what their logs cost.
         """
         where, findings, fresh = str(self.path), list[Finding](), None
         try:
@@ -171,6 +172,10 @@ class FileSpendLog:
         today = timestamp(self._clock.wall_ns())[:10]
         findings += judge_again(scanned.lines, source=where, today=today)
         findings += self._unexpected(scanned, expect)
+        if runs:
+            from outlay.guard.captures import captured_below_cost  # Loads what reads run logs.
+
+            findings += captured_below_cost(scanned.lines, runs, source=where)
         chained = sum(not isinstance(line, Simple) for _, line in scanned.lines)
         return Verification(
             lines=len(scanned.lines), chained=chained, findings=tuple(findings),
@@ -244,6 +249,8 @@ class FileSpendLog:
                     self._check_locks(kind)
                     yield log
                 finally:
+                    self._head.release()
+                    self._memory.release()
                     unlock(log)
                     os.close(log)
         except LockStuck:
@@ -286,49 +293,49 @@ class FileSpendLog:
             raise self._unusable("on this file system flock keeps nobody out", remedy)
         self._locks_checked = True
 
-    @contextmanager
-    def _or_forget(self) -> Iterator[None]:
-        """Keep the fold and the file together: what breaks off half-way drops the fold."""
-        try:
-            yield
-        except BaseException:
-            self._forget()
-            raise
-
     def _catch_up(self, log: int) -> Head | None:
         """Fold what was appended since the last use; return the head.
 
         Raises:
             SpendLogRolledBack: What was acknowledged or seen before is not there.
         """
-        with self._or_forget():
-            self._refuse(self._read_on(log))
-            return self._slots.head
+        missing = self._read_on(log)
+        if missing:
+            self._forget()
+            self._refuse(missing)
+        return self._slots.head
 
     def _read_on(self, log: int) -> tuple[Missing, ...]:
         """Fold what was appended since the last use; return what is missing."""
-        with self._or_forget():
-            stat, heads = os.fstat(log), self._known_heads()
-            same = self._identity == (stat.st_dev, stat.st_ino)
-            if not same or stat.st_size < self._scanned.link.offset:
-                self._forget()
-            try:
-                self._fold_from(log, self._scanned.link, heads)
-            except SpendLogAltered:
-                if self._scanned is NOTHING:
-                    raise
-                self._forget()  # what was read before may itself have been replaced, and accepted
-                self._fold_from(log, NOTHING.link, heads)
-            self._identity = (stat.st_dev, stat.st_ino)
-            missing = (*self._scanned.missing, *self._missing_marks(self._scanned.link))
+        try:
+            self._fold_new(log)
+            link = self._scanned.link
+            missing = (*self._scanned.missing, *self._missing_marks(link))
             missing = tuple(one for one in missing if one.hash not in self._books.given_up)
             if not missing:
-                self._see(self._scanned.link)
+                self._see(link)
             return missing
+        except BaseException:
+            self._forget()  # the fold and the file belong together
+            raise
 
-    def _known_heads(self) -> tuple[Head, ...]:
-        """Return every line of which somebody knows that it was there."""
-        self._slots, self._remembered = self._head.read(), self._memory.seen()
+    def _fold_new(self, log: int) -> None:
+        stat, heads = os.fstat(log), self._known_heads(keep=True)
+        same = self._identity == (stat.st_dev, stat.st_ino)
+        if not same or stat.st_size < self._scanned.link.offset:
+            self._forget()
+        try:
+            self._fold_from(log, stat.st_size, self._scanned.link, heads)
+        except SpendLogAltered:
+            if self._scanned is NOTHING:
+                raise
+            self._forget()  # what was read before may itself have been replaced, and accepted
+            self._fold_from(log, stat.st_size, NOTHING.link, heads)
+        self._identity = (stat.st_dev, stat.st_ino)
+
+    def _known_heads(self, *, keep: bool = False) -> tuple[Head, ...]:
+        """Return every line of which somebody knows that it was there; locked, files stay open."""
+        self._slots, self._remembered = self._head.read(keep=keep), self._memory.seen(keep=keep)
         known = (self._slots.head, self._seen, self._remembered.head)
         return tuple(head for head in known if head is not None)
 
@@ -356,8 +363,8 @@ class FileSpendLog:
         if self._seen is not None:
             self._memory.remember(self._seen, self._remembered, given_up=self._books.given_up)
 
-    def _fold_from(self, log: int, link: Link, heads: tuple[Head, ...]) -> None:
-        size, last = os.fstat(log).st_size, Head(link.covered + 1, link.hash)
+    def _fold_from(self, log: int, size: int, link: Link, heads: tuple[Head, ...]) -> None:
+        last = Head(link.covered + 1, link.hash)
         if size == link.offset and all(head == last for head in heads):
             return  # nothing new: the most frequent case, and no need to start a scan
         data = read_from(log, link.offset, size)
@@ -373,26 +380,32 @@ class FileSpendLog:
 
     def _append(self, log: int, entries: tuple[AnyEntry, ...], *, begin: bool) -> None:
         """Write and fsync; then the head, whose failure would have shown before anything else."""
-        before = self._scanned
-        blob = link_entries(before, entries, ts=timestamp(self._clock.wall_ns()))
-        with self._or_forget():
+        linked = link_entries(self._scanned, entries, ts=entries[0].ts)
+        try:
             if begin:
-                self._head.begin()
-            with self._head.opened() as head:
-                self._fold(scan(str(self.path), before.torn + blob, before.link))
-                written = os.write(log, blob)
-                if written != len(blob):
-                    problem = f"only {written} of {len(blob)} bytes could be written"
-                    raise self._unusable(problem, "Make room on its disk.")
-                os.fsync(log)
-                if begin or before.link.offset == 0:
-                    sync_directory(self.path.parent)
-                self._see(self._scanned.link)
-                assert self._seen is not None
-                os.pwrite(head, record(self._seen), SLOT_BYTES if begin else self._slots.next_at)
+                self._slots = self._head.begin()
+            self._head.open()
+            begin = begin or self._scanned.link.offset == 0
+            self._fold(linked.after)
+            self._write(log, linked.blob)
+            if begin:
+                sync_directory(self.path.parent)
+            self._see(self._scanned.link)
+            assert self._seen is not None
+            self._head.write(self._seen, self._slots)
             self._remember()
             if self._first_named == "":
                 self._name_first_line()
+        except BaseException:
+            self._forget()  # the fold and the file belong together
+            raise
+
+    def _write(self, log: int, blob: bytes) -> None:
+        written = os.write(log, blob)
+        if written != len(blob):
+            problem = f"only {written} of {len(blob)} bytes could be written"
+            raise self._unusable(problem, "Make room on its disk.")
+        os.fsync(log)
 
     def _name_first_line(self) -> None:
         """Let the manifest name the first line; one that can't be written names none."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, OutlayError
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import RunPart
 from outlay.guard.lease import SLICE, GoOn, Terms
 from outlay.guard.leasing import Leaseholder, guard_of_hold
 from outlay.ledger import EndStatus, Step
@@ -120,13 +121,17 @@ class GuardGate:
         self._told_refusal = False
         self._tell: Callable[[str], None] = lambda _: None
         self._logged: Callable[[], Money | None] = lambda: None
+        self._part: RunPart | None = None
         self._over = threading.Event()
         self._awake = threading.Event()
         self._repriced = threading.Lock()
         self._thread = threading.Thread(target=self._tend, name="outlay-guard", daemon=True)
 
     def begin(
-        self, tell: Callable[[str], None], logged: Callable[[], Money | None] = lambda: None
+        self,
+        tell: Callable[[str], None],
+        logged: Callable[[], Money | None] = lambda: None,
+        part: RunPart | None = None,
     ) -> None:
         """Start extending.
 
@@ -134,12 +139,13 @@ class GuardGate:
             tell: Told what a reader of the run's log should know.
             logged: Returns what the attempt has cost by now, as its log says; None where there is
                 no log, so that the gate's own clock counts.
+            part: Whose cost that is.
         """
-        self._tell, self._logged = tell, logged
+        self._tell, self._logged, self._part = tell, logged, part
         self._count_what_was_before()
         hold, rate = self._holder.hold, self._holder.lease.terms.rate
         how = "opened" if self._holder.owned else "joined"
-        tell(f"guard: hold {hold.id} {how}, {hold.amount} at {rate}")
+        tell(f"guard: hold {hold.id} {how}, {hold.amount} at {rate}{self._head()}")
         self._thread.start()
 
     def _count_what_was_before(self) -> None:
@@ -181,11 +187,16 @@ class GuardGate:
         logged = self._spent_by_log()
         actual = self._spent() if logged is None else logged
         try:
-            self._holder.settle(actual)
+            self._holder.settle(actual, None if logged is None else self._part)
         except OutlayError as error:
             self._tell(f"guard: {actual} could not be recorded, the hold stays open: {error}")
         else:
-            self._tell(f"guard: {actual} {'recorded' if self._holder.owned else 'spent'}")
+            how = "recorded" if self._holder.owned else "spent"
+            self._tell(f"guard: {actual} {how}{self._head()}")
+
+    def _head(self) -> str:
+        head = self._holder.head()
+        return f"; head {head}" if head else ""
 
     def change_rate(self, rate: Rate) -> None:
         """Count at another rate from now on; what is held may have to grow at once."""

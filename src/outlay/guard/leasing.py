@@ -13,6 +13,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, OutlayError
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, RentalEnds
 from outlay.guard.lease import End, Extend, GiveNotice, GoOn, Lease, Terms
 from outlay.units import Money
@@ -127,14 +128,21 @@ class Leaseholder:
                     raise
             self.lease = replace(self.lease, held=self.hold.amount)
 
+    def head(self) -> str:
+        """Return the hash of the log's last line, for whoever tells of money; "" if unreadable."""
+        try:
+            return self._guard.head
+        except OutlayError:
+            return ""
+
     def room(self) -> Money:
         """Return what the hold could grow to."""
         return self._guard.room_of(self.hold)
 
-    def settle(self, actual: Money) -> None:
-        """Record what it cost, if it is ours to record."""
+    def settle(self, actual: Money, part: RunPart | None = None) -> None:
+        """Record what it cost, if it is ours to record, and of which run that is the cost."""
         if self.owned:
-            self._guard.record_actual(self.hold.op_label, actual, hold=self.hold)
+            self._guard.record_actual(self.hold.op_label, actual, hold=self.hold, part=part)
 
     def void(self, reason: str) -> None:
         """Release the hold, if it is ours to release."""

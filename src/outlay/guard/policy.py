@@ -105,8 +105,13 @@ def shortfalls(
     books: Books, ceilings: Ceilings, *, lab: str, day: str, asked: Money, at_ns: int
 ) -> tuple[Standing, ...]:
     """Return every scope in which ``asked`` more does not fit; empty means allowed."""
-    rows = standings_of(books, ceilings, scopes_of(lab, day), at_ns=at_ns)
-    return tuple(row for row in rows if row.remaining < asked)
+    tight = [
+        scope
+        for scope in scopes_of(lab, day)
+        if (limit := ceilings.of(scope)) is not None
+        and Money(books.committed(scope, at_ns=at_ns), limit.currency) + asked > limit
+    ]
+    return standings_of(books, ceilings, tight, at_ns=at_ns) if tight else ()
 
 
 def room(books: Books, ceilings: Ceilings, *, lab: str, day: str, at_ns: int) -> Money:

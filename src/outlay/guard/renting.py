@@ -135,7 +135,7 @@ def rent(
     except Garbled as error:
         raise VendorUnusable(str(error)) from error
     hold = guard.authorize(
-        order.label, order.limit, lab=order.lab, rental=_rental(order, clock.wall_ns())
+        order.label, order.limit, lab=order.lab, rental=rental_of(order, clock.wall_ns())
     )
     try:
         start_watcher(hold)
@@ -179,7 +179,9 @@ def _check(order: Order, environ: Mapping[str, str]) -> None:
         filled(text, environ, {})
 
 
-def _rental(order: Order, now_ns: int) -> Rental:
+def rental_of(order: Order, now_ns: int) -> Rental:
+    """Return what a hold says of something that is ordered now: its name, and when it ends."""
+    now_ns -= now_ns % 1000  # as finely as the log writes it, so that no deadline is rounded up
     slug = re.sub(r"[^a-z0-9]+", "-", order.label.lower()).strip("-")[:24]
     return Rental(
         name=f"outlay-{slug}-{secrets.token_hex(4)}",

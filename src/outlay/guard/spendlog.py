@@ -6,8 +6,9 @@ The contract suite in ``tests/contracts`` runs on every implementation.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from outlay.errors import Finding, InvalidValue
@@ -67,8 +68,11 @@ class SpendLog(Protocol):
     def accept(self, entry: Callable[[Books, tuple[Missing, ...]], AnyEntry]) -> None:
         """Append the line with which a person accepts the log in spite of what is missing."""
 
-    def verify(self, *, expect: str = "") -> Verification:
-        """Check the whole log, and that a line with the hash ``expect`` is in it."""
+    def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
+        """Check the whole log, and that a line with the hash ``expect`` is in it.
+
+        Captures are compared with the logs of the runs whose directories are named, by their ids.
+        """
 
 
 class MemorySpendLog:
@@ -109,8 +113,9 @@ class MemorySpendLog:
         """Return what was appended."""
         return tuple(self._lines)
 
-    def verify(self, *, expect: str = "") -> Verification:
+    def verify(self, *, expect: str = "", runs: Mapping[str, Path] | None = None) -> Verification:
         """Nothing in memory can have been edited; nothing there has a hash to be expected."""
+        del runs
         if expect:
             raise InvalidValue("--expect", expect, "nothing: a log in memory has no hashes")
         return Verification(lines=len(self._lines), chained=len(self._lines), findings=())

@@ -6,6 +6,7 @@ A process is known by its host, its number and its start time: numbers are used 
 from __future__ import annotations
 
 import os
+from functools import cache
 
 from outlay.clock import utc_text, wall_ns_of
 from outlay.guard.books import Hold
@@ -17,9 +18,17 @@ OLD_NS = 24 * 3600 * 10**9
 
 def this_process() -> str:
     """Return this process as holds and notes name one: host, number and start time."""
-    found = read_process(os.getpid())
+    return _name_of(os.getpid())
+
+
+@cache
+def _name_of(pid: int) -> str:
+    found = read_process(pid)
     started = "" if found is None else f":{found.start}"
-    return f"{os.uname().nodename}:{os.getpid()}{started}"
+    return f"{os.uname().nodename}:{pid}{started}"
+
+
+os.register_at_fork(after_in_child=_name_of.cache_clear)
 
 
 def has_ended(process: str) -> bool:

@@ -21,7 +21,8 @@ from typing import NoReturn
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import cost_of_attempt
+from outlay.guard.captures import cost_of_attempt, run_part
+from outlay.guard.entries import RunPart
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
 from outlay.guard.leasing import Leaseholder
 from outlay.handlers import handling
@@ -62,6 +63,7 @@ class Outcome:
         actual: What that cost.
         run_dir: Where its run log is; empty where none was wanted.
         recorded: False when the log could not take it; the hold is then still open.
+        head: The hash of the spend log's last line after that; empty where it can't be read.
     """
 
     exit_code: int
@@ -71,6 +73,7 @@ class Outcome:
     hold: str
     recorded: bool
     run_dir: str = ""
+    head: str = ""
 
 
 class Supervisor:
@@ -156,7 +159,9 @@ class Supervisor:
             rate = self._terms.rate
             price = Price(rate.micros_per_hour, rate.currency, source="guard")
             what = Supervised(run_dir=self._run_dir, name=self._label, price=price)
-            self._supervision = Supervision(what, environ, clock=self._clock)
+            self._supervision = log = Supervision(what, environ, clock=self._clock)
+            hold = self._holder.hold
+            log.note(f"guard: hold {hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")
 
     def _end_log(self, log: Supervision, code: int) -> None:
         """Record how the command ended, as its own supervisor saw it."""
@@ -332,17 +337,23 @@ class Supervisor:
         logged = cost_of_attempt(run_dir, log.segment, log.end_ns)
         return logged if logged is not None and logged.currency == measured.currency else measured
 
+    def _part(self) -> RunPart | None:
+        log = self._supervision
+        if log is None or not log.is_recorded:
+            return None
+        return run_part(log.run_id, log.segment)
+
     def _record(self, elapsed_ns: int, code: int) -> Outcome:
         actual, recorded = self._cost(elapsed_ns), True
         try:
-            self._holder.settle(actual)
+            self._holder.settle(actual, self._part())
         except OutlayError as error:
             recorded = False
             self._say(
                 f"{actual} could not be recorded, hold {self._holder.hold.id} stays open: {error}"
             )
         else:
-            self._say(f"{actual} for {duration_text(elapsed_ns)}")
+            self._say(f"{actual} for {duration_text(elapsed_ns)}; head {self._holder.head()}")
         return Outcome(
             exit_code=3 if self._stopping else _shell_code(code),
             stopped_because=self._stopping,
@@ -351,6 +362,7 @@ class Supervisor:
             hold=self._holder.hold.id,
             recorded=recorded,
             run_dir="" if self._run_dir is None else str(self._run_dir),
+            head=self._holder.head(),
         )
 
 

@@ -26,6 +26,7 @@ from outlay.proc.keeper_process import Line
 from outlay.proc.strays import FamilyRecord, write_record
 
 _LOOK_EVERY_S: Final = 0.02
+_WAKE_EVERY_NS: Final = 10**8
 _MOST_KEEPERS: Final = 10
 _ROOT: Final = str(Path(__file__).parent.parent.parent)
 _PROGRAM: Final = (
@@ -117,6 +118,7 @@ class ProcessSupervisor:
         self._agreed = False
         self._pending: set[str] = set()
         self._replaced = 0
+        self._wake_ns = 0
 
     @classmethod
     def as_heir(cls, terms: KeeperTerms, line: Line) -> ProcessSupervisor:
@@ -285,8 +287,10 @@ class ProcessSupervisor:
         return events
 
     def _wake_keeper(self) -> None:
-        """Let a keeper that somebody stopped go on."""
-        if self._keeper_process is not None:
+        """Let a keeper that somebody stopped go on; looked at now and then."""
+        now_ns = SYSTEM.monotonic_ns()
+        if self._keeper_process is not None and now_ns >= self._wake_ns:
+            self._wake_ns = now_ns + _WAKE_EVERY_NS
             found = read_process(self._keeper_process.pid)
             if found is not None and found.state == "T":
                 send(self._keeper_process, signal.SIGCONT)

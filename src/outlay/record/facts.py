@@ -13,6 +13,7 @@ import platform
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from outlay.record import machine
@@ -125,6 +126,11 @@ def launch_id(environ: Mapping[str, str]) -> str:
 
 def boot_id() -> str:
     """Return what changes with every boot of this machine, or "" where nothing says."""
+    return _boot_id()
+
+
+@cache  # one process sees one boot
+def _boot_id() -> str:
     return _first_line(Path("/proc/sys/kernel/random/boot_id"))
 
 

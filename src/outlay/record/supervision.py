@@ -21,6 +21,7 @@ from outlay.ledger import (
     EndStatus,
     GpuCount,
     Heartbeat,
+    Note,
     Price,
     RunIdentity,
     SegmentId,
@@ -122,6 +123,10 @@ class Supervision:
             self._beat_ns = now_ns
             self._writer.append(Heartbeat(t_ns=now_ns))
 
+    def note(self, text: str) -> None:
+        """Record what a reader should know about the start: as of then, and no sign of life."""
+        self._writer.append(Note(t_ns=self.start_ns, text=text))
+
     def end(
         self,
         status: EndStatus,
@@ -129,6 +134,7 @@ class Supervision:
         *,
         exit_code: int | None = None,
         t_ns: int | None = None,
+        synced: bool = True,
     ) -> None:
         """Record the end, on disk when this returns; further calls do nothing.
 
@@ -137,6 +143,7 @@ class Supervision:
             reason: Why, in words.
             exit_code: As a shell gives it.
             t_ns: When the last of its processes was reaped; default: now.
+            synced: Whether it has to survive a power failure from now on.
         """
         if self._ended:
             return
@@ -145,7 +152,8 @@ class Supervision:
         self._writer.append(
             AttemptEnded(t_ns=self.end_ns, status=status, reason=reason, exit_code=exit_code)
         )
-        self._writer.sync()
+        if synced:
+            self._writer.sync()
         self._writer.close()
 
 

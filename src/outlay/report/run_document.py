@@ -53,6 +53,7 @@ def _run(run: RunReading) -> Iterator[Block]:
         yield Figure("goodput", summary.goodput, f"{summary.goodput:.1%}")
     if summary.cost is not None:
         yield Figure("cost", summary.cost, str(summary.cost), _cost_grade(run))
+    yield from _guard(run)
     yield Figure("GPU time", cost.gpu_ns, duration_text(cost.gpu_ns))
     if cost.steps:
         yield Figure("steps executed", cost.steps, f"{cost.steps:,}")
@@ -66,6 +67,16 @@ def _run(run: RunReading) -> Iterator[Block]:
     if rate.tokens:
         text = f"{rate.per_wall_second:,.0f} tokens/s of wall time"
         yield Figure("throughput", rate.per_wall_second, text)
+
+
+def _guard(run: RunReading) -> Iterator[Block]:
+    """Yield what the guard said last of its money; its head is what `guard verify` can expect."""
+    segments = run.view.account.segments.values()
+    notes = (note for segment in segments for note in segment.notes)
+    said = [note for note in notes if note.text.startswith("guard: ") and "; head " in note.text]
+    if said:
+        last = max(said, key=lambda each: each.t_ns).text.removeprefix("guard: ")
+        yield Figure("guard", last, last)
 
 
 def _attempts(run: RunReading) -> str:

@@ -35,11 +35,14 @@ class SweepAccount:
     def to_html(self) -> str:
         """Return the sweep as one page that opens offline."""
         summary = self.summary
-        return page(summary.name, summary.subjects, summary.rows, self.events)
+        return page(
+            summary.name, summary.subjects, summary.rows, self.events, head=summary.head
+        )  # fmt: skip
 
     def to_markdown(self) -> str:
         """Return the verdict and the tables of that page."""
-        return markdown.page(self.summary.name, self.summary.subjects, self.summary.rows)
+        summary = self.summary
+        return markdown.page(summary.name, summary.subjects, summary.rows, head=summary.head)
 
     def charts(self) -> list[Chart]:
         """Return the charts of that page, before any drawing."""

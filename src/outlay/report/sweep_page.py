@@ -9,18 +9,24 @@ from outlay.report import svg
 from outlay.report.html import charts, legend, note, section, table, whole_page
 from outlay.report.sweep_charts import Chart, Lines, Plane, Spans, Waterfall, charts_of
 from outlay.sweep.aggregate.comparison import fairness, replicates, verdict
+from outlay.sweep.aggregate.markdown import HEAD
 from outlay.sweep.aggregate.rows import Row, Subject, exact_money
 from outlay.sweep.journal import Event
 
 
 def page(
-    name: str, subjects: Sequence[Subject], rows: Sequence[Row], events: Sequence[Event]
+    name: str,
+    subjects: Sequence[Subject],
+    rows: Sequence[Row],
+    events: Sequence[Event],
+    *,
+    head: str = "",
 ) -> str:
     """Return the whole page as HTML without any reference to the outside."""
     parts = [
         charts(map(_drawn, charts_of(subjects, rows, events))),
         *_tables(rows),
-        *_ground(subjects),
+        *_ground(subjects, head),
     ]
     return whole_page(name, verdict(subjects, rows), parts)
 
@@ -71,7 +77,7 @@ _AMOUNTS: Final = (
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 
 
-def _ground(subjects: Sequence[Subject]) -> Iterable[str]:
+def _ground(subjects: Sequence[Subject], head: str) -> Iterable[str]:
     figures = [subject.facts for subject in subjects if subject.facts is not None]
     assumed = sorted({text for facts in figures for text in facts.assumptions})
     found = [text for facts in figures for text in facts.findings]
@@ -84,4 +90,6 @@ def _ground(subjects: Sequence[Subject]) -> Iterable[str]:
     ]
     if left_out:
         lines.append(f"Skipped, since they no longer fitted the ceiling: {', '.join(left_out)}.")
+    if head:
+        lines.append(HEAD.format(head))
     yield section("What the figures rest on", *map(note, lines))

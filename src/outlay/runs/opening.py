@@ -123,7 +123,10 @@ def _open(options: Options, about: facts.Facts, run_id: str, clock: Clock) -> Op
         if budget is not None:
             budget.begin(recorder, header, segment)
         if guard is not None:
-            guard.begin(recorder.note, _cost_by_log(options, segment, recorder))
+            from outlay.guard.captures import run_part
+
+            cost = _cost_by_log(options, segment, recorder)
+            guard.begin(recorder.note, cost, run_part(run_id, segment))
         if joint is not None:
             recorder.gates.append(joint)
         undone_on_error.pop_all()

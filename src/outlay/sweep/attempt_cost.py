@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.clock import Clock
-from outlay.guard.captures import cost_of_run
-from outlay.ledger import AttemptEnded, GpuCount, end_segment, exact_gpus
+from outlay.guard.captures import cost_of_run, run_part
+from outlay.guard.entries import RunPart
+from outlay.ledger import AttemptEnded, GpuCount, end_segment, exact_gpus, read_identity
 from outlay.ledger.price import typed_price
 from outlay.rates import cost_at_most, paid_time, rate_of
 from outlay.record.supervision import Supervision, latest_supervision
@@ -36,11 +37,13 @@ class AttemptCost:
         logged_micros: What the run's log adds up to now, in the currency of ``cost``; None where
             the log does not say.
         assumed: Whether its end was not seen.
+        part: Of which run's log it is the cost, where it is one's.
     """
 
     cost: Money | None
     logged_micros: int | None = None
     assumed: bool = False
+    part: RunPart | None = None
 
 
 def rate_in(static: Mapping[str, Any]) -> Rate | None:
@@ -139,8 +142,16 @@ def price_attempt(
     added = total.micros - (state.logged_micros or 0)
     if not recorded or added < 0:
         return AttemptCost(cost=estimated, logged_micros=total.micros)
-    cost = Money(added, total.currency)
-    return AttemptCost(cost=cost, logged_micros=total.micros, assumed=not ended.is_measured)
+    return AttemptCost(
+        cost=Money(added, total.currency), logged_micros=total.micros,
+        assumed=not ended.is_measured, part=_part_of(directory),
+    )  # fmt: skip
+
+
+def _part_of(directory: Path) -> RunPart | None:
+    """Return which run it is, and the newest supervisor's segment."""
+    identity, latest = read_identity(directory), latest_supervision(directory)
+    return None if identity is None or latest is None else run_part(identity.run_id, latest[1])
 
 
 def late_cost(directory: Path, state: RunState) -> AttemptCost | None:

@@ -48,11 +48,14 @@ def begin(
     return log
 
 
-def end(log: Supervision, verdict: Verdict, ended: Ended) -> None:
-    """Write down how an attempt ended, after it was reaped."""
+def end(log: Supervision, verdict: Verdict, ended: Ended, *, paid: bool) -> None:
+    """Write down how an attempt ended, after it was reaped.
+
+    Where no money is held for it a power failure may take it, as it may take the journal's lines.
+    """
     log.end(
         ENDS.get(verdict.status, "failed"), verdict.reason, exit_code=shell_code(ended),
-        t_ns=end_instant_ns(log.start_ns, ended, log.now_ns()),
+        t_ns=end_instant_ns(log.start_ns, ended, log.now_ns()), synced=paid,
     )  # fmt: skip
 
 

@@ -263,7 +263,7 @@ class Harness:
         if port_lost:
             verdict = Verdict("error", f"its port {active.share.port} was taken ({verdict.reason})")
         if log is not None:
-            attempt_log.end(log, verdict, ended)
+            attempt_log.end(log, verdict, ended, paid=active.funds is not None)
             ended = replace(ended, elapsed_ns=log.end_ns - log.start_ns)
         priced = attempt_cost.price_attempt(
             directory, self.manifest.state(run.id), rate_of(run), ended,

@@ -16,7 +16,12 @@ from outlay import rates
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.books import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, UnknownHold
+from outlay.guard.errors import (
+    BudgetGuardExceeded,
+    HoldResolved,
+    SpendLogUnusable,
+    UnknownHold,
+)
 from outlay.guard.filelog import FileSpendLog
 from outlay.guard.lease import End, GiveNotice, GoOn, Terms
 from outlay.guard.leasing import Leaseholder
@@ -26,6 +31,14 @@ from outlay.sweep.prediction import at_most, measured, terms_of
 from outlay.units import Money, Rate
 
 SPEND_LOG: Final = "spend.jsonl"
+
+
+def head_of(root: Path) -> str:
+    """Return the hash of the last line of a sweep's spend log; "" without one that can be read."""
+    try:
+        return FileSpendLog(root / SPEND_LOG).head()
+    except SpendLogUnusable:
+        return ""
 
 
 def rate_of(run: PlannedRun) -> Rate | None:
@@ -39,7 +52,7 @@ def _capture(guard: BudgetGuard, hold: Hold, run: str, priced: AttemptCost) -> A
     if priced.cost is None:
         priced = replace(priced, cost=hold.amount, assumed=True)
     basis = "assumed" if priced.assumed else "measured"
-    guard.record_actual(run, priced.cost, hold=hold, basis=basis)
+    guard.record_actual(run, priced.cost, hold=hold, basis=basis, part=priced.part)
     return priced
 
 

@@ -21,16 +21,22 @@ from outlay.sweep.aggregate.markdown import page
 from outlay.sweep.aggregate.rows import Row, Subject, columns_of, rows_of
 from outlay.sweep.errors import IncompleteRuns
 from outlay.sweep.manifest import read_manifest
+from outlay.sweep.money import head_of
 from outlay.sweep.states import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregate:
-    """A sweep's summary in memory."""
+    """A sweep's summary in memory.
+
+    Attributes:
+        head: The hash of the last line of its spend log; empty without a ceiling.
+    """
 
     name: str
     subjects: tuple[Subject, ...]
     rows: tuple[Row, ...]
+    head: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +64,10 @@ def aggregate(root: Path, now_ns: int, *, allow_missing: bool = False) -> Aggreg
             missing += [Finding(source=run, message=text) for text in subject.problems]
     if missing and not allow_missing:
         raise IncompleteRuns(missing)
-    return Aggregate(name=manifest.about["name"], subjects=tuple(subjects), rows=rows_of(subjects))
+    return Aggregate(
+        name=manifest.about["name"], subjects=tuple(subjects), rows=rows_of(subjects),
+        head=head_of(root),
+    )  # fmt: skip
 
 
 def _subject(static: dict[str, Any], state: RunState, directory: Path, now_ns: int) -> Subject:
@@ -103,7 +112,8 @@ def write_reports(root: Path, summary: Aggregate, now_ns: int, output: Path | No
     table = _free_name(directory, f"summary_{utc_datetime(now_ns):%Y%m%d_%H%M%S}")
     table.write_text(_csv(summary.rows))
     markdown = directory / "summary.md"
-    write_whole(markdown, page(summary.name, summary.subjects, summary.rows).encode())
+    text = page(summary.name, summary.subjects, summary.rows, head=summary.head)
+    write_whole(markdown, text.encode())
     return Reports(table, markdown)
 
 

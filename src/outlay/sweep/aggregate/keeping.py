@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from outlay.clock import Clock
-from outlay.ledger import SUPERVISOR, segment_paths
-from outlay.ledger.segments import id_from_name
+from outlay.ledger import SUPERVISOR
+from outlay.ledger.segments import id_from_name, segment_paths
 
 
 class FiguresKeeper:
@@ -22,10 +22,13 @@ class FiguresKeeper:
         self._thread: ThreadPoolExecutor | None = None
 
     def keep(self, run_dir: Path) -> None:
-        """Have the figures of a run that has ended written beside its log, if it trained."""
-        found = [id_from_name(path) for path in segment_paths(run_dir)]
-        if all(segment is not None and segment.rank == SUPERVISOR for segment in found):
-            return  # Nothing to read but that it was started and ended.
+        """Have the figures of a run that has ended written beside its log, if it recorded one.
+
+        What its supervisor recorded is two lines, and read as fast as what would be kept of it.
+        """
+        written = map(id_from_name, segment_paths(run_dir))
+        if all(segment is None or segment.rank == SUPERVISOR for segment in written):
+            return
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlay-figures")
         # Whatever goes wrong there is told by the summary, which then reads the log itself.

@@ -18,7 +18,10 @@ _FIGURES: Final = (
 )  # fmt: skip
 
 
-def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
+HEAD: Final = "Head of the spend log: {}. `outlay guard verify --expect` finds what is gone since."
+
+
+def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row], *, head: str = "") -> str:
     """Return the whole page."""
     parts = [
         f"# {markdown_text(name)}",
@@ -42,6 +45,8 @@ def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
             f"No longer fitted under the ceiling: {markdown_text(', '.join(left_out))}.",
         ]
     parts += ["## What the figures rest on", *_ground(subjects)]
+    if head:
+        parts.append(HEAD.format(head))
     return "\n\n".join(parts) + "\n"
 
 
