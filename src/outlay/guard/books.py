@@ -87,14 +87,6 @@ class Hold:
         return max(self.amount, cost_at_most(Rate.parse(self.rental.rate), max(since_ns, 0)))
 
 
-def is_machine(resource: str, instance_id: str) -> bool:
-    """Return whether a machine that knows itself by an instance id is what a vendor lists.
-
-    Vast's label of a container is ``C.`` and the id.
-    """
-    return bool(resource) and instance_id in (resource, f"C.{resource}")
-
-
 @dataclass(slots=True)
 class Balance:
     """What was spent and what is set aside in one scope, in micro-units."""

@@ -29,7 +29,7 @@ from outlay.guard.arguments import (
     read_reason,
     read_text,
 )
-from outlay.guard.books import Books, Hold, is_machine
+from outlay.guard.books import Books, Hold
 from outlay.guard.ceilings import (
     lab_caps,
     manifest_ceilings,
@@ -46,6 +46,7 @@ from outlay.guard.entries import (
     Rental,
     RunPart,
     amount_of,
+    is_machine,
     parse_timestamp,
     timestamp,
 )

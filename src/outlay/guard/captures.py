@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from outlay.errors import Finding
-from outlay.guard.books import is_machine
-from outlay.guard.entries import AnyLine, Captured, Corrected, RunPart, micros_of
+from outlay.guard.entries import AnyLine, Captured, Corrected, RunPart, is_machine, micros_of
 from outlay.ledger import SegmentId, alive_until, derive_attempts, read_lives
 from outlay.rates import cost_to_last_record, run_rates
 from outlay.units import Money

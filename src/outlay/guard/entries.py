@@ -264,3 +264,11 @@ def parse_timestamp(ts: str | float) -> datetime:
 def day_of(ts: str | float) -> str:
     """Return the UTC day that a line's time falls on."""
     return parse_timestamp(ts).date().isoformat()
+
+
+def is_machine(resource: str, instance_id: str) -> bool:
+    """Return whether a machine that knows itself by an instance id is what a vendor lists.
+
+    Vast's label of a container is ``C.`` and the id.
+    """
+    return bool(resource) and instance_id in (resource, f"C.{resource}")
