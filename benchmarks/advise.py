@@ -13,7 +13,7 @@ import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit
 from timing import Figure, Timing, compare, machine, row, show, verdict
 
-from outlay.advise.families import families_at
+from outlay.advise.curves import families_at
 from outlay.advise.stopping import EpochPrice, recommend_early_stopping
 
 POINTS, ROUNDS, DRAWS = (60, 300, 3_000, 30_000), 3, 1000

@@ -22,9 +22,8 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import outlay
-from outlay.budget.accord import Accord
+from outlay.budget.agreement import Accord, TorchGroup
 from outlay.budget.terms import Budget, iso_tokens
-from outlay.budget.torch_group import TorchGroup
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import Usage
 from outlay.clock import SYSTEM

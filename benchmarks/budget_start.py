@@ -19,7 +19,7 @@ from pathlib import Path
 
 import timing
 
-from outlay.budget.statement_writer import EVERY
+from outlay.budget.gate import EVERY
 from outlay.ledger import Note, encode_line, segment_paths
 from outlay.ledger.codec import decode_block
 

@@ -15,7 +15,7 @@ from statistics import fmean
 
 from timing import Figure, compare, machine, row, verdict
 
-from outlay.cost.analyzer import CostAnalyzer
+from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.cost.book import CostBook, CostRow
 from outlay.store import open_store
 

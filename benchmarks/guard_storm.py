@@ -32,7 +32,7 @@ from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Captured, Extended, Held, Voided, micros_of
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogUnusable
-from outlay.guard.filelog import FileSpendLog
+from outlay.guard.spend_log import FileSpendLog
 from outlay.units import Money
 
 PROCESSES, OPERATIONS = 32, 10_000

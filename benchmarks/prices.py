@@ -24,13 +24,12 @@ from gpuhunt._internal import storage
 from gpuhunt._internal.catalog import OFFLINE_PROVIDERS, ProviderCatalog
 
 from outlay.clock import ManualClock
+from outlay.compat.cost_module.price_tracker import GPUPriceTracker
 from outlay.prices.book import PriceBook
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.gpus import SPECS
-from outlay.prices.offer import Offer, Tier
-from outlay.prices.snapshot import Snapshot
-from outlay.prices.sources.csv_catalogs import CsvSource
-from outlay.prices.tracker import GPUPriceTracker
+from outlay.prices.offer import Offer, Snapshot, Tier
+from outlay.prices.sources.catalogs import CsvSource
 from outlay.store import open_store
 from outlay.units import Money
 

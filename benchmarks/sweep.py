@@ -24,12 +24,12 @@ from outlay.clock import SYSTEM
 from outlay.export.csv_files import export_csv
 from outlay.ledger import AttemptStarted, KnownRecord, Metric, Step, encode_line, ledger_dir
 from outlay.sweep.aggregate.aggregator import aggregate
-from outlay.sweep.aggregate.from_ledger import CACHE
 from outlay.sweep.aggregate.keeping import FiguresKeeper
-from outlay.sweep.files import plan_file
-from outlay.sweep.journal import Event, Journal
-from outlay.sweep.manifest import Manifest
-from outlay.sweep.sweeps import HowToRun, start
+from outlay.sweep.aggregate.reading import CACHE
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.state.journal import Event, Journal
+from outlay.sweep.state.manifest import SweepManifest
 
 PLANNED = 10_000
 LAUNCHED = 200
@@ -97,12 +97,12 @@ def updating(directory: Path) -> None:
         static = {
             f"{n:05d}": {"id": f"{n:05d}", "run_dir": "", "params": {"x": n}} for n in range(runs)
         }
-        manifest = Manifest(root, {"name": "x"}, static)
+        manifest = SweepManifest(root, {"name": "x"}, static)
         journal = Journal(root, SYSTEM)
         names = list(static)
 
         def update(
-            manifest: Manifest = manifest, journal: Journal = journal, names: list[str] = names
+            manifest: SweepManifest = manifest, journal: Journal = journal, names: list[str] = names
         ) -> None:
             for n in range(2_000):
                 event = Event(t_ns=n, run=names[n % len(names)], status="completed")

@@ -16,39 +16,38 @@ from typing import Any
 import msgspec
 
 from ledgers import START_NS, Segment, dollars, numbered, to_lines
-from outlay.budget import snapshots
+from outlay.budget import statements as snapshots
 from outlay.budget.config import read_budget
-from outlay.budget.document import read_document
+from outlay.budget.display import read_document
 from outlay.budget.usage import Usage
-from outlay.cost.analyzer import CostAnalyzer
-from outlay.cost.exchange import HISTORY, import_costs
+from outlay.compat.cost_module.analyzer import HISTORY, CostAnalyzer, import_costs
+from outlay.compat.cost_module.price_history import read_history
 from outlay.decoding import decode_text
-from outlay.goodput.cache import GoodputCache
 from outlay.goodput.follower import GoodputFollower
-from outlay.goodput.importing import import_payloads
+from outlay.goodput.importing import GoodputCache, import_payloads
 from outlay.guard.ceilings import read_manifest as read_guard_manifest
 from outlay.guard.chain import START, scan
-from outlay.guard.head import parse as parse_head
-from outlay.guard.vendors import PRESETS, parse_id, parse_listing
+from outlay.guard.chain import parse as parse_head
+from outlay.guard.rental.vendors import PRESETS, parse_id, parse_listing
 from outlay.ledger import Metric, Note, RunIdentity, read_identity, read_run
-from outlay.ledger.run_file import run_file
-from outlay.prices.exchange import read_history
-from outlay.prices.partition_rates import rates_file, read_rates
-from outlay.prices.sources import csv_catalogs, lambda_cloud, runpod, vast
-from outlay.proc.exits import ExitRecord, exit_path, read_exit
+from outlay.ledger.segments import run_file
+from outlay.prices.current import rates_file, read_rates
+from outlay.prices.sources import catalogs as csv_catalogs
+from outlay.prices.sources import lambda_cloud, runpod, vast
+from outlay.proc.strays import ExitRecord, exit_path, read_exit
+from outlay.runs.directories import notices
 from outlay.runs.figures import read_figures
-from outlay.runs.inbox import notices
 from outlay.runs.sacct import read_accounts
 from outlay.store import outlay_home
-from outlay.sweep.aggregate.from_csv import read_artefacts
-from outlay.sweep.engines.slurm.batches import Batch, read_batches
-from outlay.sweep.engines.slurm.times import NAME as TIMES
-from outlay.sweep.engines.slurm.times import read_times
-from outlay.sweep.files import plan_file
-from outlay.sweep.journal import NAME as JOURNAL
-from outlay.sweep.journal import read_events
-from outlay.sweep.manifest import NAME as MANIFEST
-from outlay.sweep.manifest import read_manifest
+from outlay.sweep.aggregate.reading import read_artefacts
+from outlay.sweep.engines.slurm.allocation import NAME as TIMES
+from outlay.sweep.engines.slurm.allocation import read_times
+from outlay.sweep.engines.slurm.queue import Batch, read_batches
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.state.journal import NAME as JOURNAL
+from outlay.sweep.state.journal import read_events
+from outlay.sweep.state.manifest import NAME as MANIFEST
+from outlay.sweep.state.manifest import read_manifest
 from vendor_shapes import lambda_answer, runpod_answer, vast_answer
 
 NOW_NS = START_NS + 10**12

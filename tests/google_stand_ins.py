@@ -27,7 +27,8 @@ from google.cloud.logging_v2.types import (
 from google.cloud.monitoring_v3.types import CreateTimeSeriesRequest
 from google.protobuf.empty_pb2 import Empty
 
-from outlay.export import cloud_logging, cloud_monitoring
+from outlay.export import cloud as cloud_logging
+from outlay.export import cloud as cloud_monitoring
 
 INFO = 200  # Of google.logging.type.LogSeverity.
 PAGE = 3  # Few, so that reading goes over pages.
@@ -181,7 +182,7 @@ def monitoring_on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitori
     """Let Cloud Monitoring be a service on loopback."""
     service = Monitoring()
     with serve([monitoring_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_monitoring.ENDPOINT, endpoint)
+        monkeypatch.setenv(cloud_monitoring.MONITORING_ENDPOINT, endpoint)
         yield service
 
 
@@ -190,7 +191,7 @@ def logging_on_loopback(monkeypatch: pytest.MonkeyPatch) -> Iterator[Logging]:
     """Let Cloud Logging be a service on loopback."""
     service = Logging()
     with serve([logging_handlers(service)], [service.mood]) as endpoint:
-        monkeypatch.setenv(cloud_logging.ENDPOINT, endpoint)
+        monkeypatch.setenv(cloud_logging.LOGGING_ENDPOINT, endpoint)
         yield service
 
 

@@ -13,13 +13,17 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize_scalar
 from scipy.special import lambertw
 
-from outlay.advise.checkpoints import Reliability, exact, expected_ratio
-from outlay.advise.curves import FAMILIES, draw_curves, probability_of_beating
-from outlay.advise.families import families_at
-from outlay.advise.memory import GB, estimated_memory, measured_memory
-from outlay.advise.noise_scale import examples_factor, fit_throughput, noise_scale
-from outlay.advise.scaling import ScalingLaw, effective_data
-from outlay.advise.scaling_fit import SmallRun, fit_scaling_law
+from outlay.advise.batch_size import (
+    GB,
+    estimated_memory,
+    examples_factor,
+    fit_throughput,
+    measured_memory,
+    noise_scale,
+)
+from outlay.advise.curves import FAMILIES, draw_curves, families_at, probability_of_beating
+from outlay.advise.dataset import ScalingLaw, SmallRun, effective_data, fit_scaling_law
+from outlay.advise.overhead import Reliability, exact, expected_ratio
 from outlay.errors import InvalidValue
 
 

@@ -10,10 +10,10 @@ import pytest
 import outlay
 from command_line import outlay as command
 from ledgers import Segment, dollars
-from outlay.advise.optimizer import CostOptimizer
+from outlay.advise.dataset import passes_worth, recommend_fewer_passes
 from outlay.advise.recommendation import OptimizationRecommendation
-from outlay.advise.repetition import passes_worth, recommend_fewer_passes
 from outlay.clock import ManualClock
+from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import InvalidValue
 from outlay.ledger import Metric
 

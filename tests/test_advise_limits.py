@@ -10,23 +10,24 @@ import pytest
 
 from ledgers import START_NS, Segment, dollars
 from offer_builder import offer
-from outlay.advise.batch_size import BatchSituation
-from outlay.advise.checkpoints import Reliability, exact, expected_ratio
+from outlay.advise.batch_size import BatchSituation, estimated_memory, fit_throughput, noise_scale
 from outlay.advise.curves import probability_of_beating
-from outlay.advise.dataset import recommend_dataset_size
-from outlay.advise.memory import estimated_memory
-from outlay.advise.noise_scale import fit_throughput, noise_scale
-from outlay.advise.optimizer import CostOptimizer
-from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
+from outlay.advise.dataset import SmallRun, effective_data, fit_scaling_law, recommend_dataset_size
+from outlay.advise.overhead import (
+    Checkpointing,
+    Reliability,
+    exact,
+    expected_ratio,
+    recommend_badput,
+    recommend_checkpoint_interval,
+)
 from outlay.advise.recommendation import confidence_of
 from outlay.advise.run_advice import Circumstances
-from outlay.advise.scaling import effective_data
-from outlay.advise.scaling_fit import SmallRun, fit_scaling_law
 from outlay.advise.stopping import EpochPrice
-from outlay.advise.tiers import Job, Option, finish_on, recommend_compute_tier
+from outlay.advise.tiers import ComputeJob, Option, finish_on, recommend_compute_tier
 from outlay.clock import ManualClock
-from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
-from outlay.cost.live import rest_of
+from outlay.compat.cost_module.optimizer import CostOptimizer
+from outlay.cost.forecast import Pace, forecast_rest, forecast_runs, rest_of
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
 from outlay.ledger import Metric
@@ -124,7 +125,7 @@ def test_badput_of_a_cent_is_not_worth_a_word() -> None:
 def test_a_move_to_spot_says_what_it_risks() -> None:
     now = Option(name="now", price_per_hour=3, speed=1)
     spot = Option(name="spot", price_per_hour=1, speed=1, mttf_hours=12)
-    found = recommend_compute_tier(now, [spot], Job(work=10), least_saving=1)
+    found = recommend_compute_tier(now, [spot], ComputeJob(work=10), least_saving=1)
     assert found is not None
     assert found.risks == ["it takes 0.6 h longer", "it may be taken back at any time"]
     assert "every 12 h" in found.assumptions[1]
@@ -133,8 +134,8 @@ def test_a_move_to_spot_says_what_it_risks() -> None:
 def test_a_machine_taken_back_too_often_is_refused() -> None:
     now = Option(name="now", price_per_hour=3, speed=1)
     spot = Option(name="spot", price_per_hour=0, speed=1, mttf_hours=1e-4)
-    assert "too often" in finish_on(spot, Job(work=10)).refused
-    assert recommend_compute_tier(now, [spot], Job(work=10), least_saving=1) is None
+    assert "too often" in finish_on(spot, ComputeJob(work=10)).refused
+    assert recommend_compute_tier(now, [spot], ComputeJob(work=10), least_saving=1) is None
 
 
 def test_one_stretch_has_no_interval() -> None:

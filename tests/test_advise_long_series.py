@@ -10,19 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledgers import Segment, dollars
-from outlay.advise.curves import draw_curves, probability_of_beating
-from outlay.advise.optimizer import CostOptimizer
-from outlay.advise.stopping import EpochPrice, recommend_epoch_count
-from outlay.advise.thinning import (
+from outlay.advise.curves import (
     MOST,
     Floats,
     block_sizes,
     curve_in_blocks,
+    draw_curves,
     in_blocks,
     nodes_of,
+    probability_of_beating,
     some_between,
 )
+from outlay.advise.stopping import EpochPrice, recommend_epoch_count
 from outlay.clock import ManualClock
+from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.ledger import Metric
 
 LONG = 3000

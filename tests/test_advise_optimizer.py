@@ -12,8 +12,7 @@ import pytest
 import outlay
 from ledgers import HOUR, START_NS, Segment, dollars
 from offer_builder import offer
-from outlay.advise.memory import GB, measured_memory
-from outlay.advise.optimizer import CostOptimizer
+from outlay.advise.batch_size import GB, measured_memory
 from outlay.advise.overhead import Checkpointing, recommend_badput
 from outlay.advise.recommendation import (
     OptimizationRecommendation,
@@ -22,8 +21,9 @@ from outlay.advise.recommendation import (
     total_savings,
 )
 from outlay.advise.run_advice import Circumstances
-from outlay.advise.tiers import Finish, Job, Option, finish_on, options_of, ranked
+from outlay.advise.tiers import ComputeJob, Finish, Option, finish_on, options_of, ranked
 from outlay.clock import ManualClock, utc_datetime
+from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import InvalidValue
 from outlay.ledger import Metric, Price
 from outlay.prices.offer import Tier
@@ -244,7 +244,7 @@ class TestComputeTier:
             self.recommend(broken=(1.0, 0.0))
 
     def test_offers_are_ranked_as_brute_force_would(self) -> None:
-        job = Job(work=100.0, memory_gb=40, deadline_hours=60)
+        job = ComputeJob(work=100.0, memory_gb=40, deadline_hours=60)
         options = [
             Option(name="small", price_per_hour=0.1, speed=9, memory_gb=24),
             Option(name="slow", price_per_hour=0.1, speed=1, memory_gb=80),
@@ -257,7 +257,7 @@ class TestComputeTier:
         assert "deadline" in next(f.refused for f in found if f.option.name == "slow")
 
     def test_spot_pays_for_what_it_loses(self) -> None:
-        job = Job(work=100.0, save_hours=0.1, restart_hours=0.1)
+        job = ComputeJob(work=100.0, save_hours=0.1, restart_hours=0.1)
         steady = Option(name="steady", price_per_hour=2, speed=1)
         spot = Option(name="spot", price_per_hour=1, speed=1, mttf_hours=2)
         found: Finish = finish_on(spot, job)

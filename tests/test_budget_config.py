@@ -9,7 +9,7 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from outlay.budget.config import as_text, budget_from_environ, read_budget
-from outlay.budget.document import read_document, write_document
+from outlay.budget.display import read_document, write_document
 from outlay.budget.terms import Budget, iso_time, iso_tokens
 from outlay.budget.tracker import BudgetTracker
 from outlay.errors import InvalidValue

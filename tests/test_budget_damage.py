@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 import outlay
 from outlay.budget.history import read_history
-from outlay.budget.mending import mend
+from outlay.budget.statements import mend
 from outlay.cli.app import app
 from outlay.clock import ManualClock
 from outlay.ledger import AttemptStarted, Record, Step, segment_paths

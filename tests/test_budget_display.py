@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from outlay.budget.bar import Bar, Lines, budget_line, display_for
+from outlay.budget.display import BudgetBar, BudgetLines, budget_line, display_for
 from outlay.budget.tracker import BudgetTracker
 from outlay.clock import ManualClock
 
@@ -40,7 +40,7 @@ def test_before_the_first_step_nothing_is_forecast() -> None:
 
 def test_lines_come_once_a_minute_and_at_every_quarter(clock: ManualClock) -> None:
     stream = io.StringIO()
-    lines = Lines(stream, clock)
+    lines = BudgetLines(stream, clock)
     tracker = BudgetTracker("iso_tokens", {"max_tokens": 1000})
     for _ in range(100):
         tracker.update(10, 1.0)
@@ -53,14 +53,14 @@ def test_lines_come_once_a_minute_and_at_every_quarter(clock: ManualClock) -> No
 
 def test_a_stream_that_is_gone_does_not_end_the_training(clock: ManualClock) -> None:
     stream = io.StringIO()
-    lines = Lines(stream, clock)
+    lines = BudgetLines(stream, clock)
     stream.close()
     lines.update(half_used())
 
 
 def test_a_terminal_shows_a_bar_redrawn_twice_a_second(clock: ManualClock) -> None:
     stream = io.StringIO()
-    bar = Bar(clock, Console(file=stream, force_terminal=True, width=120))
+    bar = BudgetBar(clock, Console(file=stream, force_terminal=True, width=120))
     tracker = half_used()
     bar.update(tracker)
     drawn = stream.getvalue()
@@ -81,7 +81,7 @@ class LostTerminal(io.StringIO):
 
 
 def test_a_terminal_that_is_gone_does_not_end_the_training(clock: ManualClock) -> None:
-    bar = Bar(clock, Console(file=LostTerminal(), force_terminal=True, width=120))
+    bar = BudgetBar(clock, Console(file=LostTerminal(), force_terminal=True, width=120))
     bar.update(half_used())
     bar.close(half_used())
 
@@ -91,7 +91,7 @@ def test_a_narrow_terminal_shows_the_closest_limit_and_the_time_to_go(clock: Man
     tracker = BudgetTracker("iso_tokens", {"max_tokens": 10**9, "max_minutes": 600})
     for _ in range(5):
         tracker.update(10**7, 60_000.0)
-    bar = Bar(clock, Console(file=stream, force_terminal=True, width=80))
+    bar = BudgetBar(clock, Console(file=stream, force_terminal=True, width=80))
     bar.update(tracker)
     bar.close(tracker)
     assert "budget 5% used, 950,000,000 tok left, about 1h35m (95 steps) to go" in stream.getvalue()
@@ -99,4 +99,4 @@ def test_a_narrow_terminal_shows_the_closest_limit_and_the_time_to_go(clock: Man
 
 
 def test_what_is_no_terminal_gets_lines(clock: ManualClock) -> None:
-    assert isinstance(display_for(io.StringIO(), clock), Lines)
+    assert isinstance(display_for(io.StringIO(), clock), BudgetLines)

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outlay.budget.dimensions import DIMENSIONS, KEYS, MODES, TOKENS
-from outlay.budget.limits import reached, would_pass
+from outlay.budget.limits import DIMENSIONS, KEYS, MODES, TOKENS, reached, would_pass
 from outlay.budget.terms import (
     LIMIT_KEYS,
     Budget,

@@ -14,8 +14,8 @@ from unittest import mock
 import pytest
 
 import outlay
+from outlay.budget.gate import EVERY, FOLD_EVERY
 from outlay.budget.history import read_history, read_since_statements
-from outlay.budget.statement_writer import EVERY, FOLD_EVERY
 from outlay.clock import ManualClock
 from outlay.ledger import BudgetStatement, Step, read_run, segment_paths
 

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from torch.distributed.checkpoint.state_dict_loader import load as dcp_load
 from torch.distributed.checkpoint.state_dict_saver import save as dcp_save
 
-from outlay.budget.snapshots import BudgetChanged
+from outlay.budget.limits import Threshold
+from outlay.budget.statements import BudgetChanged
 from outlay.budget.terms import Budget, iso_epochs, iso_tokens
-from outlay.budget.thresholds import Threshold
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import Usage
 from outlay.clock import ManualClock

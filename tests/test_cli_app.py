@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from outlay import run
-from outlay.cli.app import ENTRIES, Entry
+from outlay.cli.app import ENTRIES, CommandEntry
 
 HEAVY = {"sqlalchemy", "numpy", "httpx", "omegaconf"}
 COMMANDS = {entry.module for entry in ENTRIES}
@@ -60,15 +60,15 @@ def test_completing_a_command_loads_none(words: str) -> None:
 
 
 def test_completing_within_a_group_loads_that_group() -> None:
-    assert loaded_by(**completing("outlay ledger v")) & COMMANDS == {"outlay.cli.ledger"}
+    assert loaded_by(**completing("outlay ledger v")) & COMMANDS == {"outlay.cli.importing"}
 
 
 def test_a_call_loads_the_command_that_it_names() -> None:
-    assert loaded_by("ledger", "--help") & COMMANDS == {"outlay.cli.ledger"}
+    assert loaded_by("ledger", "--help") & COMMANDS == {"outlay.cli.importing"}
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
-def test_the_table_of_commands_has_the_help_of_the_command(entry: Entry) -> None:
+def test_the_table_of_commands_has_the_help_of_the_command(entry: CommandEntry) -> None:
     command = getattr(import_module(entry.module), entry.attribute)
     text = command.info.help if isinstance(command, typer.Typer) else inspect.getdoc(command)
     assert text is not None

@@ -20,7 +20,7 @@ from fake_vendor import as_json, serving
 from ledgers import START_NS, Segment, dollars, ns
 from outlay import iso_tokens, run
 from outlay.clock import ManualClock
-from outlay.cost.analyzer import CostAnalyzer
+from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.ledger import Metric
 from test_cost_analyzer import costing
 from vendor_shapes import vast_answer

@@ -10,7 +10,7 @@ import pytest
 
 from command_line import outlay
 from outlay import run
-from outlay.cli.goodput_tables import bar_of
+from outlay.cli.goodput import bar_of
 from outlay.clock import ManualClock
 from outlay.goodput.summary import PhaseRow
 from terminal import terminal

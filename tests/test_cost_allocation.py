@@ -13,7 +13,7 @@ import pytest
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.cost.allocation import IDLE, Allocation, Charge, Pool, Spread, allocate
 from outlay.cost.book import CostBook, CostRow
-from outlay.cost.charges import Charges, charges_within, month_window, owner_by
+from outlay.cost.charges import MonthlyCharges, charges_within, month_window, owner_by
 from outlay.cost.collect import refresh_reports
 from outlay.cost.focus import COLUMNS, MANDATORY, focus_rows, to_csv
 from outlay.errors import InvalidValue
@@ -152,7 +152,7 @@ def a_run(run_dir: Path, *, start: float = 0, team: str = "", hours: float = 2) 
     segment.step(hours * 1800).price(6, gpus=2).step(hours * 1800).end().write(run_dir)
 
 
-def charges(root: Path, period: Window) -> Charges:
+def charges(root: Path, period: Window) -> MonthlyCharges:
     store = open_store()
     collect(store, sorted(root.iterdir()), LATER_NS)
     refresh_reports(store, LATER_NS)

@@ -11,10 +11,10 @@ import pytest
 
 import outlay
 from outlay.clock import ManualClock
-from outlay.cost.analyzer import CostAnalyzer
+from outlay.compat.cost_module.analyzer import CostAnalyzer
+from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
 from outlay.cost.book import CostBook, CostRow
-from outlay.cost.thresholds import BudgetAlert
-from outlay.cost.training import TrainingCostReport, TrainingMetrics
+from outlay.cost.compare import BudgetAlert
 from outlay.errors import InvalidValue
 from outlay.store import open_store
 

@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 
 from command_line import outlay
-from outlay.advise.exchange import export_recommendations, import_recommendations
-from outlay.advise.optimizer import CostOptimizer
 from outlay.clock import ManualClock
-from outlay.cost.analyzer import CostAnalyzer
-from outlay.cost.exchange import CorruptCosts, export_costs, import_costs
+from outlay.compat.cost_module.analyzer import (
+    CorruptCosts,
+    CostAnalyzer,
+    export_costs,
+    import_costs,
+)
+from outlay.compat.cost_module.optimizer import (
+    CostOptimizer,
+    export_recommendations,
+    import_recommendations,
+)
 from test_cost_analyzer import costing
 
 

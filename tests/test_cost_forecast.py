@@ -13,9 +13,8 @@ import pytest
 
 from ledgers import START_NS, Segment, dollars
 from outlay.clock import ManualClock
-from outlay.cost.analyzer import CostAnalyzer
-from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
-from outlay.cost.live import rest_of, run_paces
+from outlay.compat.cost_module.analyzer import CostAnalyzer
+from outlay.cost.forecast import Pace, forecast_rest, forecast_runs, rest_of, run_paces
 from outlay.errors import InvalidValue
 from outlay.goodput.follower import read_view
 from test_cost_analyzer import costing

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from command_line import outlay
-from outlay.budget.document import read_document
+from outlay.budget.display import read_document
 from outlay.demo.mlp import Mlp
 from outlay.goodput.follower import GoodputFollower
-from outlay.goodput.reliability import disruptions
+from outlay.goodput.summary import disruptions
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.ledger import Metric, read_run
 from outlay.units import Money

@@ -16,33 +16,32 @@ import pytest
 from sqlalchemy import Table
 
 import outlay
-from outlay.cli.sweep_live import status_document
+from outlay.cli.sweep.live import status_document
 from outlay.clock import ManualClock
 from outlay.cost.focus import COLUMNS as FOCUS_COLUMNS
 from outlay.cost.focus import MANDATORY
 from outlay.export.csv_files import COMMS, ENERGY, TIMINGS
-from outlay.export.files import COLUMNS as UPLOAD_COLUMNS
 from outlay.export.gcp import GCPOptions
-from outlay.export.time_series import Series, time_series
-from outlay.goodput.elastic import SliceEfficiency
+from outlay.export.scalars import MetricSeries, time_series
+from outlay.export.sinks import COLUMNS as UPLOAD_COLUMNS
+from outlay.goodput.breakdown import SliceEfficiency
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
 from outlay.goodput.types import BadputType
 from outlay.ledger import KnownRecord, Price, RunIdentity
 from outlay.prices.names import Quote
-from outlay.proc.exits import ExitRecord
+from outlay.proc.strays import ExitRecord
 from outlay.record.facts import PERSONAL
 from outlay.store import schema
-from outlay.sweep import setup
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
-from outlay.sweep.detached import Detached
-from outlay.sweep.engines.slurm.batches import Batch
+from outlay.sweep.engines.slurm.allocation import JobMoment, JobSpec
+from outlay.sweep.engines.slurm.queue import Batch
 from outlay.sweep.engines.slurm.reading import KEYS as SLURM_KEYS
-from outlay.sweep.engines.slurm.spec import JobSpec
-from outlay.sweep.engines.slurm.times import Moment
-from outlay.sweep.grid import ENTRY_KEYS, ROOT_KEYS, read_grid
-from outlay.sweep.journal import Event
-from outlay.sweep.manifest import read_manifest
-from outlay.sweep.planning import make_plan
+from outlay.sweep.grid.grid import ENTRY_KEYS, ROOT_KEYS, read_grid
+from outlay.sweep.plan.planning import make_plan
+from outlay.sweep.run.detached import Detached
+from outlay.sweep.state import setup
+from outlay.sweep.state.journal import Event
+from outlay.sweep.state.manifest import read_manifest
 from papers import first_cells, page, rows, under
 
 FORMATS = page("formats.md")
@@ -143,7 +142,7 @@ def test_the_keys_of_a_sweeps_journal_are_described_and_no_other() -> None:
 
 @pytest.mark.parametrize(
     "keys",
-    [kind.__struct_fields__ for kind in (Batch, JobSpec, Moment)]
+    [kind.__struct_fields__ for kind in (Batch, JobSpec, JobMoment)]
     + [tuple(field.name for field in fields(ExitRecord))],
 )
 def test_the_keys_of_a_clusters_files_are_described(keys: tuple[str, ...]) -> None:
@@ -170,7 +169,7 @@ def test_the_columns_of_uploads_are_described_and_no_other() -> None:
     assert first_cells(under(FORMATS, "Uploads to a file")) - {"column"} == set(UPLOAD_COLUMNS)
 
 
-def series() -> list[Series]:
+def series() -> list[MetricSeries]:
     """Return a number of every kind that goes to Google Cloud Monitoring."""
     slices = SliceEfficiency(goodput=1.0, stepping=1.0, available=1.0, known_ns=1)
     parts: Any = {BadputType.OTHER: 1.0}

@@ -12,7 +12,7 @@ import pytest
 
 from ledgers import Segment
 from outlay.export.csv_files import export_csv
-from outlay.export.files import CsvSink, JsonLinesSink
+from outlay.export.sinks import CsvSink, JsonLinesSink
 from outlay.ledger import Metric
 from readings import goodput
 

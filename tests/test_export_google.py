@@ -18,11 +18,10 @@ from google_stand_ins import (
 )
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.export.cloud_logging import CloudLogger
-from outlay.export.cloud_monitoring import CloudMonitoringSink
+from outlay.export.cloud import CloudLogger, CloudMonitoringSink
 from outlay.export.gcp import GCPOptions, accelerator_type, completed, metadata
+from outlay.goodput.breakdown import SliceEfficiency
 from outlay.goodput.calculator import GoodputCalculator
-from outlay.goodput.elastic import SliceEfficiency
 from outlay.goodput.readings import DeviationReading, GoodputReading, WindowReading
 from outlay.goodput.recorder import GoodputRecorder
 from outlay.goodput.types import BadputParts, BadputType

@@ -23,11 +23,10 @@ from google_stand_ins import Monitoring, logging_on_loopback, monitoring_on_loop
 from outlay.clock import SYSTEM
 from outlay.compat.ml_goodput_measurement.monitoring_elastic import ElasticGoodputMonitor
 from outlay.errors import InvalidValue
-from outlay.export.cloud_logging import CloudLogger
+from outlay.export.cloud import CloudLogger
 from outlay.export.gcp import GCPOptions
-from outlay.export.monitor import GoodputMonitor
+from outlay.export.monitor import GoodputMonitor, ProcessUploader
 from outlay.export.sinks import JsonLinesFile
-from outlay.export.uploaders import ProcessUploader
 from outlay.export.uploads import Tally
 from outlay.export.worker import TALLY_BYTES, padded
 from outlay.goodput.logs import LocalRunLog

@@ -6,9 +6,8 @@ import pytest
 
 from ledgers import SECOND, START_NS, Segment, ns, numbered
 from outlay.account.segment import Committed, SegmentAccount
-from outlay.goodput.attempt_timeline import AttemptTimeline
-from outlay.goodput.own_times import OwnTimes
-from outlay.goodput.typical import Typical
+from outlay.goodput.attempt import AttemptTimeline
+from outlay.goodput.steps import OwnTimes, Typical
 from outlay.ledger import SpanBegun, SpanEnded
 
 ONE_SECOND = Typical(step_ns=SECOND, stall_beyond_ns=2 * SECOND)

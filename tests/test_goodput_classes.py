@@ -24,8 +24,7 @@ from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import RunView
-from outlay.goodput.job import NoJobTime, NoStepTimes
-from outlay.goodput.sources import NoGoodputLogs
+from outlay.goodput.readings import NoGoodputLogs, NoJobTime, NoStepTimes
 from outlay.goodput.summary import beside_ns
 
 RECOVERY = BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION
@@ -159,7 +158,7 @@ def test_the_cache_tells_what_the_last_query_found(
 ) -> None:
     cache = GoodputCache("job", tmp_path)
     assert (cache.get_goodput_info(), cache.get_step_info()) == (None, None)
-    monkeypatch.setattr("outlay.goodput.job.GoodputCache", lambda *_: cache)
+    monkeypatch.setattr("outlay.goodput.readings.GoodputCache", lambda *_: cache)
     log = MemoryLog(Job().start(0).steps(0, 11, at=0).end(11).payloads)
     clock = ManualClock(wall_ns=(START_S + 11) * 10**9)
     calculator = GoodputCalculator("job", "log", log, cache_dir=tmp_path, clock=clock)
@@ -317,7 +316,7 @@ def test_threads_that_share_a_calculator_are_answered_one_at_a_time(
             both.append(answering.wait(0.1))
         return beside_ns(view, window)
 
-    monkeypatch.setattr("outlay.goodput.job.beside_ns", meet)
+    monkeypatch.setattr("outlay.goodput.readings.beside_ns", meet)
     calculator = restarted_job().calculator(now=63)
     with ThreadPoolExecutor(2) as pool:
         answers = [pool.submit(calculator.get_job_goodput) for _ in range(2)]
@@ -440,9 +439,9 @@ def test_only_rank_0_writes_by_default(monkeypatch: pytest.MonkeyPatch, private_
 
 
 def test_a_checkpoint_makes_progress_committed(tmp_path: Path) -> None:
+    from outlay.goodput.breakdown import progress
     from outlay.goodput.follower import GoodputFollower
     from outlay.goodput.logs import LocalRunLog
-    from outlay.goodput.progress import progress
 
     recorder = GoodputRecorder("job", "log", True, LocalRunLog("job", tmp_path))
     recorder.record_job_start_time(at(0))

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.goodput.deviation import (
+from outlay.goodput.steps import SortedTimes
+from outlay.goodput.throughput import (
     StepOff,
     StepTimes,
     ideal_step_ns,
@@ -18,7 +19,6 @@ from outlay.goodput.deviation import (
     step_deviation,
     worst_steps,
 )
-from outlay.goodput.typical import SortedTimes
 
 
 def times(*seconds: float) -> StepTimes:

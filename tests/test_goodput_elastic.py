@@ -9,8 +9,7 @@ import pytest
 import outlay
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.goodput.breakdown import Window
-from outlay.goodput.elastic import SliceEfficiency, slice_efficiency
+from outlay.goodput.breakdown import SliceEfficiency, Window, slice_efficiency
 from outlay.goodput.follower import GoodputFollower
 
 SECOND = 10**9

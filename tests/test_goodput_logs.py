@@ -19,15 +19,14 @@ from outlay.account.run import RunAccount
 from outlay.clock import SYSTEM, ManualClock
 from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
-from outlay.goodput.cache import GoodputCache
 from outlay.goodput.calculator import GoodputCalculator
 from outlay.goodput.follower import GoodputFollower, read_view
-from outlay.goodput.importing import import_payloads
+from outlay.goodput.importing import GoodputCache, import_payloads
 from outlay.goodput.logs import LocalRunLog, run_dir_of_job
+from outlay.goodput.readings import RunLogSource
 from outlay.goodput.recorder import GoodputRecorder
-from outlay.goodput.sources import RunLogSource
 from outlay.ledger import AttemptStarted, Payload, SegmentId, read_run
-from outlay.sweep.aggregate.from_ledger import read_ledger
+from outlay.sweep.aggregate.reading import read_ledger
 
 NOW_NS = (START_S + 10_000) * 10**9
 

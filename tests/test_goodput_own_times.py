@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.account.columns import Ints
 from outlay.account.segment import SegmentAccount
-from outlay.account.steps import StepColumns
-from outlay.goodput import own_times as module
-from outlay.goodput.own_times import SlowSteps
+from outlay.account.steps import Ints, StepColumns
+from outlay.goodput import steps as module
+from outlay.goodput.steps import SlowSteps
 from outlay.ledger import SegmentId
 
 own_times = st.lists(st.integers(0, 1000), max_size=20)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goodput_log import START_S, Job
-from outlay.account.payload_steps import ns_of_seconds
+from outlay.account.payload_parsing import ns_of_seconds
 from outlay.account.payloads import PayloadTranslator
 from outlay.account.segment import SegmentAccount
 from outlay.errors import Finding

@@ -6,8 +6,7 @@ import pytest
 
 from goodput_log import START_S, Job, MemoryLog
 from outlay.clock import ManualClock
-from outlay.goodput.job import NoJobTime, NoStepTimes
-from outlay.goodput.readings import GoodputReader
+from outlay.goodput.readings import GoodputReader, NoJobTime, NoStepTimes
 
 
 def reader(job: Job, now: float) -> GoodputReader:

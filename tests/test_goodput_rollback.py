@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from outlay.account.segment import where_numbers_go_back
-from outlay.goodput.rollback import Undone, UndoneTime, undone_steps
+from outlay.goodput.steps import Undone, UndoneTime, undone_steps
 
 
 def undone(numbers: list[int], counts: list[int], redone_from: int | None = None) -> Undone:

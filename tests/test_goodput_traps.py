@@ -10,7 +10,7 @@ from ledgers import HOUR, SECOND, START_NS, Segment, dollars, ns, to_lines
 from outlay.errors import InvalidValue, NotARun
 from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import GoodputFollower, RunView
-from outlay.goodput.reliability import disruptions
+from outlay.goodput.summary import disruptions
 from outlay.ledger import (
     CheckpointCommitted,
     Heartbeat,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.goodput.typical import MIN_STEPS, SortedTimes, Typical
+from outlay.goodput.steps import MIN_STEPS, SortedTimes, Typical
 
 times = st.lists(st.integers(0, 10**15), min_size=MIN_STEPS, max_size=40)
 

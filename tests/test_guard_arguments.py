@@ -14,7 +14,7 @@ import pytest
 
 from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.documents import Estimate
+from outlay.guard.checklist import LaunchEstimate
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.units import Money
 
@@ -108,7 +108,7 @@ class TestADecimalContextOfItsOwn:
         )  # fmt: skip
 
     def test_an_estimate_is_exact(self) -> None:
-        assert str(Estimate(hours=Decimal("3.25")).cost) == "2.275 USD"
+        assert str(LaunchEstimate(hours=Decimal("3.25")).cost) == "2.275 USD"
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from outlay.guard.errors import (
     KeyReused,
     UnknownHold,
 )
-from outlay.guard.stale import why_stale
+from outlay.guard.locking import why_stale
 
 DAY_NS = 86_400 * 10**9
 

@@ -17,7 +17,7 @@ import vendor_stand_in
 from command_line import Outcome, in_process
 from outlay import run as begin_run
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.ceilings import Manifest, read_manifest
+from outlay.guard.ceilings import CeilingManifest, read_manifest
 from waiting import until
 
 
@@ -63,7 +63,7 @@ class TestInit:
 
     def test_the_manifest_has_the_documented_keys(self, plan: Path) -> None:
         manifest = json.loads((plan / "manifest.json").read_text())
-        assert list(manifest) == list(Manifest.__struct_fields__[:10])
+        assert list(manifest) == list(CeilingManifest.__struct_fields__[:10])
         assert manifest["ceiling_per_lab"] == {"02": 3.0, "03": 0.0, "buffer": 2.0}
         assert (manifest["seed"], manifest["ceiling_usd"]) == (35000, 5.0)
         assert read_manifest(plan / "manifest.json") is not None

@@ -11,10 +11,9 @@ import pytest
 
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import START, Scanned, link_entries, scan
-from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Extended, Held, Sealed, Voided
+from outlay.guard.entries import SCHEMA, AnyEntry, Captured, Extended, Held, Posting, Sealed, Voided
 from outlay.guard.errors import SpendLogAltered
-from outlay.guard.filelog import FileSpendLog
-from outlay.guard.posting import Posting
+from outlay.guard.spend_log import FileSpendLog
 
 TS, DAY = "2026-11-15T10:00:00Z", "2026-11-15"
 

@@ -8,9 +8,9 @@ from functools import cache
 
 import pytest
 
-from outlay.guard.ceilings import Manifest
+from outlay.guard.ceilings import CeilingManifest
+from outlay.guard.chain import SLOT_BYTES
 from outlay.guard.entries import AnyEntry, Rental, Simple, Vendor
-from outlay.guard.head import SLOT_BYTES
 from outlay.guard.lease import Terms
 from outlay.units import Duration, Rate
 from papers import ROOT
@@ -61,8 +61,8 @@ def test_the_overshoots_are_what_the_defaults_give() -> None:
     assert all(f"| {amount.amount} (" in PAGE for amount in figures)
 
 
-@pytest.mark.parametrize("kind", [*AnyEntry.__args__, Rental, Vendor, Simple, Manifest])
-def test_every_key_that_is_written_is_described(kind: type[Manifest]) -> None:
+@pytest.mark.parametrize("kind", [*AnyEntry.__args__, Rental, Vendor, Simple, CeilingManifest])
+def test_every_key_that_is_written_is_described(kind: type[CeilingManifest]) -> None:
     assert [key for key in kind.__struct_fields__ if f"`{key}`" not in FORMATS] == []
 
 

@@ -15,11 +15,10 @@ from typer.testing import CliRunner
 
 import outlay
 from outlay.cli.app import app
-from outlay.cli.guard import app as guard_commands
+from outlay.cli.guard.commands import app as guard_commands
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.guard.documents import Plan, checklist_page, manifest_text
-from outlay.guard.preflight import cost_since_start
+from outlay.guard.checklist import LaunchPlan, checklist_page, cost_since_start, manifest_text
 from outlay.units import Money, Rate
 from signatures import positional_names
 
@@ -36,10 +35,10 @@ def guard(log_path: Path, clock: ManualClock) -> outlay.BudgetGuard:
     return outlay.BudgetGuard(ceiling_usd=5.00, log_path=log_path, clock=clock, environ={})
 
 
-def the_plan() -> Plan:
+def the_plan() -> LaunchPlan:
     """Five dollars: three for lab 02, nothing for lab 03, two to spare."""
     labs = {"02": Money.parse("3"), "03": Money.parse("0")}
-    return Plan(ceiling=Money.parse("5"), labs=labs, buffer=Money.parse("2"))
+    return LaunchPlan(ceiling=Money.parse("5"), labs=labs, buffer=Money.parse("2"))
 
 
 def command(*words: str) -> str:
@@ -151,7 +150,7 @@ def test_planning_writes_the_four_files_and_launches_nothing(
 def test_a_plan_with_a_cap_below_nothing_is_refused() -> None:
     labs = {"02": Money.parse("6"), "03": Money(-1_000_000)}
     with pytest.raises(InvalidValue, match="zero or more"):
-        Plan(ceiling=Money.parse("5"), labs=labs, buffer=Money.parse("0"))
+        LaunchPlan(ceiling=Money.parse("5"), labs=labs, buffer=Money.parse("0"))
 
 
 class TestTheChecklist:

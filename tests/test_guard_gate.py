@@ -15,15 +15,14 @@ from typing import Any
 import pytest
 
 import outlay
-from outlay.budget.torch_group import PAYLOAD_BYTES
+from outlay.budget.agreement import PAYLOAD_BYTES
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved
-from outlay.guard.gate import GuardGate, Guarding
-from outlay.guard.leasing import HOLD_VARIABLE
+from outlay.guard.gate import HOLD_VARIABLE, GuardGate, Guarding
 from outlay.ledger import EndStatus, segment_paths
-from outlay.runs.guarding import JointGuard
+from outlay.runs.preemption import JointGuard
 from outlay.units import Duration, Rate
 from waiting import until
 

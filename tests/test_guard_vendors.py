@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from outlay.errors import InvalidValue
-from outlay.guard.commands import call, filled, words
-from outlay.guard.vendors import PRESETS, Garbled, Listed, parse_id, parse_listing, preset
+from outlay.guard.rental.rental import call, filled, words
+from outlay.guard.rental.vendors import PRESETS, Garbled, Listed, parse_id, parse_listing, preset
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,11 @@ import outlay as package
 import vendor_stand_in
 from command_line import Outcome, in_process, outlay
 from outlay.clock import SYSTEM
-from outlay.guard.books import Hold
+from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_run
-from outlay.guard.reap import known_logs
-from outlay.guard.stale import has_ended
+from outlay.guard.locking import has_ended
+from outlay.guard.rental.reap import known_logs
 from outlay.proc.identity import Process, read_process, send
 from outlay.units import Money
 from waiting import until

@@ -16,12 +16,15 @@ from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.ledger import Step, read_run
 from outlay.record.meters.collectives import Traffic, algo_bytes
-from outlay.record.meters.energy import EnergyMeter, detect_energy
-from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
-from outlay.record.meters.nvml import NvmlSource, visible_devices
-from outlay.record.meters.powercap import PowercapSource
-from outlay.record.meters.quality import Quality
-from outlay.record.meters.tokens import count_tokens
+from outlay.record.meters.energy import (
+    EnergyMeter,
+    NvmlSource,
+    PowercapSource,
+    Quality,
+    detect_energy,
+    visible_devices,
+)
+from outlay.record.meters.steps import FlopsPerToken, count_tokens, counted_by_torch
 
 TWO, THREE = np.zeros((2, 8)), np.zeros((3, 8))
 

@@ -15,11 +15,11 @@ from command_line import in_process, outlay
 from outlay import BudgetGuard
 from outlay import run as begin_run
 from outlay.guard.entries import Captured, amount_of, micros_of
-from outlay.guard.filelog import FileSpendLog
+from outlay.guard.spend_log import FileSpendLog
 from outlay.ledger import SUPERVISOR, AttemptEnded, Note, encode_line, read_run, segment_paths
-from outlay.sweep.files import plan_file
-from outlay.sweep.journal import read_events
-from outlay.sweep.sweeps import HowToRun, resume, start
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.run.sweeps import HowToRun, resume, start
+from outlay.sweep.state.journal import read_events
 from outlay.units import Money
 from waiting import until
 

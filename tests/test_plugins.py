@@ -15,8 +15,8 @@ from outlay.export.sinks import PluginSink, open_sink
 from outlay.prices.sources.base import fetch
 from outlay.prices.sources.registry import sources_named
 from outlay.sweep.engines.registry import engine_named
-from outlay.sweep.files import plan_file
-from outlay.sweep.sweeps import HowToRun, start
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.run.sweeps import HowToRun, start
 from outlay.units import Money
 from plugin_packages import install
 from readings import goodput

@@ -18,13 +18,11 @@ from offer_builder import offer
 from outlay.clock import ManualClock
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertKind, AlertRules
-from outlay.prices.book import PriceBook, SourceState
+from outlay.prices.book import NothingLoaded, PriceBook, SourceState, look_up
 from outlay.prices.catalog import Query
 from outlay.prices.gpus import matching_names
-from outlay.prices.lookup import NothingLoaded, look_up
-from outlay.prices.offer import Offer, Tier, cheapest_first
+from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
 from outlay.prices.series import alerts, current_points, points
-from outlay.prices.snapshot import Snapshot
 from outlay.prices.sources import vast
 from outlay.store import open_store
 from outlay.units import Money
@@ -305,8 +303,8 @@ def test_alert_limits_must_be_percentages(percent: object) -> None:
 def test_an_alert_is_raised_across_processes() -> None:
     program = """
 import sys
-from outlay.prices.gpu_price import GPUPrice
-from outlay.prices.tracker import GPUPriceTracker
+from outlay.compat.cost_module.gpu_price import GPUPrice
+from outlay.compat.cost_module.price_tracker import GPUPriceTracker
 print(GPUPriceTracker().track_price(GPUPrice("H100", "acme", float(sys.argv[1]))))
 """
     said = [

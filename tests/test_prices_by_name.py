@@ -25,7 +25,7 @@ from outlay.ledger.codec import encode_line
 from outlay.prices.current import PriceFileUnusable, price_file, read_quotes
 from outlay.prices.names import PriceUnknown
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.files import plan_file
+from outlay.sweep.grid.files import plan_file
 from vendor_shapes import (
     lambda_answer,
     lambda_type,

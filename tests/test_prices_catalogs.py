@@ -21,9 +21,7 @@ from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.prices.offer import Tier
 from outlay.prices.sources.base import SourceFailed, fetch, fetch_all
-from outlay.prices.sources.csv_catalogs import CsvSource, parse
-from outlay.prices.sources.gpuhunt_catalog import GpuhuntSource
-from outlay.prices.sources.listing import read_price
+from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, parse_csv, read_price
 from outlay.prices.sources.manual import ManualSource
 from outlay.prices.sources.registry import sources_named
 from outlay.units import Money, Rate
@@ -138,7 +136,7 @@ def test_any_lines_yield_offers_or_findings(rows: list[list[str]], good: str) ->
 
     lines = Lines(good.splitlines(keepends=True))
     csv.writer(lines).writerows(rows)
-    parsed = parse(lines, provider="p", source="s", fetched_ns=1)
+    parsed = parse_csv(lines, provider="p", source="s", fetched_ns=1)
     assert parsed.offers
 
 

@@ -14,19 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from offer_builder import offer
-from outlay.prices.book import PriceBook
-from outlay.prices.exchange import (
+from outlay.compat.cost_module.gpu_price import GPUPrice
+from outlay.compat.cost_module.price_history import (
     CorruptHistory,
     export_history,
     history_file,
     import_history,
     read_history,
 )
-from outlay.prices.gpu_price import GPUPrice
-from outlay.prices.offer import Tier
+from outlay.compat.cost_module.price_tracker import GPUPriceTracker
+from outlay.prices.book import PriceBook
+from outlay.prices.offer import Snapshot, Tier
 from outlay.prices.series import alerts
-from outlay.prices.snapshot import Snapshot
-from outlay.prices.tracker import GPUPriceTracker
 from outlay.store import open_store
 
 HISTORY = {

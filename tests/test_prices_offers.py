@@ -14,9 +14,7 @@ from offer_builder import offer
 from outlay.errors import InvalidValue
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.gpus import SPECS, family_of, matching_names, resolve, same_memory
-from outlay.prices.interconnect import nvlink_between
-from outlay.prices.offer import Offer, Tier, cheapest_first
-from outlay.prices.screening import screen
+from outlay.prices.offer import Offer, Tier, cheapest_first, nvlink_between, screen
 from outlay.units import Money
 
 

@@ -8,10 +8,8 @@ import pytest
 
 from offer_builder import offer
 from outlay.errors import Finding
-from outlay.prices.offer import Offer, Tier
-from outlay.prices.snapshot import Snapshot
-from outlay.prices.survey import Placeholder, Rule, Survey, survey
-from outlay.prices.survey_text import as_markdown, justification
+from outlay.prices.offer import Offer, Snapshot, Tier
+from outlay.prices.survey import Placeholder, Rule, Survey, as_markdown, justification, survey
 from outlay.units import Money
 
 NOW = 1_790_000_000_000_000_000

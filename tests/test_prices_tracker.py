@@ -15,13 +15,13 @@ import outlay
 from fake_vendor import Answer, as_json, serving
 from offer_builder import offer
 from outlay.clock import ManualClock, utc_datetime
+from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
+from outlay.compat.cost_module.price_tracker import GPUPriceTracker
 from outlay.errors import InvalidValue
 from outlay.prices.book import PriceBook
-from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
-from outlay.prices.snapshot import Snapshot
+from outlay.prices.offer import Snapshot
+from outlay.prices.sources.http import VendorSource
 from outlay.prices.sources.vast import VAST
-from outlay.prices.sources.vendor import VendorSource
-from outlay.prices.tracker import GPUPriceTracker
 from outlay.store import open_store
 from vendor_shapes import vast_answer, vast_offer
 

@@ -11,13 +11,10 @@ from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
 from outlay.escaping import latex_text
-from outlay.report.latex import table
-from outlay.report.sweep_charts import pareto
-from outlay.report.sweep_page import page
-from outlay.sweep.aggregate.facts import RunFacts, Seen
-from outlay.sweep.aggregate.rows import Subject, rows_of
-from outlay.sweep.journal import Event
-from outlay.sweep.states import RunState
+from outlay.report.sweep_page import latex_table, page, pareto
+from outlay.sweep.aggregate.rows import RunFacts, Seen, Subject, rows_of
+from outlay.sweep.state.journal import Event
+from outlay.sweep.state.outcomes import RunState
 from outlay.units.shown import number_text
 
 MINUTE = 60 * 10**9
@@ -122,7 +119,7 @@ def test_costs_in_the_tables_have_their_currency() -> None:
 
 
 def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
-    text = table(rows_of([subject(1, 0.9, 900_000)]))
+    text = latex_table(rows_of([subject(1, 0.9, 900_000)]))
     assert r"lr=1 & 1 & $0.9$ & 0.9~USD \\" in text
     assert latex_text("a_b & 5%") == r"a\_b \& 5\%"
 

@@ -16,8 +16,8 @@ from ledgers import Segment, dollars
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import Metric
 from outlay.report.pictures import FORMATS, read_formats, write_pictures
-from outlay.report.svg import Bar, Curve, Point, Stretch
-from outlay.report.sweep_charts import Chart, Lines, Plane, Spans, Waterfall
+from outlay.report.svg import Bar, ChartStretch, Curve, Point
+from outlay.report.sweep_page import Chart, LineChart, Plane, SpanChart, Waterfall
 from sweep_on_disk import Sweep
 
 ABOUT = {"title": "t", "note": "n"}
@@ -26,7 +26,7 @@ CHARTS: list[Chart] = [
         name="plane", x_title="USD", y_title="a$b$ & _c", **ABOUT,
         points=(Point(x=1, y=2, label="one", on_front=True), Point(x=2, y=1, label="two")),
     ),
-    Lines(
+    LineChart(
         name="lines", x_title="USD", y_title="acc", labels=("lr=1", "lr=2"), **ABOUT,
         curves=(
             Curve(label="one", points=((0, 0), (1, 0.5)), look=0),
@@ -38,11 +38,11 @@ CHARTS: list[Chart] = [
         name="waterfall", x_title="USD", **ABOUT,
         bars=(Bar(label="step", value=2e6, text="2.00 USD"), Bar(label="other", value=1, text="")),
     ),
-    Spans(
+    SpanChart(
         name="spans", **ABOUT,
         stretches=(
-            Stretch(row="one", start=0, end=60, mark="error: killed"),
-            Stretch(row="one", start=60, end=300),
+            ChartStretch(row="one", start=0, end=60, mark="error: killed"),
+            ChartStretch(row="one", start=60, end=300),
         ),
     ),
 ]  # fmt: skip

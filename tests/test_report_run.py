@@ -11,8 +11,7 @@ from browser import DESKTOP, PHONE, look_at
 from command_line import outlay
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.ledger import EndStatus, Metric
-from outlay.report.blocks import Chart, Document, Figure, Note, Table
-from outlay.report.rendering import to_html, to_markdown
+from outlay.report.document import Chart, Document, Figure, NoteBlock, Table, to_html, to_markdown
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
 
@@ -80,7 +79,7 @@ def test_every_figure_says_how_it_is_known(document: Document) -> None:
         block.grade
         for section in document.sections
         for block in section.blocks
-        if not isinstance(block, Note)
+        if not isinstance(block, NoteBlock)
     ]
     assert graded
     assert set(graded) <= {"measured", "estimated", "assumed"}
@@ -98,7 +97,7 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
     report = run_document(read_run(tmp_path, LATER_NS))
     assert ("cost", "assumed") in _texts(report)
     assert any(
-        isinstance(block, Note) and "full price is assumed" in block.text
+        isinstance(block, NoteBlock) and "full price is assumed" in block.text
         for block in report.sections[-1].blocks
     )
 

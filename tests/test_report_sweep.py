@@ -11,8 +11,7 @@ from command_line import outlay
 from ledgers import Segment, dollars
 from outlay.errors import MissingExtra
 from outlay.ledger import Metric
-from outlay.report.files import write_sweep_report
-from outlay.report.sweep_account import read_sweep
+from outlay.report.files import read_sweep, write_sweep_report
 from sweep_on_disk import NOW_NS, Sweep
 
 

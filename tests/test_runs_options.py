@@ -14,10 +14,10 @@ import outlay
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, OutlayError
 from outlay.ledger import AttemptStarted, Price, read_identity, read_run
-from outlay.runs.options import Arguments, Options, resolve
+from outlay.runs.options import Arguments, RunOptions, resolve
 
 
-def options(environ: Mapping[str, str] | None = None, /, **arguments: Any) -> Options:
+def options(environ: Mapping[str, str] | None = None, /, **arguments: Any) -> RunOptions:
     now_ns = ManualClock().wall_ns()
     return resolve(Arguments(**{"model": "m"} | arguments), environ or {}, now_ns)
 

@@ -25,7 +25,7 @@ from outlay.ledger import (
     read_lives,
 )
 from outlay.ledger.price import typed_price
-from outlay.runs.inbox import leave_notice
+from outlay.runs.directories import leave_notice
 from outlay.runs.sacct import Accounts, read_accounts, read_gpus
 
 HOUR_NS = 3600 * 10**9

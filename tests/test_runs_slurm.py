@@ -16,17 +16,17 @@ import outlay
 from outlay.clock import SYSTEM, ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptEnded, AttemptStarted, read_run
-from outlay.prices.partition_rates import rates_file, read_rate, set_rate
+from outlay.prices.current import rates_file, read_rate, set_rate
 from outlay.record.slurm import SlurmJob, end_of
 from outlay.runs.exec import execute
 from outlay.runs.figures import read_figures
 from outlay.runs.live import Run
-from outlay.runs.options import Arguments, Options, resolve
+from outlay.runs.options import Arguments, RunOptions, resolve
 
 LAST_TASK = {"SLURM_JOB_ID": "40", "SLURM_ARRAY_JOB_ID": "40", "SLURM_ARRAY_TASK_ID": "4"}
 
 
-def options(environ: Mapping[str, str], /, **arguments: Any) -> Options:
+def options(environ: Mapping[str, str], /, **arguments: Any) -> RunOptions:
     return resolve(Arguments(**{"model": "m"} | arguments), environ, ManualClock().wall_ns())
 
 

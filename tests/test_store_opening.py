@@ -14,15 +14,8 @@ from sqlalchemy import Engine, MetaData, func, insert, select, text
 from command_line import in_process
 from outlay import run
 from outlay.errors import InvalidValue
-from outlay.store import (
-    StoreTooNew,
-    StoreUnavailable,
-    migrations,
-    open_store,
-    outlay_home,
-    runs,
-    schema,
-)
+from outlay.store import StoreTooNew, StoreUnavailable, open_store, outlay_home, runs, schema
+from outlay.store import opening as migrations
 from outlay.store.engine import connect, writing
 from outlay.store.opening import store_url
 

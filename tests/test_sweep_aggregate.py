@@ -14,12 +14,12 @@ import pytest
 
 from command_line import outlay
 from ledgers import Segment, dollars
-from outlay.budget.dimensions import KEYS
+from outlay.budget.limits import KEYS
 from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import BudgetEvent, Metric
-from outlay.sweep.aggregate import markdown
+from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.aggregator import write_reports
 from outlay.sweep.aggregate.comparison import (
     fairness,
@@ -27,10 +27,9 @@ from outlay.sweep.aggregate.comparison import (
     replicates,
     verdict,
 )
-from outlay.sweep.aggregate.facts import RunFacts, Seen
-from outlay.sweep.aggregate.from_ledger import CACHE
 from outlay.sweep.aggregate.keeping import FiguresKeeper
-from outlay.sweep.aggregate.rows import minutes_of
+from outlay.sweep.aggregate.reading import CACHE
+from outlay.sweep.aggregate.rows import RunFacts, Seen, minutes_of
 from outlay.sweep.errors import IncompleteRuns
 from sweep_on_disk import NOW_NS, Sweep
 
@@ -135,7 +134,7 @@ def test_figures_kept_when_runs_ended_need_no_log_and_say_the_same(
     keeper.keep(run_dir)
     keeper.close()
     with monkeypatch.context() as patched:
-        patched.setattr("outlay.sweep.aggregate.from_ledger._fold", None)
+        patched.setattr("outlay.sweep.aggregate.reading._fold", None)
         assert sweep.row() == read
     (run_dir / CACHE).write_text("damaged")
     assert sweep.row() == read

@@ -15,35 +15,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlay.clock import ManualClock
-from outlay.report.latex import table
-from outlay.report.sweep_page import page
-from outlay.sweep import setup
-from outlay.sweep.aggregate import markdown
+from outlay.report.sweep_page import latex_table, page
+from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.comparison import ranked, replicates, verdict
-from outlay.sweep.aggregate.facts import RunFacts, Seen
-from outlay.sweep.aggregate.rows import Row, Subject, rows_of
-from outlay.sweep.grid import read_grid
-from outlay.sweep.manifest import Manifest, read_manifest
-from outlay.sweep.plan import Plan, PlannedRun
-from outlay.sweep.planning import make_plan
-from outlay.sweep.states import RunState
+from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
+from outlay.sweep.grid.grid import read_grid
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan
+from outlay.sweep.plan.planning import make_plan
+from outlay.sweep.state import setup
+from outlay.sweep.state.manifest import SweepManifest, read_manifest
+from outlay.sweep.state.outcomes import RunState
 
 TARGET = {"mode": "iso_tokens", "limit": 100, "target_metric": "acc"}
 
 
-def plan_of(*entries: dict[str, Any], **shared: Any) -> Plan:
+def plan_of(*entries: dict[str, Any], **shared: Any) -> SweepPlan:
     text = json.dumps({"budget": TARGET, **shared, "grid": list(entries)})
     return make_plan(read_grid(text, source="grid.json", default_name="grid"))
 
 
-def manifest_of(plan: Plan) -> Manifest:
+def manifest_of(plan: SweepPlan) -> SweepManifest:
     """Return a sweep's manifest as it is read back from its file."""
     with TemporaryDirectory() as root:
         setup.create(plan, Path(root), {}, ManualClock(), cwd=Path(root))
         return read_manifest(Path(root))
 
 
-def subjects_of(manifest: Manifest, metric: str = "acc") -> list[Subject]:
+def subjects_of(manifest: SweepManifest, metric: str = "acc") -> list[Subject]:
     """Return the runs as if each had ended well, each with more of the metric than the last."""
     return [
         Subject(
@@ -150,7 +148,7 @@ def test_every_report_keeps_configurations_apart() -> None:
     assert "Best: lr=1 (FUSED=1) with acc 0.35" in verdict(subjects, rows)
     assert "next: lr=1 with 0.15" in verdict(subjects, rows)
     assert "| lr=1 (FUSED=1) | 2 | 0.35" in markdown.page("demo", subjects, rows)
-    assert "lr=1 (FUSED=1) & 2 & $0.35" in table(rows)
+    assert "lr=1 (FUSED=1) & 2 & $0.35" in latex_table(rows)
     html = page("demo", subjects, rows, [])
     assert html.count("</svg> lr=1 (FUSED=1)</li>") == 1
     assert html.count("</svg> lr=1</li>") == 1

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ledgers import Segment
-from outlay.sweep.grid import read_grid
-from outlay.sweep.launch import Place, command_of, environment_of
-from outlay.sweep.planning import make_plan
+from outlay.sweep.grid.grid import read_grid
+from outlay.sweep.plan.launch import Place, command_of, environment_of
+from outlay.sweep.plan.planning import make_plan
 from sweep_on_disk import Sweep
 
 EVERY_KEY = """

@@ -18,38 +18,44 @@ import outlay
 from ledgers import START_NS, Segment
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.proc.exits import ExitRecord
-from outlay.sweep.attempt_log import starts_without_progress
+from outlay.proc.strays import ExitRecord
 from outlay.sweep.engines.base import Ended, Task
-from outlay.sweep.engines.slurm.allocation import Allocation, rendezvous_port
-from outlay.sweep.engines.slurm.batches import Batch, new_batch, read_batches
-from outlay.sweep.engines.slurm.ends import conclude, may_be_late
-from outlay.sweep.engines.slurm.engine import SlurmEngine
-from outlay.sweep.engines.slurm.options import Request, SlurmOptions, parameters
-from outlay.sweep.engines.slurm.poller import Poller, Submitted
-from outlay.sweep.engines.slurm.queue import (
-    JobLook,
-    Looks,
-    Slurm,
-    read_array_size,
-    read_sacct,
-    read_squeue,
-)
-from outlay.sweep.engines.slurm.spec import opened_command, read_spec, spec_path, write_spec
-from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
-from outlay.sweep.engines.slurm.times import (
-    Moment,
+from outlay.sweep.engines.slurm.allocation import (
+    JobAllocation,
+    JobMoment,
     Times,
     What,
     give_sign,
     note,
+    opened_command,
     ran_so_far_ns,
+    read_spec,
     read_times,
+    rendezvous_port,
+    spec_path,
+    write_spec,
 )
+from outlay.sweep.engines.slurm.ends import conclude, may_be_late
+from outlay.sweep.engines.slurm.engine import SlurmEngine
+from outlay.sweep.engines.slurm.options import SlurmOptions, SlurmRequest, parameters
+from outlay.sweep.engines.slurm.poller import Poller, Submitted
+from outlay.sweep.engines.slurm.queue import (
+    Batch,
+    JobLook,
+    Looks,
+    Slurm,
+    new_batch,
+    read_array_size,
+    read_batches,
+    read_sacct,
+    read_squeue,
+)
+from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.files import plan_file
-from outlay.sweep.launch import Place, environment_of
-from outlay.sweep.plan import Plan
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.plan.launch import Place, environment_of
+from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.run.attempt_log import starts_without_progress
 from outlay.units import Duration
 
 NS = 10**9
@@ -59,7 +65,7 @@ HOUR = Duration(3600 * NS)
 # -- options --------------------------------------------------------------------------------
 
 
-def plan(tmp_path: Path, **more: Any) -> Plan:
+def plan(tmp_path: Path, **more: Any) -> SweepPlan:
     path = tmp_path / "grid.json"
     grid = {"engine": "slurm", "grid": [{"params": {"x": 1}}], **more}
     path.write_text(json.dumps(grid, indent=0))
@@ -113,7 +119,7 @@ def test_a_notice_that_nobody_states_fits_the_time(
 
 
 def asked(nodes: int = 1, processes: int = 1, most_ns: int | None = None, **options: Any) -> Any:
-    request = Request(
+    request = SlurmRequest(
         options=SlurmOptions(**options), nodes=nodes, processes=processes, most_ns=most_ns
     )
     return parameters(request, name="b", jobs=None, after=None)
@@ -136,7 +142,7 @@ def test_without_a_stated_time_a_job_gets_its_timeout_and_the_notice() -> None:
 
 
 def test_how_many_may_run_at_once_holds_over_arrays() -> None:
-    request = Request(options=SlurmOptions(), nodes=1, processes=1, most_ns=None)
+    request = SlurmRequest(options=SlurmOptions(), nodes=1, processes=1, most_ns=None)
     told = parameters(request, name="b", jobs=3, after="17")
     assert (told["array_parallelism"], told["dependency"]) == (3, "afterany:17")
 
@@ -255,7 +261,7 @@ def times(*marks: tuple[What, int], sign: int = 0) -> Times:
     moments, restart = [], -1
     for what, second in marks:
         restart += what == "started"
-        moments.append(Moment(ticket="t", restart=restart, what=what, t_ns=second * NS))
+        moments.append(JobMoment(ticket="t", restart=restart, what=what, t_ns=second * NS))
     return Times(moments=moments, sign_ns=sign * NS)
 
 
@@ -378,7 +384,7 @@ def test_a_job_ran_while_it_ran_and_never_while_it_waited(gaps: list[int], close
 
 
 def test_a_start_that_left_no_end_lasted_until_its_last_sign_of_life(tmp_path: Path) -> None:
-    note(tmp_path, Moment(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    note(tmp_path, JobMoment(ticket="t", restart=0, what="started", t_ns=10 * NS))
     give_sign(tmp_path, 14 * NS)
     assert read_times(tmp_path, "t").ran_ns() == 4 * NS
     assert read_times(tmp_path, "t").ran_ns(now_ns=20 * NS) == 10 * NS
@@ -387,10 +393,10 @@ def test_a_start_that_left_no_end_lasted_until_its_last_sign_of_life(tmp_path: P
 
 def test_a_job_that_waits_in_the_queue_has_not_run_nor_cost(tmp_path: Path) -> None:
     assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0
-    note(tmp_path, Moment(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    note(tmp_path, JobMoment(ticket="t", restart=0, what="started", t_ns=10 * NS))
     assert ran_so_far_ns(tmp_path, "t", 30 * NS) == 20 * NS
     assert ran_so_far_ns(tmp_path, "t", 99 * NS) == 0  # Without a sign of life since its start.
-    note(tmp_path, Moment(ticket="t", restart=0, what="requeued", t_ns=40 * NS))
+    note(tmp_path, JobMoment(ticket="t", restart=0, what="requeued", t_ns=40 * NS))
     assert ran_so_far_ns(tmp_path, "t", 50 * NS) == 30 * NS
 
 
@@ -434,7 +440,7 @@ def test_what_earlier_attempts_of_a_run_reached_is_no_progress(tmp_path: Path) -
 
 
 def test_a_torn_line_is_passed_over(tmp_path: Path) -> None:
-    note(tmp_path, Moment(ticket="t", restart=0, what="started", t_ns=10 * NS))
+    note(tmp_path, JobMoment(ticket="t", restart=0, what="started", t_ns=10 * NS))
     with (tmp_path / "slurm_times.jsonl").open("ab") as stream:
         stream.write(b'{"ticket": "t", "resta')
     assert [moment.what for moment in read_times(tmp_path, "t").moments] == ["started"]
@@ -485,7 +491,7 @@ def test_jobs_that_run_side_by_side_meet_on_ports_of_their_own(job: int, apart: 
 
 
 def test_a_node_knows_its_place_and_tells_torchrun() -> None:
-    place = Allocation(job="3_1", number=5, restart=0, rank=1, nodes=2, node="n2", address="n1")
+    place = JobAllocation(job="3_1", number=5, restart=0, rank=1, nodes=2, node="n2", address="n1")
     told = place.variables()
     assert (told["PET_NNODES"], told["PET_NODE_RANK"]) == ("2", "1")
     assert (told["PET_MASTER_ADDR"], told["PET_MASTER_PORT"]) == ("n1", "20005")
@@ -497,8 +503,9 @@ def test_a_node_knows_its_place_and_tells_torchrun() -> None:
     [
         ("outlay.sweep.engines.slurm.job",
          {"numpy", "sqlalchemy", "rich", "typer", "submitit", "omegaconf", "outlay.ledger.reader",
-          "outlay.guard", "outlay.rates", "outlay.sweep.redaction"}),
-        ("outlay.cli.sweep", {"numpy", "sqlalchemy", "submitit", "omegaconf", "outlay.report"}),
+          "outlay.guard", "outlay.rates", "outlay.sweep.grid.redaction"}),
+        ("outlay.cli.sweep.commands",
+         {"numpy", "sqlalchemy", "submitit", "omegaconf", "outlay.report"}),
     ],
 )  # fmt: skip
 def test_every_job_and_every_command_loads_what_it_needs_and_no_more(

@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 import pytest
 
 from outlay.clock import ManualClock
-from outlay.sweep.attempt_cost import price_attempt
-from outlay.sweep.devices import check_fit, find_devices
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.grid import read_grid
-from outlay.sweep.harness import Harness, Options
-from outlay.sweep.journal import Journal
-from outlay.sweep.plan import Plan
-from outlay.sweep.planning import make_plan
-from outlay.sweep.setup import create
-from outlay.sweep.states import RunState
+from outlay.sweep.grid.grid import read_grid
+from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.planning import make_plan
+from outlay.sweep.run.devices import check_fit, find_devices
+from outlay.sweep.run.harness import Harness, HarnessOptions
+from outlay.sweep.run.money import price_attempt
+from outlay.sweep.state.journal import Journal
+from outlay.sweep.state.outcomes import RunState
+from outlay.sweep.state.setup import create
 from outlay.units import Money, Rate
 
 NS = 10**9
@@ -73,7 +73,7 @@ class EndlessCluster(Endless):
     remote = True
 
 
-def plan_of(*entries: dict[str, Any]) -> Plan:
+def plan_of(*entries: dict[str, Any]) -> SweepPlan:
     return make_plan(read_grid(json.dumps({"grid": entries}), source="g", default_name="g"))
 
 
@@ -91,7 +91,7 @@ def test_runs_here_do_not_wait_for_those_of_a_cluster(tmp_path: Path, clock: Man
     journal = Journal(tmp_path, clock)
     harness = Harness(
         plan=plan, manifest=create(plan, tmp_path, {}, clock, cwd=tmp_path), journal=journal,
-        engines=engines, options=Options(cwd=tmp_path, environ={}), clock=clock,
+        engines=engines, options=HarnessOptions(cwd=tmp_path, environ={}), clock=clock,
     )  # fmt: skip
     harness.take(plan.runs)
     assert harness.step()

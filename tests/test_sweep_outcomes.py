@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from outlay.sweep.engines.base import Ended
-from outlay.sweep.outcomes import Verdict, judge
+from outlay.sweep.state.outcomes import RunVerdict, judge
 
-STOPPED = Verdict("cancelled", "the sweep was cancelled")
+STOPPED = RunVerdict("cancelled", "the sweep was cancelled")
 
 
 @pytest.mark.parametrize(

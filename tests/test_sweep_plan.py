@@ -14,21 +14,20 @@ from hypothesis import strategies as st
 
 from command_line import outlay
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.grid import read_grid
-from outlay.sweep.launch import Place, command_of, environment_of
-from outlay.sweep.plan import Plan
-from outlay.sweep.plan_text import command_lines, plan_document
-from outlay.sweep.planning import make_plan
+from outlay.sweep.grid.grid import read_grid
+from outlay.sweep.plan.launch import Place, command_of, environment_of
+from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.planning import command_lines, make_plan, plan_document
 from outlay.units import Money
 
 HOUR_NS = 3600 * 10**9
 
 
-def plan_of(text: str) -> Plan:
+def plan_of(text: str) -> SweepPlan:
     return make_plan(read_grid(text, source="grid.yaml", default_name="grid"))
 
 
-def plan_of_entry(**entry: Any) -> Plan:
+def plan_of_entry(**entry: Any) -> SweepPlan:
     return plan_of(json.dumps({"grid": [entry]}))
 
 
@@ -38,15 +37,15 @@ def problems(text: str) -> list[tuple[int, str]]:
     return [(finding.line, finding.message) for finding in caught.value.findings]
 
 
-def place(plan: Plan, index: int = 0) -> Place:
+def place(plan: SweepPlan, index: int = 0) -> Place:
     return Place(root="/s", run_dir=plan.runs[index].id, python="python", port=4242)
 
 
-def command(plan: Plan, index: int = 0) -> list[str]:
+def command(plan: SweepPlan, index: int = 0) -> list[str]:
     return command_of(plan, plan.runs[index], place(plan, index))
 
 
-def environment(plan: Plan, index: int = 0) -> dict[str, str]:
+def environment(plan: SweepPlan, index: int = 0) -> dict[str, str]:
     return environment_of(plan.runs[index], place(plan, index))
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import outlay
 from outlay.cli.app import app
 from outlay.clock import ManualClock
-from outlay.sweep.prediction import Prediction, at_most, measured, terms_of
+from outlay.sweep.plan.plan import Prediction, at_most, measured, terms_of
 from outlay.units import Duration, Money, Rate
 
 SECOND = 10**9

@@ -17,15 +17,15 @@ from command_line import outlay
 from outlay.clock import SYSTEM
 from outlay.proc.identity import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
-from outlay.sweep.files import plan_file
-from outlay.sweep.harness import Harness
-from outlay.sweep.journal import Event, Journal, read_events
-from outlay.sweep.lock import NAME as LOCK
-from outlay.sweep.lock import SweepLock
-from outlay.sweep.manifest import read_manifest
-from outlay.sweep.money import Treasury
-from outlay.sweep.states import RunState
-from outlay.sweep.sweeps import Cancelled, HowToRun, Result, cancel, resume, start
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.run.harness import Harness
+from outlay.sweep.run.money import Treasury
+from outlay.sweep.run.sweeps import Cancelled, HowToRun, Result, cancel, resume, start
+from outlay.sweep.state.journal import Event, Journal, read_events
+from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.outcomes import RunState
+from outlay.sweep.state.setup import LOCK_FILE as LOCK
+from outlay.sweep.state.setup import SweepLock
 from outlay.units import Money
 
 NS = 10**9
@@ -349,7 +349,7 @@ def test_a_sweep_whose_process_is_gone_by_now_is_nobodys(tmp_path: Path) -> None
 
 def test_told_twice_it_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # With an hour's notice, nothing but the second signal can end a run that ignores the first.
-    monkeypatch.setattr("outlay.sweep.active.NOTICE_NS", 3600 * NS)
+    monkeypatch.setattr("outlay.sweep.run.attempts.NOTICE_NS", 3600 * NS)
     grid = write_grid(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
     log = tmp_path / "sweep" / "001_group01_01" / "sweep.log"
     told: list[int] = []
@@ -433,7 +433,7 @@ def test_a_start_that_cannot_be_written_down_does_not_happen(
 
     real = os.write
     grid = write_grid(tmp_path, "echo ran")
-    monkeypatch.setattr("outlay.sweep.journal.os.write", full)
+    monkeypatch.setattr("outlay.sweep.state.journal.os.write", full)
     with pytest.raises(Exception, match="No space left"):
         start(plan_file(grid), None, HowToRun(jobs=1))
     monkeypatch.undo()
@@ -456,7 +456,7 @@ def test_an_end_kept_for_later_survives_a_start_that_the_disk_refused_half_way(
 
     real = os.write
     journal = Journal(tmp_path, SYSTEM)
-    monkeypatch.setattr("outlay.sweep.journal.os.write", nearly_full)
+    monkeypatch.setattr("outlay.sweep.state.journal.os.write", nearly_full)
     with pytest.raises(SweepNotRecorded):
         journal.append(Event(t_ns=1, run="a", status="completed"))
     room[0] = 5

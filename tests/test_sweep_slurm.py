@@ -18,19 +18,19 @@ import pytest
 
 from amounts import assert_one_cost
 from command_line import outlay
-from outlay.budget.document import read_document
+from outlay.budget.display import read_document
 from outlay.clock import SYSTEM
 from outlay.rates import round_units
 from outlay.runs.figures import RunFigures, read_figures
 from outlay.sweep.engines.base import Task
-from outlay.sweep.engines.slurm.batches import read_batches
+from outlay.sweep.engines.slurm.allocation import read_times
 from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.options import SlurmOptions
-from outlay.sweep.engines.slurm.times import read_times
-from outlay.sweep.files import plan_file
-from outlay.sweep.journal import read_events
-from outlay.sweep.manifest import read_manifest
-from outlay.sweep.sweeps import HowToRun, Result, resume, start
+from outlay.sweep.engines.slurm.queue import read_batches
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.run.sweeps import HowToRun, Result, resume, start
+from outlay.sweep.state.journal import read_events
+from outlay.sweep.state.manifest import read_manifest
 from slurm_cluster import NODES, Cluster
 from waiting import until
 

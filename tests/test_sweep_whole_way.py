@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
-from outlay.sweep.files import plan_file
-from outlay.sweep.grid import read_grid
-from outlay.sweep.journal import read_events
-from outlay.sweep.launch import Place, command_of, environment_of
-from outlay.sweep.plan import Plan
-from outlay.sweep.planning import make_plan
-from outlay.sweep.sweeps import HowToRun, start
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.grid.grid import read_grid
+from outlay.sweep.plan.launch import Place, command_of, environment_of
+from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.planning import make_plan
+from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.state.journal import read_events
 from waiting import until
 
 STUB = """\
@@ -52,11 +52,11 @@ def module(name: str, *arguments: str | Path, **environ: str) -> subprocess.Comp
     )  # fmt: skip
 
 
-def plan_of(**grid: Any) -> Plan:
+def plan_of(**grid: Any) -> SweepPlan:
     return make_plan(read_grid(json.dumps(grid), source="grid.json", default_name="grid"))
 
 
-def launched(plan: Plan, number: int, **inherited: str) -> tuple[list[str], dict[str, str]]:
+def launched(plan: SweepPlan, number: int, **inherited: str) -> tuple[list[str], dict[str, str]]:
     run = plan.runs[number]
     place = Place(root="/s", run_dir=run.id, python="python", port=4242, master=inherited)
     return command_of(plan, run, place), environment_of(run, place)

@@ -8,8 +8,11 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import Counter
 from pathlib import Path
+from statistics import median
 
+import grimp
 import pytest
 
 import outlay
@@ -243,9 +246,9 @@ WRITERS = {
 MAY_WRITE = {
     "src/outlay/escaping.py",  # The edge itself.
     "src/outlay/cli/output.py",  # The terminal: its console escapes whatever it is given.
-    "src/outlay/budget/bar.py",  # Shows amounts of a budget, and no text of anybody.
-    "src/outlay/cli/guard_options.py",  # These three escape the line that they write.
-    "src/outlay/guard/watch.py",
+    "src/outlay/budget/display.py",  # Shows amounts of a budget, and no text of anybody.
+    "src/outlay/cli/guard/options.py",  # These three escape the line that they write.
+    "src/outlay/guard/rental/watch.py",
     "src/outlay/proc/keeper_process.py",  # Numbers of processes.
     "src/outlay/guard/budget_guard.py",  # A constant.
     "src/outlay/sweep/aggregate/__main__.py",  # A constant.
@@ -277,3 +280,50 @@ def test_text_reaches_people_at_one_edge() -> None:
 )
 def test_a_writer_elsewhere_is_noticed(source: str) -> None:
     assert writer_calls(source)
+
+
+# Rooms: how many modules, how long, and that a class name means one thing
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+ROOMS = [path for path in SOURCES if path.name != "__init__.py"]
+LONGEST, MOST_IN_A_FOLDER, LEAST_MEDIAN, MOST_MODULES = 450, 14, 100, 260
+
+
+def lines_of(path: Path) -> int:
+    return sum(1 for line in text_of(path).splitlines() if line.strip())
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=name_of)
+def test_no_module_is_too_long_to_read_at_once(path: Path) -> None:
+    assert lines_of(path) <= LONGEST
+
+
+def test_no_folder_has_more_modules_than_a_reader_can_overlook() -> None:
+    folders = Counter(path.parent.relative_to(ROOT).as_posix() for path in ROOMS)
+    assert not {name: count for name, count in folders.items() if count > MOST_IN_A_FOLDER}
+
+
+def test_modules_are_few_and_most_of_them_are_more_than_a_paragraph() -> None:
+    assert len(ROOMS) <= MOST_MODULES
+    assert median(map(lines_of, ROOMS)) >= LEAST_MEDIAN
+
+
+def test_a_class_name_means_one_thing() -> None:
+    # What other tools call their classes is theirs to say: ``compat`` repeats it.
+    own = [path for path in SOURCES if "compat" not in path.parts]
+    names = Counter(
+        node.name
+        for path in own
+        for node in ast.walk(ast.parse(text_of(path)))
+        if isinstance(node, ast.ClassDef)
+    )
+    assert not [name for name, count in names.items() if count > 1]
+
+
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    graph = grimp.build_graph("outlay")
+    remaining = {name: graph.find_modules_directly_imported_by(name) for name in graph.modules}
+    while leaves := [name for name, found in remaining.items() if not found & remaining.keys()]:
+        for name in leaves:
+            del remaining[name]
+    assert not remaining, f"in or above a circle: {sorted(remaining)}"

@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING, Any
 from outlay._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from outlay.advise.memory import measured_memory
-    from outlay.advise.noise_scale import noise_scale
-    from outlay.advise.optimizer import CostOptimizer
+    from outlay.advise.batch_size import measured_memory, noise_scale
     from outlay.advise.overhead import Checkpointing
     from outlay.advise.recommendation import OptimizationRecommendation
     from outlay.advise.run_advice import Circumstances
-    from outlay.budget.measurable import BudgetRefused
-    from outlay.budget.snapshots import BudgetChanged
+    from outlay.budget.measurements import BudgetRefused
+    from outlay.budget.statements import BudgetChanged
     from outlay.budget.terms import (
         Budget,
         comm_cap,
@@ -31,24 +29,25 @@ if TYPE_CHECKING:
         iso_tokens,
     )
     from outlay.budget.tracker import BudgetTracker
-    from outlay.cost.analyzer import CostAnalyzer
-    from outlay.cost.thresholds import BudgetAlert
-    from outlay.cost.training import TrainingCostReport, TrainingMetrics
+    from outlay.compat.cost_module.analyzer import CostAnalyzer
+    from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
+    from outlay.compat.cost_module.optimizer import CostOptimizer
+    from outlay.compat.cost_module.price_tracker import GPUPriceTracker
+    from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
+    from outlay.cost.compare import BudgetAlert
     from outlay.errors import Finding, OutlayError
-    from outlay.export.cloud_logging import CloudLogger
+    from outlay.export.cloud import CloudLogger
     from outlay.export.gcp import GCPOptions
     from outlay.export.monitor import GoodputMonitor
     from outlay.export.sinks import CsvFile, JsonLinesFile, PluginSink
-    from outlay.goodput.cache import GoodputCache
     from outlay.goodput.calculator import GoodputCalculator
+    from outlay.goodput.importing import GoodputCache
     from outlay.goodput.recorder import GoodputRecorder
     from outlay.goodput.types import BadputType, GoodputType
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.errors import BudgetGuardExceeded
     from outlay.guard.gate import Guarding
-    from outlay.prices.gpu_price import GPUPrice, PriceAlert, PriceHistory
-    from outlay.prices.tracker import GPUPriceTracker
-    from outlay.record.meters.flops import FlopsPerToken, counted_by_torch
+    from outlay.record.meters.steps import FlopsPerToken, counted_by_torch
     from outlay.runs import Run, run
     from outlay.runs.collect import list_runs
     from outlay.runs.reading import RunReading, read_run
@@ -58,34 +57,34 @@ if TYPE_CHECKING:
 _HOMES = {
     "BadputType": "outlay.goodput.types",
     "Budget": "outlay.budget.terms",
-    "BudgetAlert": "outlay.cost.thresholds",
-    "BudgetChanged": "outlay.budget.snapshots",
+    "BudgetAlert": "outlay.cost.compare",
+    "BudgetChanged": "outlay.budget.statements",
     "BudgetGuard": "outlay.guard.budget_guard",
     "BudgetGuardExceeded": "outlay.guard.errors",
-    "BudgetRefused": "outlay.budget.measurable",
+    "BudgetRefused": "outlay.budget.measurements",
     "BudgetTracker": "outlay.budget.tracker",
     "Checkpointing": "outlay.advise.overhead",
     "Circumstances": "outlay.advise.run_advice",
-    "CloudLogger": "outlay.export.cloud_logging",
+    "CloudLogger": "outlay.export.cloud",
     "comm_cap": "outlay.budget.terms",
-    "counted_by_torch": "outlay.record.meters.flops",
-    "CostAnalyzer": "outlay.cost.analyzer",
-    "CostOptimizer": "outlay.advise.optimizer",
+    "counted_by_torch": "outlay.record.meters.steps",
+    "CostAnalyzer": "outlay.compat.cost_module.analyzer",
+    "CostOptimizer": "outlay.compat.cost_module.optimizer",
     "CsvFile": "outlay.export.sinks",
     "Duration": "outlay.units",
     "Energy": "outlay.units",
     "energy_cap": "outlay.budget.terms",
     "Finding": "outlay.errors",
     "Flops": "outlay.units",
-    "FlopsPerToken": "outlay.record.meters.flops",
+    "FlopsPerToken": "outlay.record.meters.steps",
     "GCPOptions": "outlay.export.gcp",
-    "GoodputCache": "outlay.goodput.cache",
+    "GoodputCache": "outlay.goodput.importing",
     "GoodputCalculator": "outlay.goodput.calculator",
     "GoodputMonitor": "outlay.export.monitor",
     "GoodputRecorder": "outlay.goodput.recorder",
     "GoodputType": "outlay.goodput.types",
-    "GPUPrice": "outlay.prices.gpu_price",
-    "GPUPriceTracker": "outlay.prices.tracker",
+    "GPUPrice": "outlay.compat.cost_module.gpu_price",
+    "GPUPriceTracker": "outlay.compat.cost_module.price_tracker",
     "Guarding": "outlay.guard.gate",
     "iso_cost": "outlay.budget.terms",
     "iso_epochs": "outlay.budget.terms",
@@ -94,22 +93,22 @@ _HOMES = {
     "iso_tokens": "outlay.budget.terms",
     "JsonLinesFile": "outlay.export.sinks",
     "list_runs": "outlay.runs.collect",
-    "measured_memory": "outlay.advise.memory",
+    "measured_memory": "outlay.advise.batch_size",
     "Money": "outlay.units",
-    "noise_scale": "outlay.advise.noise_scale",
+    "noise_scale": "outlay.advise.batch_size",
     "OptimizationRecommendation": "outlay.advise.recommendation",
     "OutlayError": "outlay.errors",
     "PluginSink": "outlay.export.sinks",
-    "PriceAlert": "outlay.prices.gpu_price",
-    "PriceHistory": "outlay.prices.gpu_price",
+    "PriceAlert": "outlay.compat.cost_module.gpu_price",
+    "PriceHistory": "outlay.compat.cost_module.gpu_price",
     "Rate": "outlay.units",
     "read_run": "outlay.runs.reading",
     "Run": "outlay.runs",
     "run": "outlay.runs",
     "RunReading": "outlay.runs.reading",
     "Tokens": "outlay.units",
-    "TrainingCostReport": "outlay.cost.training",
-    "TrainingMetrics": "outlay.cost.training",
+    "TrainingCostReport": "outlay.compat.cost_module.training",
+    "TrainingMetrics": "outlay.compat.cost_module.training",
 }
 
 __all__ = [

@@ -74,7 +74,7 @@ def read_own(path: str | os.PathLike[str]) -> bytes:
         return stream.read()
 
 
-class Stamp(NamedTuple):
+class FileStamp(NamedTuple):
     """How large some files are together, and when one of them last changed."""
 
     size_bytes: int
@@ -89,7 +89,7 @@ def _stat(entry: os.DirEntry[str]) -> os.stat_result:
         return entry.stat(follow_symlinks=False)
 
 
-def stamp_of(directory: str, *, suffix: str) -> Stamp | None:
+def stamp_of(directory: str, *, suffix: str) -> FileStamp | None:
     """Return the stamp of the files in a directory without opening them; None without any.
 
     What is appended to one of them makes another stamp.
@@ -100,4 +100,4 @@ def stamp_of(directory: str, *, suffix: str) -> Stamp | None:
         found = [_stat(entry) for entry in entries if entry.name.endswith(suffix)]
     if not found:
         return None
-    return Stamp(sum(file.st_size for file in found), max(file.st_mtime_ns for file in found))
+    return FileStamp(sum(file.st_size for file in found), max(file.st_mtime_ns for file in found))

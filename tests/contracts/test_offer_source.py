@@ -17,13 +17,12 @@ from hypothesis import strategies as st
 
 from fake_vendor import Answer, as_json, serving
 from outlay.clock import ManualClock
-from outlay.prices.snapshot import Snapshot
+from outlay.prices.offer import Snapshot
 from outlay.prices.sources.base import OfferSource, Parsed, SourceFailed, fetch
-from outlay.prices.sources.http import Patience
+from outlay.prices.sources.http import HttpVendor, Patience, VendorSource
 from outlay.prices.sources.lambda_cloud import LAMBDA
 from outlay.prices.sources.runpod import RUNPOD
 from outlay.prices.sources.vast import VAST
-from outlay.prices.sources.vendor import Vendor, VendorSource
 from vendor_shapes import lambda_answer, runpod_answer, vast_answer
 
 KEY = "sk-very-secret-0123456789"
@@ -31,7 +30,7 @@ KEY = "sk-very-secret-0123456789"
 
 @dataclass(frozen=True)
 class Case:
-    vendor: Vendor
+    vendor: HttpVendor
     good: Callable[[], dict[str, Any]]
 
 
@@ -307,7 +306,7 @@ def mutated(value: Any, draw: st.DrawFn) -> Any:
 
 
 @st.composite
-def any_answer(draw: st.DrawFn) -> tuple[Vendor, bytes]:
+def any_answer(draw: st.DrawFn) -> tuple[HttpVendor, bytes]:
     case = draw(st.sampled_from(CASES))
     answer: Any = case.good()
     for _ in range(draw(st.integers(0, 4))):
@@ -320,7 +319,7 @@ def any_answer(draw: st.DrawFn) -> tuple[Vendor, bytes]:
 class Canned:
     """A source whose answer is already here."""
 
-    vendor: Vendor
+    vendor: HttpVendor
     body: bytes
 
     @property
@@ -333,7 +332,7 @@ class Canned:
 
 @settings(max_examples=600, deadline=None)
 @given(any_answer())
-def test_any_answer_yields_offers_or_findings(answer: tuple[Vendor, bytes]) -> None:
+def test_any_answer_yields_offers_or_findings(answer: tuple[HttpVendor, bytes]) -> None:
     source: OfferSource = Canned(*answer)
     snapshot = fetch(source, clock=ManualClock())
     assert snapshot.offers or snapshot.findings or not snapshot.failed
@@ -341,7 +340,9 @@ def test_any_answer_yields_offers_or_findings(answer: tuple[Vendor, bytes]) -> N
 
 @settings(max_examples=300, deadline=None)
 @given(any_answer())
-def test_any_answer_that_is_read_can_be_screened_and_stored(answer: tuple[Vendor, bytes]) -> None:
+def test_any_answer_that_is_read_can_be_screened_and_stored(
+    answer: tuple[HttpVendor, bytes],
+) -> None:
     vendor, body = answer
     try:
         parsed = vendor.parse(body, 1)

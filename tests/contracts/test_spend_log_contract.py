@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from outlay.guard.books import Books
-from outlay.guard.entries import SCHEMA, Captured, Held
+from outlay.guard.balance import Books
+from outlay.guard.entries import SCHEMA, Captured, Held, Posting
 from outlay.guard.errors import BudgetGuardExceeded
-from outlay.guard.filelog import FileSpendLog
-from outlay.guard.posting import Posting
-from outlay.guard.spendlog import MemorySpendLog, SpendLog
+from outlay.guard.spend_log import FileSpendLog, MemorySpendLog, SpendLog
 
 MakeLog = Callable[[Path], SpendLog]
 IMPLEMENTATIONS: dict[str, MakeLog] = {

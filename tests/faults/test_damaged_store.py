@@ -13,10 +13,10 @@ from sqlalchemy import Integer
 
 from command_line import in_process
 from hostile import good_run
-from outlay.advise.optimizer import CostOptimizer
 from outlay.advise.recommendation import OptimizationRecommendation
-from outlay.cost.analyzer import CostAnalyzer
-from outlay.cost.training import TrainingMetrics
+from outlay.compat.cost_module.analyzer import CostAnalyzer
+from outlay.compat.cost_module.optimizer import CostOptimizer
+from outlay.compat.cost_module.training import TrainingMetrics
 from outlay.store import schema
 
 CELLS = {

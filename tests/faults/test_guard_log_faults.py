@@ -17,7 +17,7 @@ import pytest
 from outlay.clock import ManualClock
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
-from outlay.guard.filelog import FileSpendLog, head_path
+from outlay.guard.spend_log import FileSpendLog, head_path
 from system_parts import missing
 
 # Kills itself just before, in the middle of, or just after the n-th system call that matters.
@@ -193,7 +193,7 @@ def test_a_directory_that_cannot_be_looked_into_is_no_new_log(tmp_path: Path) ->
     script = textwrap.dedent(
         f"""
         from pathlib import Path
-        from outlay.guard.filelog import FileSpendLog
+        from outlay.guard.spend_log import FileSpendLog
         FileSpendLog(Path({str(path)!r})).books()
         """
     )
@@ -251,7 +251,7 @@ def test_a_lock_held_by_a_live_process_refuses_after_a_while(
     path = tmp_path / "spend.jsonl"
     guard = BudgetGuard(5, path, environ={})
     guard.authorize("a", 1)
-    monkeypatch.setattr("outlay.guard.filelog._LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.2)
     with path.open("rb") as other:
         fcntl.flock(other, fcntl.LOCK_EX)
         with pytest.raises(SpendLogUnusable, match=r"held its lock for 0\.2 s"):

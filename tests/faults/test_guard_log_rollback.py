@@ -15,11 +15,10 @@ from command_line import in_process
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import NOTHING, Head, link_entries, scan
+from outlay.guard.chain import NOTHING, Head, link_entries, record, scan
 from outlay.guard.entries import AnyEntry, Held, Simple
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogAltered, SpendLogRolledBack
-from outlay.guard.filelog import FileSpendLog, head_path
-from outlay.guard.head import record
+from outlay.guard.spend_log import FileSpendLog, head_path
 from outlay.store import outlay_home
 
 TS = "2026-11-15T10:00:00.000000Z"

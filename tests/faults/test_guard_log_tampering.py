@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.chain import Head
+from outlay.guard.chain import SLOT_BYTES, Head, parse, record
 from outlay.guard.errors import SpendLogAltered, SpendLogUnusable
-from outlay.guard.filelog import FileSpendLog, head_path
-from outlay.guard.head import SLOT_BYTES, parse, record
+from outlay.guard.spend_log import FileSpendLog, head_path
 from outlay.store import outlay_home
 
 SIMPLE = b'{"ts": "2026-11-01T10:00:00Z", "op_label": "hand", "actual": 0.5, "currency": "USD"}\n'

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from outlay.guard.entries import Held, Noted, micros_of
-from outlay.guard.filelog import FileSpendLog
+from outlay.guard.spend_log import FileSpendLog
 
 PROCESSES = 64
 AUTHORISATIONS = 10_000

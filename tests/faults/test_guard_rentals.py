@@ -22,22 +22,21 @@ import pytest
 import vendor_stand_in
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.guard.books import Hold
+from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import Captured, Vendor
+from outlay.guard.entries import Captured, Posting, Vendor
 from outlay.guard.errors import BudgetGuardExceeded, RentalAlive, RentalUnattended
-from outlay.guard.posting import Posting
-from outlay.guard.reap import Reaper
-from outlay.guard.rentals import Tenancy, proof_path
-from outlay.guard.renting import (
+from outlay.guard.locking import this_process
+from outlay.guard.rental.reap import Reaper
+from outlay.guard.rental.rental import Tenancy, proof_path
+from outlay.guard.rental.renting import (
     CreationFailed,
-    Order,
+    RentalOrder,
     RentalUnknown,
     VendorUnusable,
     rent,
 )
-from outlay.guard.stale import this_process
-from outlay.guard.watch import Watch, start_watcher
+from outlay.guard.rental.watch import Watch, start_watcher
 from outlay.units import Duration, Money, Rate
 from waiting import until
 
@@ -84,13 +83,13 @@ def guard(tmp_path: Path, clock: ManualClock) -> BudgetGuard:
     return BudgetGuard(50, tmp_path / "books" / "spend.jsonl", clock=clock, environ={})
 
 
-def order(vendor: StandIn, /, **changes: object) -> Order:
+def order(vendor: StandIn, /, **changes: object) -> RentalOrder:
     wanted: dict[str, object] = {
         "label": "lab02-tp", "limit": Money.parse("20 USD"), "rate": Rate.parse("2 USD/h"),
         "vendor": vendor.vendor(), "create": vendor.create_command(),
         "settle": Duration.parse("1s"),
     }  # fmt: skip
-    return Order(**(wanted | changes))  # type: ignore[arg-type]
+    return RentalOrder(**(wanted | changes))  # type: ignore[arg-type]
 
 
 def no_watcher(_: Hold) -> None:
@@ -619,14 +618,14 @@ import os, sys
 from pathlib import Path
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Vendor
-from outlay.guard.renting import Order, rent
-from outlay.guard.watch import start_watcher
+from outlay.guard.rental.renting import RentalOrder, rent
+from outlay.guard.rental.watch import start_watcher
 from outlay.units import Duration, Money, Rate
 log, *base = sys.argv[1:]
 guard = BudgetGuard(50, log)
 vendor = Vendor(name="stand-in", list=(*base, "list"), terminate=(*base, "terminate", "{id}"))
 poll = Duration.parse("100ms")
-order = Order(label="lab02-tp", limit=Money.parse("6 USD"), rate=Rate.parse("3600 USD/h"),
+order = RentalOrder(label="lab02-tp", limit=Money.parse("6 USD"), rate=Rate.parse("3600 USD/h"),
               vendor=vendor, create=(*base, "create", "{name}"), margin=Duration.parse("3s"),
               settle=Duration.parse("100ms"))
 rent(guard, order, os.environ,

@@ -16,7 +16,7 @@ from outlay.clock import SYSTEM
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import Terms
-from outlay.guard.supervise import CommandNotStarted, Outcome, Supervisor
+from outlay.guard.supervise import CommandOutcome, GuardedCommandNotStarted, Supervisor
 from outlay.units import Duration, Money, Rate
 from waiting import until
 
@@ -63,7 +63,7 @@ def terms(slice: str = "1s", notice: str = "1s", most: str | None = None) -> Ter
 
 def supervise(
     guard: BudgetGuard, terms: Terms, *command: str, said: list[str] | None = None
-) -> Outcome:
+) -> CommandOutcome:
     say = (lambda _: None) if said is None else said.append
     return Supervisor(guard, "lab02-x", terms, say=say).run(list(command), ENVIRON)
 
@@ -209,7 +209,7 @@ def test_nothing_starts_without_room_for_the_first_slice(tmp_path: Path) -> None
 
 
 def test_a_program_that_does_not_exist_releases_its_hold(guard: BudgetGuard) -> None:
-    with pytest.raises(CommandNotStarted, match="No such file"):
+    with pytest.raises(GuardedCommandNotStarted, match="No such file"):
         supervise(guard, terms(), "/no/such/program")
     assert guard.committed == 0.0
 

@@ -61,7 +61,7 @@ def test_who_waits_outlasts_the_patience_while_others_write(
             os.utime(file)
         """
     )
-    monkeypatch.setattr("outlay.guard.filelog._LOCK_TIMEOUT_S", 0.7)
+    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.7)
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as other:
         assert other.stdout is not None
         other.stdout.readline()
@@ -75,7 +75,7 @@ def test_who_gave_up_waiting_keeps_nobody_else_out(
     guard = BudgetGuard(5, path, environ={})
     guard.authorize("a", 1)
     with monkeypatch.context() as patch, path.open("rb") as other:
-        patch.setattr("outlay.guard.filelog._LOCK_TIMEOUT_S", 0.1)
+        patch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.1)
         fcntl.flock(other, fcntl.LOCK_EX)
         for _ in range(3):
             with pytest.raises(SpendLogUnusable, match="held its lock"):
@@ -87,7 +87,7 @@ def test_who_gave_up_waiting_keeps_nobody_else_out(
 def test_a_thread_that_hangs_in_its_turn_refuses_the_others_after_a_while(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("outlay.guard.filelog._LOCK_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("outlay.guard.spend_log._LOCK_TIMEOUT_S", 0.2)
     guard = BudgetGuard(5, tmp_path / "spend.jsonl", environ={})
     guard.authorize("a", 1)
     inside, leave = threading.Event(), threading.Event()

@@ -18,11 +18,11 @@ from command_line import outlay
 from outlay.clock import SYSTEM
 from outlay.proc.identity import marked
 from outlay.sweep.engines.ports import Ports
-from outlay.sweep.files import plan_file
-from outlay.sweep.journal import Event, read_events
-from outlay.sweep.lock import holder_of
-from outlay.sweep.manifest import NAME, read_manifest
-from outlay.sweep.sweeps import HowToRun, start
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.state.journal import Event, read_events
+from outlay.sweep.state.manifest import NAME, read_manifest
+from outlay.sweep.state.setup import holder_of
 from waiting import until
 
 RANKS = Path(__file__).parent.parent / "programs" / "sweep_ranks.py"

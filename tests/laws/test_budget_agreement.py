@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlay.budget.accord import Accord
-from outlay.budget.agreement import AgreementLost, Report, decode, encode, settle
+from outlay.budget.agreement import Accord, AgreementLost, Report, decode, encode, settle
 from outlay.budget.terms import Budget, iso_tokens
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, Usage

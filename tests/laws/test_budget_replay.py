@@ -17,13 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlay.account.run import AccountFollower
-from outlay.budget import statement_writer, statements
-from outlay.budget.cost_parts import ProcessSpend, clocks_of
-from outlay.budget.fold import SegmentSpend, join_attempts
-from outlay.budget.history import History, read_history, read_since_statements
-from outlay.budget.replay import replay
-from outlay.budget.statement_writer import StatementWriter
-from outlay.budget.surviving import Surviving
+from outlay.budget import gate as statement_writer
+from outlay.budget import statements
+from outlay.budget.fold import SegmentSpend, Surviving, join_attempts
+from outlay.budget.gate import StatementWriter
+from outlay.budget.history import History, read_history, read_since_statements, replay
+from outlay.budget.usage import ProcessSpend, clocks_of
 from outlay.clock import ManualClock
 from outlay.ledger import (
     AttemptEnded,

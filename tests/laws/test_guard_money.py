@@ -16,7 +16,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.chain import NOTHING, START, Scanned, link_entries, scan
 from outlay.guard.entries import SCHEMA, AnyEntry, Noted, Simple, amount_of, micros_of
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved
-from outlay.guard.filelog import FileSpendLog
+from outlay.guard.spend_log import FileSpendLog
 
 CEILING, LAB_CAP, DAY_CAP = 5_000_000, 3_000_000, 4_000_000
 micros = st.integers(min_value=0, max_value=6_000_000)

@@ -13,9 +13,9 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
 from outlay.guard.errors import BudgetGuardExceeded
 from outlay.guard.lease import RETRY_NS, End, Extend, GiveNotice, GoOn, Lease, Terms
-from outlay.guard.rentals import Tenancy
-from outlay.guard.renting import Order, rental_of
-from outlay.guard.spendlog import MemorySpendLog
+from outlay.guard.rental.rental import Tenancy
+from outlay.guard.rental.renting import RentalOrder, rental_of
+from outlay.guard.spend_log import MemorySpendLog
 from outlay.rates import cost_at_most
 from outlay.units import Duration, Money, Rate
 
@@ -252,13 +252,13 @@ DAY_NS = 24 * 3600 * SECOND
 
 
 @st.composite
-def orders(draw: st.DrawFn) -> Order:
+def orders(draw: st.DrawFn) -> RentalOrder:
     """Something to rent that its limit pays for."""
     rate = Rate(draw(st.integers(1, 10**9)))
     margin = Duration(draw(st.integers(0, 600 * SECOND)))
     limit = cost_at_most(rate, margin.ns + draw(st.integers(3600 * SECOND, DAY_NS)))
     most = draw(st.none() | st.integers(1, DAY_NS).map(Duration))
-    return Order(
+    return RentalOrder(
         label="lab02", limit=limit, rate=rate, vendor=VENDOR, create=("create", "{name}"),
         most=most, margin=margin,
     )  # fmt: skip
@@ -266,7 +266,7 @@ def orders(draw: st.DrawFn) -> Order:
 
 @given(orders(), st.integers(0, 2 * DAY_NS))
 def test_the_lease_of_a_rental_is_never_extended_and_gives_notice_at_its_deadline(
-    order: Order, now_ns: int
+    order: RentalOrder, now_ns: int
 ) -> None:
     life_ns = order.lifetime_ns()
     longest = Duration(life_ns + order.margin.ns)
@@ -282,12 +282,12 @@ def test_the_lease_of_a_rental_is_never_extended_and_gives_notice_at_its_deadlin
     st.integers(0, 10**11),
 )
 def test_whatever_is_rented_captured_and_held_stay_within_the_ceiling(
-    rented: list[tuple[Order, int, Fraction]], ceiling: int
+    rented: list[tuple[RentalOrder, int, Fraction]], ceiling: int
 ) -> None:
     """Each is gone at some moment up to one margin after its life is over."""
     clock, log = ManualClock(), MemorySpendLog()
     guard = BudgetGuard(Money(ceiling), "spend.jsonl", clock=clock, environ={}, log=log)
-    leaving = list[tuple[int, Tenancy, Order]]()
+    leaving = list[tuple[int, Tenancy, RentalOrder]]()
     for order, pause_ns, part in rented:
         leaving = let_pass(clock, guard, leaving, pause_ns)
         rental = rental_of(order, clock.wall_ns())
@@ -311,11 +311,11 @@ def started_ns(rental: Rental) -> int:
 def let_pass(
     clock: ManualClock,
     guard: BudgetGuard,
-    leaving: list[tuple[int, Tenancy, Order]],
+    leaving: list[tuple[int, Tenancy, RentalOrder]],
     pause_ns: int,
-) -> list[tuple[int, Tenancy, Order]]:
+) -> list[tuple[int, Tenancy, RentalOrder]]:
     """Let time pass, and what leaves meanwhile be settled; return what is still there."""
-    until_ns, left = clock.wall_ns() + pause_ns, list[tuple[int, Tenancy, Order]]()
+    until_ns, left = clock.wall_ns() + pause_ns, list[tuple[int, Tenancy, RentalOrder]]()
     for at_ns, place, order in sorted(leaving, key=lambda each: each[0]):
         if at_ns > until_ns:
             left.append((at_ns, place, order))

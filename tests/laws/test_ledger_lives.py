@@ -27,9 +27,9 @@ from outlay.ledger import (
     encode_line,
     end_segment,
     ledger_dir,
-    lives,
     read_lives,
 )
+from outlay.ledger import attempts as lives
 from outlay.ledger.codec import Decoded, decode_block
 
 

@@ -14,14 +14,13 @@ from hypothesis import strategies as st
 from command_line import in_process, outlay
 from outlay import run
 from outlay.clock import ManualClock
-from outlay.sweep.grid import read_grid
-from outlay.sweep.journal import Event, Journal
-from outlay.sweep.launch import Place, environment_of
-from outlay.sweep.plan import Plan
-from outlay.sweep.planning import make_plan
-from outlay.sweep.room import Share
-from outlay.sweep.setup import create
-from outlay.sweep.tasks import Tasks
+from outlay.sweep.grid.grid import read_grid
+from outlay.sweep.plan.launch import Place, environment_of
+from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.planning import make_plan
+from outlay.sweep.run.devices import MachineShare, Tasks
+from outlay.sweep.state.journal import Event, Journal
+from outlay.sweep.state.setup import create
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 # Long and mixed, so that it stands nowhere by chance.
@@ -48,7 +47,7 @@ forms = st.sampled_from(
 )  # fmt: skip
 
 
-def plan_of(env: dict[str, str], words: list[str], params: dict[str, str]) -> Plan:
+def plan_of(env: dict[str, str], words: list[str], params: dict[str, str]) -> SweepPlan:
     grid = {
         "name": "g", "engine": "process", "arguments": "flags", "env": env,
         "entrypoint": ["true", *words], "grid": [{"params": params}],
@@ -57,12 +56,12 @@ def plan_of(env: dict[str, str], words: list[str], params: dict[str, str]) -> Pl
     return make_plan(read_grid(text, source="grid.json", default_name="g"))
 
 
-def written(plan: Plan, environ: dict[str, str], root: Path) -> tuple[bytes, list[int]]:
+def written(plan: SweepPlan, environ: dict[str, str], root: Path) -> tuple[bytes, list[int]]:
     """Write a sweep's manifest and the journal of its first start; return their bytes and modes."""
     clock = ManualClock()
     create(plan, root, environ, clock, cwd=root)
     tasks = Tasks(plan=plan, root=root, cwd=root, environ=environ)
-    task = tasks.make(plan.runs[0], "1", Share(port=1))
+    task = tasks.make(plan.runs[0], "1", MachineShare(port=1))
     command, env = tasks.without_secrets(task)
     journal = Journal(root, clock)
     journal.append(Event(t_ns=0, run=plan.runs[0].id, status="running", command=command, env=env))

@@ -19,7 +19,7 @@ from outlay.account.run import RunAccount
 from outlay.account.segment import SegmentAccount
 from outlay.account.step_blocks import StepBlock, decode_steps
 from outlay.account.steps import StepColumns, Work
-from outlay.goodput.own_times import OwnTimes
+from outlay.goodput.steps import OwnTimes
 from outlay.ledger import LedgerReader, Record, Step, encode_line
 from outlay.ledger.codec import Decoded, decode_block
 

@@ -15,18 +15,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from outlay.clock import ManualClock
-from outlay.guard.spendlog import MemorySpendLog
-from outlay.sweep.earlier import settle_earlier
+from outlay.guard.spend_log import MemorySpendLog
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
-from outlay.sweep.grid import read_grid
-from outlay.sweep.harness import TICK_S, Harness, Options
-from outlay.sweep.journal import Journal
-from outlay.sweep.manifest import read_manifest
-from outlay.sweep.money import Treasury
-from outlay.sweep.plan import Plan
-from outlay.sweep.planning import make_plan
-from outlay.sweep.prediction import terms_of
-from outlay.sweep.setup import create, take_up, to_do
+from outlay.sweep.grid.grid import read_grid
+from outlay.sweep.plan.plan import SweepPlan, terms_of
+from outlay.sweep.plan.planning import make_plan
+from outlay.sweep.run.detached import settle_earlier
+from outlay.sweep.run.harness import TICK_S, Harness, HarnessOptions
+from outlay.sweep.run.money import Treasury
+from outlay.sweep.state.journal import Journal
+from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.setup import create, take_up, to_do
 from outlay.units import Money, Rate
 
 SECOND = 10**9
@@ -133,7 +132,7 @@ behaviours = st.builds(
 )
 
 
-def plan_of(count: int, predicted_s: int, retries: int, ceiling: int) -> Plan:
+def plan_of(count: int, predicted_s: int, retries: int, ceiling: int) -> SweepPlan:
     grid = {
         "engine": "process", "price": "3600 USD/h", "timeout": f"{predicted_s}s",
         "retries": retries, "ceiling": f"{ceiling} USD",
@@ -194,7 +193,7 @@ def test_a_run_that_fits_under_the_ceiling_with_its_notice_is_never_ended(
 
 @contextmanager
 def open_harness(
-    plan: Plan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int,
+    plan: SweepPlan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int,
     watch: Callable[[Harness], None] = lambda _: None,
 ) -> Iterator[Harness]:  # fmt: skip
     """Take a sweep up as `resume` does; on leaving, nothing runs any more."""
@@ -206,7 +205,7 @@ def open_harness(
     journal = Journal(root, clock)
     harness = Harness(
         plan=plan, manifest=manifest, journal=journal, engines={"process": machine},
-        options=Options(jobs=jobs, cwd=root, environ={}), treasury=treasury, clock=clock,
+        options=HarnessOptions(jobs=jobs, cwd=root, environ={}), treasury=treasury, clock=clock,
         watch=watch,
     )  # fmt: skip
     try:
@@ -218,7 +217,7 @@ def open_harness(
 
 
 def _one_harness(
-    plan: Plan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int, looks: int | None
+    plan: SweepPlan, root: Path, machine: Machine, log: MemorySpendLog, jobs: int, looks: int | None
 ) -> None:
     """Run a harness to its end, or let it die after so many looks."""
     left = [looks]

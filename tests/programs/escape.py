@@ -67,7 +67,7 @@ elif mode == "watcher":
             "-c",
             program + f"signal.alarm({_LIFE_S}); signal.pause()",
             ready,
-            "outlay.guard.watch",
+            "outlay.guard.rental.watch",
         ]
         os.execv(sys.executable, [sys.executable, *words])
 elif mode == "double-fork":

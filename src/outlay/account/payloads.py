@@ -19,21 +19,23 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.columns import Column
-from outlay.account.payload_events import (
+from outlay.account.payload_parsing import (
+    LATEST_NS,
     Began,
-    Ended,
     Event,
     JobEnded,
     JobStarted,
+    Payload,
+    PayloadEnded,
     Saved,
     Slices,
+    StepStarts,
     Took,
     parse_event,
+    split_steps,
 )
-from outlay.account.payload_steps import LATEST_NS, Payload, StepStarts, split_steps
 from outlay.account.spans import DATA_LOADING
-from outlay.account.steps import BulkRecords, StepColumns
+from outlay.account.steps import BulkRecords, Column, StepColumns
 from outlay.errors import Finding
 from outlay.ledger import (
     AttemptEnded,
@@ -54,7 +56,7 @@ _OVERLAPPED = 0  # In place of a span's number: its records are made when it end
 _NOWHERE = 2**62
 
 _Mark = JobStarted | JobEnded
-_SpanEdge = Began | Ended
+_SpanEdge = Began | PayloadEnded
 _Placed = tuple[int, Event]
 """An event, and its place in the batch."""
 
@@ -336,9 +338,9 @@ class PayloadTranslator:
                 if attempt is None or (attempt.ended_ns is not None and t_ns > attempt.ended_ns):
                     attempt = self._open(t_ns)
                 self._complain(place, attempt.begin_span(t_ns, span))
-            case Ended(_, span) if attempt is None:
+            case PayloadEnded(_, span) if attempt is None:
                 self._complain(place, f"{span} {_NOT_BEGUN}")
-            case Ended(t_ns, span):
+            case PayloadEnded(t_ns, span):
                 assert attempt is not None
                 self._complain(place, attempt.end_span(t_ns, span, place, steps))
             case Took(None, _, span) if attempt is None:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from outlay.account.columns import Column, Ints, total
 from outlay.account.spans import SpanInterval, Spans
-from outlay.account.steps import STEP_FIELDS, BulkRecords, StepColumns, Work
+from outlay.account.steps import STEP_FIELDS, BulkRecords, Column, Ints, StepColumns, Work, total
 from outlay.ledger import (
     BudgetEvent,
     CheckpointCommitted,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.columns import Column, Ints
+from outlay.account.steps import Column, Ints
 
 ACCELERATOR_INIT = "accelerator_init"
 TRAINING_PREP = "training_prep"

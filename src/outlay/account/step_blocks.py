@@ -1,22 +1,234 @@
-"""A block of a run log whose steps are read in bulk; what it says is what the codec says.
-
-A log is almost all steps, and almost all steps are written alike. Those are read many at a time,
-the others one by one. Where anything is out of the ordinary (damage, a gap, a number out of place)
-the whole block is left to the codec, so that there is one place that judges it.
-"""
+"""Blocks of a run log whose steps are read in bulk; what they say is what the codec says."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from zlib import crc32
 
+import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from outlay.account.columns import Ints
-from outlay.account.step_shapes import Bytes, StepLines, shape_of
-from outlay.account.steps import BulkRecords, StepColumns
-from outlay.ledger import Gap, Record, Step
-from outlay.ledger.codec import Decoded, decode_block
+from outlay.account.steps import BulkRecords, Ints, StepColumns, uniform
+from outlay.ledger import Gap, Record, Step, encode_line
+from outlay.ledger.codec import SEAL, SEAL_BYTES, Decoded, decode_block
+from outlay.ledger.records import UNWRITTEN
+
+# Step lines of one shape, read all at once.
+#
+# The lines that a loop writes differ in the digits of their numbers and, run by run, in nothing
+# else. A *shape* is one such line with the places of its digits; all lines that fit it are
+# checked and read by arithmetic on whole columns of bytes. What does not fit is left to the
+# codec. CRC-32 is linear: the checksum of a line is that of the same line with zeros for digits,
+# xor what each digit adds by its value and its distance from the end. Four digits are looked up
+# at once.
+
+Bytes = NDArray[np.uint8]
+Words = NDArray[np.uint32]
+Bools = NDArray[np.bool_]
+
+_GROUP = 4  # Digits that are read and looked up together.
+_MOST_DIGITS = 19
+_CRC_OFFSET = len(b',"crc":"')
+_TOO_LARGE = 461  # The first three of 19 digits, from which on the codec may refuse them.
+_BODY = re.compile(rb'\{"v":1,"seq":[0-9]{1,19},"kind":"step"(?:,"[a-z_]+":[0-9]{1,19})+')
+_NUMBER = re.compile(rb',"([a-z_]+)":([0-9]+)')
+_POWERS = 10 ** (_GROUP * np.arange(5, dtype=np.int64))
+_HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype="<u2")
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    """A number of a line: its digits, and which groups they are; the last digits come first."""
+
+    name: str
+    start: int
+    end: int
+    groups: range
+
+    @property
+    def digits(self) -> int:
+        """How many digits it has."""
+        return self.end - self.start
+
+    @property
+    def leading(self) -> int:
+        """How many digits the first group has."""
+        return (self.digits - 1) % _GROUP + 1
+
+    @property
+    def least(self) -> int:
+        """The least that the first group may be: no zero stands in front of other digits.
+
+        A record stands for one step at least.
+        """
+        return 10 ** (self.leading - 1) if self.digits > 1 or self.name == "count" else 0
+
+    @property
+    def beyond(self) -> int:
+        """What the first group must be less than, so that the codec takes the number."""
+        return _TOO_LARGE if self.digits == _MOST_DIGITS else 10**_GROUP
+
+
+@dataclass(frozen=True, slots=True)
+class StepLines:
+    """Some lines of one shape: the groups of their digits, by group and line.
+
+    A name that the lines do not have stands for the default of its field.
+    """
+
+    shape: StepShape
+    groups: Words
+
+    def __len__(self) -> int:
+        return len(self.groups[0])
+
+    def values(self, name: str, default: int = 0) -> Ints:
+        """Return the numbers of a name, a line each."""
+        if name not in self.shape.numbers:
+            return uniform(default, len(self))
+        groups = self.shape.numbers[name].groups
+        found: Ints = _POWERS[: len(groups)] @ self.groups[groups.start : groups.stop]
+        return found
+
+
+class StepShape:
+    """A line of a step, and where its digits are.
+
+    Args:
+        body: The line up to its checksum, with zeros for the digits of its numbers.
+    """
+
+    def __init__(self, body: bytes) -> None:
+        line = body + SEAL % 0
+        self.width = -(-len(line) // 8) * 8  # Lines are compared in words of eight bytes.
+        self.numbers: dict[str, _Number] = {}
+        self._ends: list[int] = []
+        for match in _NUMBER.finditer(body):
+            first = len(self._ends)
+            self._ends.extend(range(match.end(2), match.start(2), -_GROUP))
+            groups = range(first, len(self._ends))
+            name = match[1].decode()
+            self.numbers[name] = _Number(name, match.start(2), match.end(2), groups)
+        numbers = self.numbers.values()
+        self._places = [end - _GROUP for end in self._ends]
+        self._first_groups = [number.groups[-1] for number in numbers]
+        self._of_digits = _column(
+            [_bits_of_digits(n, group) for n in numbers for group in n.groups]
+        )
+        self._least = _column([number.least for number in numbers])
+        self._beyond = _column([number.beyond for number in numbers])
+        self._crc_at = len(body) + _CRC_OFFSET
+        self._line = np.frombuffer(line.ljust(self.width, b"\0"), dtype=np.uint64)
+        self._fixed = self._fixed_bytes(len(line)).view(np.uint64)
+        self._zeros_crc = np.uint32(crc32(body))
+        self._added = [_added(len(body) - end) for end in self._ends]
+
+    def _fixed_bytes(self, length: int) -> Bytes:
+        """Return a mask of the bytes that every line of the shape has alike."""
+        fixed = np.full(self.width, 255, dtype=np.uint8)
+        fixed[length:] = 0
+        fixed[self._crc_at : self._crc_at + 8] = 0
+        for number in self.numbers.values():
+            fixed[number.start : number.end] = 0
+        return fixed
+
+    def fit(self, rows: Bytes) -> Bools:
+        """Return which rows have what all lines of the shape have alike.
+
+        Args:
+            rows: Lines as rows of ``width`` bytes; what follows the line in a row does not matter.
+        """
+        differences = rows.view(np.uint64) ^ self._line
+        differences &= self._fixed
+        if not differences.any():  # Much faster than row by row, and the usual case.
+            return np.ones(len(rows), dtype=np.bool_)
+        return ~np.asarray(differences.any(axis=1))
+
+    def read(self, rows: Bytes) -> tuple[Bools, StepLines]:
+        """Return which of the rows that fit are good: their numbers and checksums; and those."""
+        groups, good = self._groups(rows)
+        good &= self._are_sealed(rows, groups)
+        good &= self._are_plain(groups)
+        return good, StepLines(self, groups if good.all() else groups[:, good])
+
+    def _groups(self, rows: Bytes) -> tuple[Words, Bools]:
+        """Return the value of each group of digits, by group, and which rows have only digits."""
+        everywhere = np.ndarray((self.width - 3, len(rows)), "<u4", rows, 0, (1, self.width))
+        words = everywhere[self._places]
+        words ^= np.uint32(0x30303030)  # A digit becomes its value.
+        words &= self._of_digits
+        beyond_nine = (words + np.uint32(0x76767676)) | words
+        only_digits = np.bitwise_or.reduce(beyond_nine, axis=0) & np.uint32(0x80808080) == 0
+        words = (words * np.uint32(10) + (words >> np.uint32(8))) & np.uint32(0x00FF00FF)
+        return (words * np.uint32(100) + (words >> np.uint32(16))) & np.uint32(0xFFFF), only_digits
+
+    def _are_plain(self, groups: Words) -> Bools:
+        """Say where no number has a needless zero in front, and none is too large."""
+        first = groups[self._first_groups]
+        return np.asarray(((first >= self._least) & (first < self._beyond)).all(axis=0))
+
+    def _are_sealed(self, rows: Bytes, groups: Words) -> Bools:
+        crc = np.full(len(rows), self._zeros_crc)
+        for added, group in zip(self._added, groups, strict=True):
+            crc ^= added.take(group, mode="clip")  # What is no digit makes any number.
+        written = np.ndarray(len(rows), "<u8", rows, self._crc_at, (self.width,))
+        sealed: Bools = _HEX.take(crc.astype(">u4").view(np.uint8)).view("<u8") == written
+        return sealed
+
+
+def shape_of(line: bytes) -> StepShape | None:
+    """Return the shape of a line, or None where it is no step just as the codec writes it."""
+    body = line[:-SEAL_BYTES]
+    if _BODY.fullmatch(body) is None:
+        return None  # Some number is negative, or not whole, or too long.
+    match decode_block(line + b"\n").records:
+        case [Step() as step] if _as_written(step) == line + b"\n":
+            return _shape_of_body(_NUMBER.sub(_with_zeros, body))
+        case _:
+            return None
+
+
+_shape_of_body = lru_cache(maxsize=1024)(StepShape)
+
+
+def _with_zeros(number: re.Match[bytes]) -> bytes:
+    return b',"%b":%b' % (number[1], b"0" * len(number[2]))
+
+
+def _as_written(step: Step) -> bytes:
+    return encode_line(msgspec.structs.replace(step, seq=UNWRITTEN), step.seq)
+
+
+def _bits_of_digits(number: _Number, group: int) -> int:
+    """Return which bits of a group's word are digits, and not what stands before the number."""
+    others = _GROUP - number.leading if group == number.groups[-1] else 0
+    return 0xFFFFFFFF >> 8 * others << 8 * others  # The first byte of a word is its lowest.
+
+
+def _column(values: Sequence[int]) -> Words:
+    return np.array(values, dtype=np.uint32)[:, None]
+
+
+@lru_cache(maxsize=256)
+def _added(distance: int) -> Words:
+    """Return what each group of digits, so many bytes before the end, adds to a checksum."""
+    table = np.zeros(1, dtype=np.uint32)
+    for behind in range(distance + _GROUP - 1, distance - 1, -1):
+        zero = crc32(bytes(behind + 1))
+        digits = [crc32(bytes([digit]) + bytes(behind)) ^ zero for digit in range(10)]
+        table = (table[:, None] ^ np.array(digits, dtype=np.uint32)).ravel()
+    return table
+
+
+# A block of a run log whose steps are read in bulk; what it says is what the codec says.
+#
+# A log is almost all steps, and almost all steps are written alike. Those are read many at a
+# time, the others one by one. Where anything is out of the ordinary (damage, a gap, a number out
+# of place) the whole block is left to the codec, so that there is one place that judges it.
 
 _FEW = 256  # So few lines are read faster one by one.
 _MOST_SHAPES = 16  # Of one length, in one block.

@@ -1,25 +1,177 @@
-"""Advice on the batch size: the cheapest that fits and still learns from its samples."""
+"""Advice on the batch size.
+
+What fits in memory, what the gradient noise allows, what is cheapest.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from outlay.advise.memory import MemoryModel, estimated_memory
-from outlay.advise.noise_scale import (
-    Throughput,
-    examples_factor,
-    fit_throughput,
-    hours_to_finish,
-)
+import numpy as np
+
+from outlay.account.run import RunAccount
+from outlay.account.steps import Ints
 from outlay.advise.recommendation import (
     Grade,
     OptimizationRecommendation,
     amount_text,
     confidence_of,
 )
+from outlay.cost.run_cost import EPOCHS, steps_per_epoch
 from outlay.errors import InvalidValue
+from outlay.goodput.follower import RunView
+from outlay.ledger import AttemptStarted
+from outlay.prices.gpus import resolve
+
+# What a training needs of a GPU's memory: what it holds always, and what each sample adds.
+#
+# Weights, gradients and Adam's states take 16 bytes a parameter, in mixed precision as in full
+# (ZeRO, arXiv:1910.02054). Activations are measured where they can be; else they are estimated
+# for a transformer of that size by 34 + 5as/h bytes per token, hidden unit and layer
+# (arXiv:2205.05198), with the shape that such models have.
+
+GB = 2**30
+STATE_BYTES_PER_PARAMETER = 16
+_RESERVE_GB = 2.0  # The framework, its kernels, and what fragmentation loses.
+# The width of common transformers grows with their depth: 12 x 768, 96 x 12288.
+_HIDDEN_PER_LAYER = 64
+_HEAD = 64
+_TOKENS_PER_SAMPLE = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryModel:
+    """Bytes that a training holds whatever the batch, and bytes that each sample adds."""
+
+    fixed_bytes: float
+    bytes_per_sample: float
+    measured: bool
+
+    def largest_batch(self, gpu_gb: float) -> int:
+        """Return the largest batch that fits into a GPU; 0 where not even the model does."""
+        free = (gpu_gb - _RESERVE_GB) * GB - self.fixed_bytes
+        return int(free // self.bytes_per_sample) if free > 0 else 0
+
+
+def estimated_memory(parameters: int, *, tokens: int = _TOKENS_PER_SAMPLE) -> MemoryModel:
+    """Return the memory of a transformer with so many parameters, all on one GPU."""
+    if parameters < 1:
+        raise InvalidValue("model_param_count", parameters, "a number of parameters, 1 or more")
+    layers = (parameters / (12 * _HIDDEN_PER_LAYER**2)) ** (1 / 3)
+    hidden = _HIDDEN_PER_LAYER * layers
+    per_token = layers * hidden * (34 + 5 * tokens / _HEAD)
+    return MemoryModel(
+        fixed_bytes=parameters * STATE_BYTES_PER_PARAMETER,
+        bytes_per_sample=per_token * tokens,
+        measured=False,
+    )
+
+
+def measured_memory(small: tuple[int, float], large: tuple[int, float]) -> MemoryModel:
+    """Return the memory model through peak memory (bytes) measured at two batch sizes.
+
+    Args:
+        small: A batch size and the peak memory seen with it.
+        large: A larger one, and its peak.
+    """
+    (small_batch, small_peak), (large_batch, large_peak) = small, large
+    if not 0 < small_batch < large_batch or not 0 < small_peak < large_peak:
+        raise InvalidValue("memory", (small, large), "a larger batch that needs more memory")
+    per_sample = (large_peak - small_peak) / (large_batch - small_batch)
+    # Rounding and fragmentation can make the line start below the weights; nothing is below 0.
+    fixed = max(0.0, small_peak - per_sample * small_batch)
+    return MemoryModel(fixed_bytes=fixed, bytes_per_sample=per_sample, measured=True)
+
+
+# The gradient noise scale: beyond which batch size more samples a step stop helping.
+#
+# After McCandlish et al. 2018, arXiv:1812.06162. Reaching a loss with batch size B takes S_min (1
+# + Bc/B) steps and E_min (1 + B/Bc) examples, where the critical batch size Bc is about the noise
+# scale tr(Sigma)/|G|^2.
+
+
+def noise_scale(small: tuple[int, float], large: tuple[int, float]) -> float:
+    """Return the simple noise scale from squared gradient norms at two batch sizes.
+
+    Args:
+        small: A batch size, and the mean of |G|^2 over batches of it.
+        large: A larger one, likewise.
+
+    Raises:
+        InvalidValue: The norms admit no positive signal; average over more batches.
+    """
+    (b_small, g_small), (b_large, g_large) = small, large
+    if not 0 < b_small < b_large:
+        raise InvalidValue("batch sizes", (b_small, b_large), "a small and a larger one")
+    signal = (b_large * g_large - b_small * g_small) / (b_large - b_small)
+    noise = (g_small - g_large) / (1 / b_small - 1 / b_large)
+    if signal <= 0 or noise < 0:
+        expected = "norms averaged over enough batches that the larger batch has the smaller norm"
+        raise InvalidValue("gradient norms", (g_small, g_large), expected)
+    return noise / signal
+
+
+def examples_factor(batch: float, critical: float | None) -> float:
+    """Return examples needed over the least possible: 1 + B/Bc; 1 where Bc is beyond any batch."""
+    return 1.0 if critical is None else 1 + batch / critical
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchThroughput:
+    """Samples per second by batch size: T = peak B / (B + half), fitted to measurements.
+
+    Attributes:
+        error: The relative standard deviation of the measurements about the fit.
+        largest: The largest batch that was measured.
+    """
+
+    peak: float
+    half: float
+    error: float
+    largest: int
+
+    def at(self, batch: float) -> float:
+        """Return samples per second with a batch size."""
+        return self.peak * batch / (batch + self.half)
+
+
+def fit_throughput(measured: Mapping[int, float]) -> BatchThroughput:
+    """Fit throughput to measurements at two or more batch sizes, least squares in 1/T over 1/B."""
+    if len(measured) < 2 or any(b < 1 or t <= 0 for b, t in measured.items()):
+        raise InvalidValue(
+            "throughputs", dict(measured), "samples per second at two or more batch sizes"
+        )
+    batches = np.array(sorted(measured), dtype=np.float64)
+    times = np.array([1 / measured[int(b)] for b in batches])
+    columns = np.stack([np.ones_like(batches), 1 / batches], axis=1)
+    (base, overhead), *_ = np.linalg.lstsq(columns, times, rcond=None)
+    # A fit may say that larger batches are slower; then the fastest measured is the peak.
+    base = max(float(base), float(times.min()) / 2)
+    overhead = max(float(overhead), 0.0)
+    fitted = base + overhead / batches
+    error = float(np.sqrt(np.mean((times / fitted - 1) ** 2)))
+    return BatchThroughput(
+        peak=1 / base, half=overhead / base, error=error, largest=int(batches[-1])
+    )
+
+
+def hours_to_finish(
+    batch: int, speed: BatchThroughput, *, least_examples: float, critical: float | None
+) -> float:
+    """Return the hours that a training takes with a batch size.
+
+    Args:
+        batch: The batch size.
+        speed: The fitted throughput.
+        least_examples: E_min: what the training needs with very small batches.
+        critical: The critical batch size; None means far beyond any batch looked at.
+    """
+    return least_examples * examples_factor(batch, critical) / speed.at(batch) / 3600
+
+
+# Advice on the batch size: the cheapest that fits and still learns from its samples.
 
 _LEAST_SAVING = 0.10
 _SIZES = tuple(2**power for power in range(17))
@@ -113,7 +265,7 @@ def _from_assumptions(
 
 
 def _from_measurements(
-    now: BatchSituation, memory: MemoryModel, most: int, speed: Throughput
+    now: BatchSituation, memory: MemoryModel, most: int, speed: BatchThroughput
 ) -> OptimizationRecommendation | None:
     # Beyond twice the largest measured batch the fit is a guess.
     tried = [b for b in _candidates(now, most) if b <= 2 * speed.largest]
@@ -201,3 +353,98 @@ def _built(
         needed=needed,
         currency=now.currency,
     )
+
+
+# Advice on a run's batch size from its own log, and which figures the log lacks for it.
+
+PARAMETERS = ("parameters", "model_parameters")
+NOISE_SCALE = ("gradient_noise_scale", "noise_scale")
+
+
+def advise_batch_size(
+    view: RunView, *, price_per_hour: float, hours: float, currency: str
+) -> OptimizationRecommendation | None:
+    """Return a cheaper batch size for a run; None where none is known, or too little was logged.
+
+    The batch is that of one rank: its samples a step fill one GPU's memory, while the gradient
+    noise scale is about the samples of all ranks.
+    """
+    header, durations = _header(view), _durations(view.account)
+    speeds = _speeds(durations)
+    gpu_gb, parameters = _memory_gb(header), _last(view.account, PARAMETERS)
+    if gpu_gb is None or parameters is None or not speeds:
+        return None
+    batch = max(speeds, key=lambda each: len(durations[each]))
+    noise = _last(view.account, NOISE_SCALE)
+    return recommend_batch_size(
+        BatchSituation(
+            batch=batch,
+            gpu_gb=gpu_gb,
+            parameters=int(parameters),
+            throughput=speeds[batch],
+            price_per_hour=price_per_hour,
+            hours=hours,
+            throughputs=speeds if len(speeds) > 1 else None,
+            critical=None if noise is None else noise / header.world_size,
+            currency=currency,
+        )
+    )
+
+
+def unmeasured(view: RunView) -> list[str]:
+    """Return what advice on batch size and dataset lacks, and how a run logs it."""
+    header, account = _header(view), view.account
+    lacks = [
+        ("batch size", "the number of samples of a step", "run.steps(loader, samples=len)",
+         account.work.samples > 0),
+        ("batch size", "the GPU", 'outlay.run(gpu="H100")', _memory_gb(header) is not None),
+        ("batch size", "the model's size", 'run.metric("parameters", count)',
+         _last(account, PARAMETERS) is not None),
+        ("batch size", "the gradient noise scale", 'run.metric("gradient_noise_scale", value)',
+         _last(account, NOISE_SCALE) is not None),
+        ("dataset", "the number of passes over the data", 'run.metric("epochs", passes)',
+         _epochs_known(account)),
+    ]  # fmt: skip
+    return [
+        f"{advice}: {what} is not known; say it with {how}"
+        for advice, what, how, known in lacks
+        if not known
+    ]
+
+
+def _epochs_known(account: RunAccount) -> bool:
+    reported = account.metric_names()
+    return steps_per_epoch(account) is not None or any(name in reported for name in EPOCHS)
+
+
+def _header(view: RunView) -> AttemptStarted:
+    return view.timeline.attempts[-1].header
+
+
+def _memory_gb(header: AttemptStarted) -> int | None:
+    return resolve(header.gpu).memory_gb if header.gpu else None
+
+
+def _durations(account: RunAccount) -> dict[int, Ints]:
+    """Return the nanoseconds of single steps by their samples."""
+    every = [segment.steps for segment in account.shown() if segment.work.samples]
+    if not every:
+        return {}
+    batch = np.concatenate([steps.samples // steps.count for steps in every])
+    took = np.concatenate([(steps.end - steps.start) // steps.count for steps in every])
+    order = np.argsort(batch, kind="stable")
+    sizes, first = np.unique(batch[order], return_index=True)
+    parts = np.split(took[order], first[1:])
+    return {int(size): part for size, part in zip(sizes, parts, strict=True) if size > 0}
+
+
+def _speeds(durations: dict[int, Ints]) -> dict[int, float]:
+    """Return samples per second of one rank by batch size, from the median step of each."""
+    found = {batch: float(np.median(each)) for batch, each in durations.items()}
+    return {batch: batch / (typical_ns / 1e9) for batch, typical_ns in found.items() if typical_ns}
+
+
+def _last(account: RunAccount, names: Sequence[str]) -> float | None:
+    """Return the last value above zero that was reported under one of some names."""
+    values = [point.value for point in account.series(*names) if point.value > 0]
+    return values[-1] if values else None

@@ -1,14 +1,181 @@
-"""Advice on the size of the dataset: how much accuracy the last samples bought."""
+"""Advice on data: scaling laws and their fit, repeated passes, the size of the dataset."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outlay.advise.curves import LEAST_POINTS, draw_curves
 from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, MissingExtra
+
+# Scaling laws: what repeated data is worth, and how to split compute between model and data.
+
+REPETITION_CONSTANT = 15.39
+"""R*: how slowly repeated data loses its worth (Muennighoff et al. 2023, arXiv:2305.16264)."""
+
+
+def effective_data(unique: float, epochs: float, *, constant: float = REPETITION_CONSTANT) -> float:
+    """Return how much fresh data ``epochs`` passes over ``unique`` data are worth.
+
+    D' = U + U R* (1 - exp(-(epochs - 1) / R*)).
+    """
+    if unique < 0 or epochs < 1:
+        raise InvalidValue("epochs", epochs, "one pass or more")
+    return unique + unique * constant * -math.expm1(-(epochs - 1) / constant)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScalingLaw:
+    """L = E + A / N^alpha + B / D^beta (Hoffmann et al. 2022, arXiv:2203.15556)."""
+
+    e: float
+    a: float
+    b: float
+    alpha: float
+    beta: float
+
+    def loss(self, parameters: float, tokens: float) -> float:
+        """Return the loss of a model of that size trained on so many tokens."""
+        return float(self.e + self.a / parameters**self.alpha + self.b / tokens**self.beta)
+
+    def optimum(self, flops: float) -> tuple[float, float]:
+        """Return the parameters and tokens that make the most of a compute budget, C = 6ND."""
+        exponent = 1 / (self.alpha + self.beta)
+        g = (self.alpha * self.a / (self.beta * self.b)) ** exponent
+        parameters = g * (flops / 6) ** (self.beta * exponent)
+        return parameters, flops / 6 / parameters
+
+
+# Fitting a scaling law to small runs, by variable projection.
+#
+# For given exponents the law is linear in E, A and B, which are zero or more; only the two
+# exponents are searched for. Fitting parabolas to slices of equal compute instead is biased
+# (arXiv:2603.22339). Needs SciPy (the ``advise`` extra); everything else in this package does
+# without.
+
+_STARTS = tuple(itertools.product((0.2, 0.4, 0.7), repeat=2))
+
+
+class SmallRun(NamedTuple):
+    """One training: parameters, tokens, and the loss it reached."""
+
+    parameters: float
+    tokens: float
+    loss: float
+
+
+def fit_scaling_law(runs: Sequence[SmallRun]) -> ScalingLaw:
+    """Return the law with the least relative errors on some runs, from several starts.
+
+    Raises:
+        InvalidValue: There are fewer runs than the law has parameters.
+        MissingExtra: SciPy is not installed.
+    """
+    if len(runs) < 6 or any(min(run) <= 0 for run in runs):
+        raise InvalidValue("runs", len(runs), "six or more runs with figures above zero")
+    try:
+        from scipy.optimize import minimize, nnls
+    except ImportError:
+        raise MissingExtra("fitting a scaling law", "advise") from None
+    parameters, tokens, losses = np.array(runs, dtype=np.float64).T
+    # Relative to their geometric means, so that the columns are of one size.
+    n, d = (values / np.exp(np.log(values).mean()) for values in (parameters, tokens))
+
+    def project(exponents: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+        alpha, beta = exponents
+        columns = np.stack([np.ones_like(n), n**-alpha, d**-beta], axis=1) / losses[:, None]
+        weights, distance = nnls(columns, np.ones_like(losses))
+        return weights, float(distance)
+
+    fits = (
+        minimize(lambda x: project(x)[1], start, method="Nelder-Mead", options={"xatol": 1e-7})
+        for start in _STARTS
+    )
+    best = min(fits, key=lambda fit: float(fit.fun))
+    alpha, beta = map(float, best.x)
+    (e, a, b), _ = project(best.x)
+    return ScalingLaw(
+        e=float(e),
+        a=float(a) * float(np.exp(np.log(parameters).mean())) ** alpha,
+        b=float(b) * float(np.exp(np.log(tokens).mean())) ** beta,
+        alpha=alpha,
+        beta=beta,
+    )
+
+
+# Advice on repeated data: how many passes over it are still worth their money.
+
+# The last pass should teach at least this much of what fresh data would; the stricter and the
+# laxer threshold give the interval.
+_WORTH = 0.5
+_STRICT, _LAX = 0.75, 0.25
+_LEAST_SAVED_BY_FEWER_PASSES = 0.10
+
+
+def passes_worth(least: float, *, constant: float = REPETITION_CONSTANT) -> int:
+    """Return after how many passes another one is worth less than a share of fresh data.
+
+    The worth of a pass is the slope of D' = U + U R* (1 - exp(-(e - 1) / R*)), exp(-(e - 1) / R*).
+    """
+    if not 0 < least <= 1:
+        raise InvalidValue("least", least, "a share of what fresh data is worth, up to 1")
+    return 1 + math.floor(constant * -math.log(least))
+
+
+def recommend_fewer_passes(
+    epochs: float, cost: float, hours: float, *, currency: str = "USD"
+) -> OptimizationRecommendation | None:
+    """Return how many passes over the same data are enough; None where all of them are worth it.
+
+    Args:
+        epochs: Passes over the data that the training made.
+        cost: What the whole training cost.
+        hours: How long it took.
+        currency: Of the cost.
+    """
+    enough = passes_worth(_WORTH)
+    if not enough < epochs < math.inf:
+        return None
+    low, saved, high = (
+        max(0.0, 1 - passes_worth(worth) / epochs) * cost for worth in (_LAX, _WORTH, _STRICT)
+    )
+    if saved < _LEAST_SAVED_BY_FEWER_PASSES:
+        return None
+    kept = effective_data(1.0, enough) / effective_data(1.0, epochs)
+    return OptimizationRecommendation(
+        category="dataset",
+        title=f"Get fresh data instead of more than {enough} passes over the same",
+        description=(
+            f"The data was passed over {epochs:g} times; the last pass was worth "
+            f"{math.exp(-(epochs - 1) / REPETITION_CONSTANT):.0%} of fresh data. {enough} passes "
+            f"teach {kept:.0%} of it all and cost {amount_text(saved, currency)} less."
+        ),
+        estimated_savings=saved,
+        estimated_time_saved=(1 - enough / epochs) * hours,
+        confidence=confidence_of(0.8, "estimated"),
+        action=f"Add data, or stop after {enough} passes",
+        risks=[f"{1 - kept:.0%} of what the data teaches is given up"],
+        savings_low=low,
+        savings_high=high,
+        grade="estimated",
+        evidence=[f"{epochs:g} epochs, as the run reported them"],
+        assumptions=[
+            f"repeated data loses its worth as in language models, R* = {REPETITION_CONSTANT} "
+            "(arXiv:2305.16264)"
+        ],
+        needed=["accuracy on parts of the dataset (CostOptimizer.recommend_dataset_size)"],
+        currency=currency,
+    )
+
+
+# Advice on the size of the dataset: how much accuracy the last samples bought.
 
 _KEEP = 0.95
 _MOST_OF_IT = 0.9

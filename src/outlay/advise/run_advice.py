@@ -9,16 +9,16 @@ from itertools import pairwise
 from statistics import median
 
 from outlay.account.segment import MetricPoint
+from outlay.advise.batch_size import advise_batch_size
+from outlay.advise.dataset import recommend_fewer_passes
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, merged
-from outlay.advise.repetition import recommend_fewer_passes
-from outlay.advise.run_batch import advise_batch_size
 from outlay.advise.stopping import EpochPrice, recommend_early_stopping, recommend_epoch_count
-from outlay.advise.tiers import Job, Option, options_of, recommend_compute_tier
+from outlay.advise.tiers import ComputeJob, Option, options_of, recommend_compute_tier
 from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
-from outlay.goodput.reliability import disruptions, mean_time_to_failure
+from outlay.goodput.summary import disruptions, mean_time_to_failure
 from outlay.ledger import exact_gpus
 from outlay.prices.gpus import resolve
 from outlay.prices.offer import Offer
@@ -168,7 +168,7 @@ def _compute(
         spot_mttf_hours=around.spot_mttf_hours,
         currency=spent.currency,
     )
-    job = Job(
+    job = ComputeJob(
         work=spent.hours,
         memory_gb=gpu.memory_gb,
         deadline_hours=around.deadline_hours,
@@ -180,7 +180,7 @@ def _compute(
     )
 
 
-def _with_measured_losses(job: Job, view: RunView) -> Job:
+def _with_measured_losses(job: ComputeJob, view: RunView) -> ComputeJob:
     """Return the job with the times to save and to restart that the run was seen to take."""
     saves, saving_ns = _saves(view), view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
     if saves and saving_ns:

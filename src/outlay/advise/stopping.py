@@ -14,9 +14,9 @@ from outlay.advise.curves import (
     LEAST_POINTS,
     draw_curves,
     probability_of_beating,
+    some_between,
 )
 from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
-from outlay.advise.thinning import some_between
 from outlay.errors import InvalidValue
 
 STATED_PROBABILITY = 0.05

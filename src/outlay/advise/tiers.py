@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from outlay.advise.checkpoints import Reliability, exact, expected_ratio
+from outlay.advise.overhead import Reliability, exact, expected_ratio
 from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
 from outlay.errors import InvalidValue
 from outlay.prices.gpus import matching_names
@@ -46,7 +46,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
+class ComputeJob:
     """The work to be done, and its limits.
 
     Attributes:
@@ -83,7 +83,7 @@ class Finish:
     refused: str = ""
 
 
-def finish_on(option: Option, job: Job) -> Finish:
+def finish_on(option: Option, job: ComputeJob) -> Finish:
     """Return the expected hours and cost of the job on an option."""
     overhead = _overhead(option, job)
     hours = job.work / option.speed * overhead
@@ -96,13 +96,13 @@ def finish_on(option: Option, job: Job) -> Finish:
     )
 
 
-def ranked(options: Iterable[Option], job: Job) -> list[Finish]:
+def ranked(options: Iterable[Option], job: ComputeJob) -> list[Finish]:
     """Return how the job fares on each option: those that can do it first, the cheapest first."""
     found = [finish_on(option, job) for option in options]
     return sorted(found, key=lambda f: (f.refused != "", f.cost, f.hours, f.option.name))
 
 
-def _overhead(option: Option, job: Job) -> float:
+def _overhead(option: Option, job: ComputeJob) -> float:
     if option.mttf_hours is None:
         return 1.0
     reliability = Reliability(
@@ -112,7 +112,7 @@ def _overhead(option: Option, job: Job) -> float:
     return expected_ratio(reliability, max(exact(reliability), _SHORTEST_HOURS))
 
 
-def _refusal(option: Option, job: Job, hours: float) -> str:
+def _refusal(option: Option, job: ComputeJob, hours: float) -> str:
     has, needs = option.memory_gb, job.memory_gb
     if has is not None and needs is not None and has < needs:
         return f"{has:g} GB are fewer than the {needs:g} GB it needs"
@@ -164,7 +164,7 @@ def options_of(
 def recommend_compute_tier(
     current: Option,
     alternatives: Sequence[Option],
-    job: Job,
+    job: ComputeJob,
     *,
     least_saving: float,
 ) -> OptimizationRecommendation | None:
@@ -209,7 +209,7 @@ def recommend_compute_tier(
     )
 
 
-def _takes(finish: Finish, job: Job) -> str:
+def _takes(finish: Finish, job: ComputeJob) -> str:
     return f"{finish.hours:.1f} h and {amount_text(finish.cost, job.currency)}"
 
 

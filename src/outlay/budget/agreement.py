@@ -1,27 +1,34 @@
-"""How the ranks of one training agree on what they used, and on the step at which all of them stop.
+"""How the ranks of one training agree on what they used.
 
-Agreements cost a collective each, so they are spaced: each one also fixes the next. The plan is a
-pure function of what was gathered, hence the same on every rank. What is gathered with is a Group.
-
-Worst case. Between two agreements every rank runs without asking, so a limit can be passed by what
-those steps use beyond the largest steps seen before. A predictable limit is never passed where the
-size of a step is stated as a number; where it is a function of the batch, not unless a step is more
-than twice the largest one seen. Another limit is passed by at most one step, unless a step takes
-more than any before it.
+On the step at which all of them stop.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
-from outlay.budget.dimensions import EPOCHS
-from outlay.budget.limits import Bound, StopReason, reached, would_pass
-from outlay.budget.usage import Usage, joined
+from outlay.budget.limits import EPOCHS, Bound, StopReason, reached, would_pass
+from outlay.budget.tracker import BudgetTracker
+from outlay.budget.usage import ZERO, Usage, joined
+from outlay.clock import Clock
 from outlay.decoding import Decoder
 from outlay.errors import OutlayError
+from outlay.record.meters.collectives import uncounted
+
+# How the ranks of one training agree on what they used, and on the step at which all of them
+# stop.
+#
+# Agreements cost a collective each, so they are spaced: each one also fixes the next. The plan is
+# a pure function of what was gathered, hence the same on every rank. What is gathered with is a
+# Group. Worst case. Between two agreements every rank runs without asking, so a limit can be
+# passed by what those steps use beyond the largest steps seen before. A predictable limit is
+# never passed where the size of a step is stated as a number; where it is a function of the
+# batch, not unless a step is more than twice the largest one seen. Another limit is passed by at
+# most one step, unless a step takes more than any before it.
 
 MAX_SHARE: Final = 100
 """An agreement may take a hundredth of the time of the steps between two of them."""
@@ -152,3 +159,127 @@ def encode(report: Report) -> bytes:
 def decode(payload: bytes) -> Report:
     """Return a report as it was sent."""
     return _decoder.decode(payload)
+
+
+# One rank's side of the agreements: when to meet, what to bring, what to take home.
+
+
+class Accord:
+    """Keeps a tracker in step with the other ranks' trackers.
+
+    Attributes:
+        agreed_steps: How many steps of this attempt all ranks have agreed on.
+        steady: Set where the tokens of a step are stated as a number.
+        met: How many agreements there were.
+    """
+
+    def __init__(self, group: Group, tracker: BudgetTracker, clock: Clock) -> None:
+        self.group = group
+        self.agreed_steps = 0
+        self.steady = False
+        self.met = 0
+        self._tracker = tracker
+        self._monotonic_ns = clock.monotonic_ns
+        self._largest = ZERO
+        self._steps_left = 0
+        self._agreement_ns = 0
+
+    def before_step(self, step: Usage) -> Verdict | None:
+        """Meet if it is time to; None means that the step may run without asking anybody.
+
+        Raises:
+            AgreementLost: A rank is gone.
+        """
+        if self._steps_left > 0:
+            self._steps_left -= 1
+            return None
+        verdict = self._meet(step)
+        self._steps_left = verdict.steps - 1
+        return verdict
+
+    def ran(self, usage: Usage) -> None:
+        """Take note of what a step used."""
+        self._largest = self._largest.largest(usage)
+
+    def all_allow(self, allowed: bool) -> bool:  # noqa: FBT001 - the only thing it says
+        """Return whether every rank allows what this one does; all ranks must ask together."""
+        return all(answer == b"1" for answer in self.group.gather(b"1" if allowed else b"0"))
+
+    def _meet(self, step: Usage) -> Verdict:
+        begun_ns = self._monotonic_ns()
+        own = self._tracker.own
+        report = Report(
+            base=self._tracker.base,
+            own=own,
+            next=step,
+            largest=self._largest,
+            steady=self.steady,
+            step_ns=own.time_ns // own.steps if own.steps else 0,
+            agreement_ns=self._agreement_ns,
+        )
+        payloads = self.group.gather(encode(report))
+        reports = [decode(payload) for payload in payloads]
+        verdict = settle(reports, self.group.rank, self._tracker.bounds)
+        self._tracker.absorb(verdict.base, verdict.others, verdict.reason)
+        self.agreed_steps = own.steps
+        self.met += 1
+        took_ns = self._monotonic_ns() - begun_ns
+        # A running mean: the first meeting also connects, and a busy machine has its moments.
+        self._agreement_ns = (3 * (self._agreement_ns or took_ns) + took_ns) // 4
+        return verdict
+
+
+# The ranks of a torch.distributed training, as a group that can agree.
+
+PAYLOAD_BYTES: Final = 2048
+_LENGTH_BYTES: Final = 4
+
+
+class TorchGroup:
+    """All ranks of the default process group; works with every backend that can all-gather.
+
+    With NCCL the payload travels through this rank's current device.
+    """
+
+    def __init__(self) -> None:
+        import torch
+        import torch.distributed as dist
+
+        self._torch: Any = torch
+        self._dist: Any = dist
+        self.rank = dist.get_rank()
+        self.size = dist.get_world_size()
+        nccl = dist.get_backend() == "nccl"
+        device = torch.device("cuda", torch.cuda.current_device()) if nccl else "cpu"
+        self._sent = torch.zeros(PAYLOAD_BYTES, dtype=torch.uint8, device=device)
+        self._received = [torch.zeros_like(self._sent) for _ in range(self.size)]
+
+    def gather(self, payload: bytes) -> list[bytes]:
+        """Return every rank's payload, in rank order."""
+        framed = len(payload).to_bytes(_LENGTH_BYTES, "little") + payload
+        assert len(framed) <= PAYLOAD_BYTES
+        # A copy that may be written to, as frombuffer warns about any other.
+        content = self._torch.frombuffer(bytearray(framed), dtype=self._torch.uint8)
+        self._sent[: len(framed)] = content
+        try:
+            with uncounted():
+                self._dist.all_gather(self._received, self._sent)
+        except RuntimeError as error:  # What every backend raises for a lost peer or a time-out.
+            raise AgreementLost(self.rank, error) from error
+        return [_unframe(tensor.cpu().numpy().tobytes()) for tensor in self._received]
+
+
+def _unframe(framed: bytes) -> bytes:
+    length = int.from_bytes(framed[:_LENGTH_BYTES], "little")
+    return framed[_LENGTH_BYTES : _LENGTH_BYTES + length]
+
+
+def torch_group() -> Group | None:
+    """Return the ranks that train together, or None where torch.distributed is not in use.
+
+    Looks at what is loaded already: a training that does not use torch pays nothing.
+    """
+    dist: Any = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    return TorchGroup() if dist.get_world_size() > 1 else None

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlay.budget.dimensions import MODES
+from outlay.budget.limits import MODES
 from outlay.budget.terms import LIMIT_KEYS, Budget
 from outlay.decoding import BadDocument, decode, parse_yaml, read_text
 from outlay.errors import InvalidValue, choices

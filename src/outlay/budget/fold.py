@@ -1,30 +1,37 @@
-"""From a run's log to what the run has used: a pure fold.
-
-Progress is what survives: an attempt that starts at step m undoes every earlier execution numbered
-m or higher, whichever rank made it. Resources are everything that was consumed.
-"""
+"""From a run's log to what the run has used: a pure fold with rollback."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Final
 
 from msgspec.structs import replace
 
-from outlay.budget.amounts import CURRENCY
-from outlay.budget.charges import Charge, Charges, ClockCharge, EnergyCharge, StepCharge
-from outlay.budget.clocks import CLOCKS, TRAINING
-from outlay.budget.cost_parts import (
+from outlay.budget.limits import CURRENCY
+from outlay.budget.usage import (
+    CLOCKS,
     NO_COST,
+    TRAINING,
+    ZERO,
+    Charge,
+    Charges,
+    ClockCharge,
     CostedRun,
     CostParts,
+    EnergyCharge,
     Period,
     ProcessSpend,
+    StepCharge,
+    Usage,
     clocks_of,
+    joined,
+    resources_of,
+    sum_of,
 )
-from outlay.budget.surviving import Surviving
-from outlay.budget.usage import ZERO, Usage, joined, resources_of, sum_of
 from outlay.ledger import (
     BudgetEvent,
     CheckpointCommitted,
@@ -38,6 +45,186 @@ from outlay.ledger import (
     training_ranks,
 )
 from outlay.rates import run_rates
+
+# Progress by step number, so that a rollback can take back exactly what it undid.
+#
+# Runs of equal steps are one entry of four machine integers, so that a million uneven steps take
+# 32 MB and a million even ones next to nothing.
+
+PER_STEP_MAX: Final = 2**63 - 1
+"""What one step may count: entries are 64-bit integers."""
+
+Run = tuple[int, int, int, int]
+"""First step number, how many consecutive steps, and the tokens and FLOPs of each."""
+
+
+class Surviving:
+    """The surviving work of one rank in one attempt: step numbers, their tokens and FLOPs.
+
+    Attributes:
+        next_step: The number that follows the last execution's.
+        lowest: The lowest number that was ever executed, undone or not; None before the first.
+    """
+
+    def __init__(self) -> None:
+        # Entry i: counts[i] steps from number firsts[i] on, each of tokens[i] and flops[i].
+        self._firsts = array("q")
+        self._counts = array("q")
+        self._tokens = array("q")
+        self._flops = array("q")
+        self.next_step = 0
+        self.lowest: int | None = None
+
+    def execute(self, step: int, tokens: int, flops: int, count: int = 1) -> Usage:
+        """Add ``count`` consecutive steps from number ``step``; return what this undid.
+
+        Every earlier execution numbered ``step`` or higher is undone. Where several steps share
+        ``tokens`` and ``flops``, the earlier ones get what does not divide.
+        """
+        undone = self.rewind(step) if step < self.next_step else ZERO
+        if count == 1:
+            self._append(step, 1, tokens, flops)
+            return undone
+        while count:
+            tokens_each, odd_tokens = -(-tokens // count), tokens % count
+            flops_each, odd_flops = -(-flops // count), flops % count
+            equal = min(filter(None, (odd_tokens, odd_flops)), default=count)
+            self._append(step, equal, tokens_each, flops_each)
+            step, count = step + equal, count - equal
+            tokens, flops = tokens - equal * tokens_each, flops - equal * flops_each
+        return undone
+
+    def _append(self, step: int, count: int, tokens: int, flops: int) -> None:
+        counts = self._counts
+        if (
+            counts
+            and step == self._firsts[-1] + counts[-1]
+            and tokens == self._tokens[-1]
+            and flops == self._flops[-1]
+        ):
+            counts[-1] += count
+        else:
+            if self.lowest is None or step < self.lowest:
+                self.lowest = step
+            self._firsts.append(step)
+            counts.append(count)
+            self._tokens.append(tokens)
+            self._flops.append(flops)
+        self.next_step = step + count
+
+    def rewind(self, step: int) -> Usage:
+        """Undo every execution numbered ``step`` or higher; return what was undone."""
+        undone = ZERO
+        while self._firsts and self._firsts[-1] + self._counts[-1] > step:
+            undone += self._undo_in_last(self._firsts[-1] + self._counts[-1] - step)
+        self.next_step = step
+        return undone
+
+    def _undo_in_last(self, count: int) -> Usage:
+        """Undo the last ``count`` steps of the last entry, at most all of it."""
+        count = min(count, self._counts[-1])
+        undone = Usage(count * self._tokens[-1], count, count * self._flops[-1])
+        self._counts[-1] -= count
+        if not self._counts[-1]:
+            for column in (self._firsts, self._counts, self._tokens, self._flops):
+                column.pop()
+        return undone
+
+    def below(self, step: int | None = None) -> Usage:
+        """Return the surviving progress of the steps numbered below ``step`` (None: of all)."""
+        total = ZERO
+        for first, count, tokens, flops in zip(
+            self._firsts, self._counts, self._tokens, self._flops, strict=True
+        ):
+            keep = count if step is None else min(count, max(0, step - first))
+            total += Usage(keep * tokens, keep, keep * flops)
+        return total
+
+    def __len__(self) -> int:
+        """Return how many runs of equal steps there are."""
+        return len(self._firsts)
+
+    def runs(self) -> list[Run]:
+        """Return what survives as runs of equal steps, in order."""
+        columns = (self._firsts, self._counts, self._tokens, self._flops)
+        return list(zip(*columns, strict=True))
+
+    def outline(self, most: int, marks: Sequence[int]) -> list[Run]:
+        """Return at most about ``most`` runs that stand for the surviving work.
+
+        Where there are more, neighbours are lumped: all that a lump counts stands at its first
+        step. So a rollback to the first step of a lump takes back exactly what it undoes, and one
+        into the middle of a lump takes back too little, never too much.
+
+        Args:
+            most: How many runs may be returned, give or take a few.
+            marks: Step numbers, ascending, that a rollback is likely to go back to: a lump begins
+                at each of the last ones, and evenly after them.
+        """
+        if len(self._firsts) <= most:
+            return self.runs()
+        lumps = max(1, most // 8)  # Each becomes up to three runs, before the last mark and after.
+        kept = list(marks[-lumps:]) or [0]
+        kept += _even_marks(kept[-1], self.next_step, lumps)
+        runs = _split(self.runs(), kept)
+        lumped = Surviving()
+        for group in _groups(runs, kept):
+            _lump(group, lumped)
+        return lumped.runs()
+
+    @classmethod
+    def of(cls, runs: Sequence[Run], *, next_step: int, lowest: int | None) -> Surviving:
+        """Return what ``runs`` tells of: the work, the next number, and the lowest ever."""
+        surviving = cls()
+        for first, count, tokens, flops in runs:
+            surviving._append(first, count, tokens, flops)
+        surviving.next_step, surviving.lowest = next_step, lowest
+        return surviving
+
+
+def _even_marks(first: int, end: int, most: int) -> range:
+    """Return at most so many numbers between the two, as far apart as a power of two.
+
+    What was lumped between closer ones is lumped between these without a seam.
+    """
+    width = 1 << max(0, -(-(end - first) // most) - 1).bit_length()
+    return range((first // width + 1) * width, end, width)
+
+
+def _split(runs: Sequence[Run], marks: Sequence[int]) -> list[Run]:
+    """Return the runs, cut where a mark lies inside one."""
+    cut: list[Run] = []
+    for first, count, tokens, flops in runs:
+        inside = [mark for mark in marks if first < mark < first + count]
+        for begin, end in pairwise((first, *inside, first + count)):
+            cut.append((begin, end - begin, tokens, flops))
+    return cut
+
+
+def _groups(runs: Sequence[Run], marks: Sequence[int]) -> Iterator[Sequence[Run]]:
+    """Yield the runs between one mark and the next."""
+    firsts = [run[0] for run in runs]
+    places = [0, *(bisect_left(firsts, mark) for mark in sorted(set(marks))), len(runs)]
+    for begin, end in pairwise(places):
+        if begin < end:
+            yield runs[begin:end]
+
+
+def _lump(runs: Sequence[Run], into: Surviving) -> None:
+    """Add runs as one: all that they count at the first step, or as few as can hold it."""
+    first, count = runs[0][0], sum(run[1] for run in runs)
+    tokens = sum(run[1] * run[2] for run in runs)
+    flops = sum(run[1] * run[3] for run in runs)
+    holding = max(1, -(-max(tokens, flops) // PER_STEP_MAX))
+    into.execute(first, tokens, flops, holding)
+    if count > holding:
+        into.execute(first + holding, 0, 0, count - holding)
+
+
+# From a run's log to what the run has used: a pure fold.
+#
+# Progress is what survives: an attempt that starts at step m undoes every earlier execution
+# numbered m or higher, whichever rank made it. Resources are everything that was consumed.
 
 MARKS_MAX: Final = 32
 """How many checkpoints back a rollback can be sure to find its place in a statement."""

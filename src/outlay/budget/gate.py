@@ -1,27 +1,26 @@
-"""The budget inside a run: fed by the records the run writes, asked before its every step.
-
-It joins the parts: the past, the charging and the tracker count, the accord keeps ranks together,
-the telling tells.
-"""
+"""The budget inside a run: charged by the records the run writes, asked before its every step."""
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sized
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from msgspec.structs import astuple
+import msgspec
+from msgspec.structs import astuple, replace
 
-from outlay.budget.accord import Accord
-from outlay.budget.agreement import Group
-from outlay.budget.charging import Charging
-from outlay.budget.dimensions import COST, TOKENS
-from outlay.budget.history import History, read_since_statements
-from outlay.budget.measurable import (
+from outlay.budget.agreement import Accord, Group, torch_group
+from outlay.budget.display import Telling
+from outlay.budget.fold import SegmentSpend, Surviving
+from outlay.budget.history import History, LivePrice, Past, read_since_statements
+from outlay.budget.limits import COST, TOKENS
+from outlay.budget.measurements import (
     begin_metering,
     measured_by,
     meters_for,
@@ -30,22 +29,212 @@ from outlay.budget.measurable import (
     unmeasured,
     unread_energy,
 )
-from outlay.budget.past import Past
-from outlay.budget.snapshots import check_unchanged
-from outlay.budget.statement_writer import StatementWriter
-from outlay.budget.telling import Telling
+from outlay.budget.statements import FORM, RUNS_MAX, Kept, check_unchanged, is_kept, state_of
 from outlay.budget.terms import Budget
-from outlay.budget.torch_group import torch_group
 from outlay.budget.tracker import BudgetTracker
-from outlay.budget.usage import Usage
+from outlay.budget.usage import (
+    CLOCKS,
+    TRAINING,
+    Charges,
+    ClockCharge,
+    CostParts,
+    EnergyCharge,
+    StepCharge,
+    Usage,
+)
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
-from outlay.ledger import AttemptStarted, EndStatus, KnownRecord, Price, SegmentId, Step
+from outlay.ledger import (
+    AttemptStarted,
+    BudgetStatement,
+    CheckpointCommitted,
+    EndStatus,
+    KnownRecord,
+    Price,
+    PriceChanged,
+    SegmentId,
+    SegmentLife,
+    SlicesChanged,
+    Step,
+)
 from outlay.record import Recorder
-from outlay.record.meters.steps import MeteredWriter
-from outlay.record.meters.tokens import count_tokens
-from outlay.record.recorder import Count
-from outlay.record.writers import Writer
+from outlay.record.meters.steps import MeteredWriter, count_tokens
+from outlay.record.recorder import Count, Writer
+
+# What the records of a running attempt charge to its tracker: use, time on other clocks, money.
+
+
+class Charging:
+    """Charges one process's records as they are written.
+
+    Args:
+        tracker: What is charged.
+        header: Says at what price the attempt begins.
+    """
+
+    def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
+        self._tracker = tracker
+        self._charges = Charges()
+        self._price = LivePrice(header)
+        self._charges_all = tracker.budget.charge_cost == "all"
+        self._paid = 0
+        self._clock_units = dict.fromkeys(CLOCKS, 0)
+        self._start_up: int | None = None
+
+    @property
+    def priced(self) -> bool:
+        """Whether money is counted."""
+        return self._price.known
+
+    @property
+    def parts(self) -> CostParts:
+        """What this attempt has cost so far, since it began to record."""
+        rest = self._paid - sum(self._clock_units.values())
+        start_up = rest if self._start_up is None else self._start_up
+        return CostParts(start_up=start_up, other=rest - start_up, **self._clock_units)
+
+    def usage(self, step: Step) -> Usage:
+        """Return what a step used, its cost aside."""
+        return self._charges.step(step)
+
+    def step(self, step: Step, usage: Usage) -> Usage:
+        """Charge a step, and what was paid since the last charge; return both."""
+        paid = self._take_units(step.t_ns)
+        trained = self._price.units_before(step.t_ns, usage.time_ns)
+        if self._start_up is None:
+            self._start_up = self._paid - trained - sum(self._clock_units.values())
+        self._clock_units[TRAINING] += trained
+        priced = replace(usage, cost_units=paid if self._charges_all else trained)
+        self._tracker.count(priced, step=step.step)
+        return priced
+
+    def other(self, record: KnownRecord, seq: int) -> None:
+        """Charge what a record that is no step says was used."""
+        if isinstance(record, PriceChanged):
+            self._settle_money(record.t_ns)
+            self._price.change(record.t_ns, record.price, record.gpus)
+        if isinstance(record, SlicesChanged):
+            self._settle_money(record.t_ns)
+            self._price.give_back(record)
+        was_inside = self._charges.inside
+        match self._charges.of(record, seq):
+            case ClockCharge() as charge:
+                self._clock(charge, record.t_ns)
+            case EnergyCharge(energy_mj):
+                self._tracker.add(Usage(energy_mj=energy_mj))
+            case StepCharge() | None:
+                if self._charges.inside and not was_inside:
+                    self._settle_money(record.t_ns)  # So that the span's own can be told apart.
+
+    def finish(self, t_ns: int) -> None:
+        """Charge what is going on, and all money up to ``t_ns``."""
+        if open_span := self._charges.end():
+            self._clock(open_span, t_ns)
+        self._settle_money(t_ns)
+
+    def _take_units(self, t_ns: int) -> int:
+        units = self._price.take_units(t_ns)
+        self._paid += units
+        return units
+
+    def _settle_money(self, t_ns: int) -> None:
+        units = self._take_units(t_ns)
+        if self._charges_all:
+            self._tracker.add(Usage(cost_units=units))
+
+    def _clock(self, charge: ClockCharge, t_ns: int) -> None:
+        units = self._take_units(t_ns)
+        self._clock_units[charge.clock] += units
+        self._tracker.charge_usage(charge.clock, Usage(time_ns=charge.time_ns, cost_units=units))
+
+
+# Writes statements: a segment is replayed while it is written, and the result stated in it.
+
+EVERY: Final = 4_096
+"""After how many records of a segment there is a statement at the latest."""
+
+FOLD_EVERY: Final = 256
+"""How many records are folded at once: one by one would cost every step a little more."""
+
+
+class StatementWriter:
+    """Replays one segment while it is written, and states the result in it.
+
+    Observing is safe in any thread and in signal handlers: records are queued, and folded by
+    whoever finds the fold free. What is stated covers whole prefixes of the segment only.
+
+    Args:
+        segment: Who writes it.
+        header: Its first record.
+        writer: What it is written with; takes the statements.
+    """
+
+    def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:
+        self._writer = writer
+        self._spend = SegmentSpend(SegmentLife(segment))
+        self._spend.fold([header])
+        self._kept: list[Kept] = []
+        self._queue: deque[tuple[int, KnownRecord]] = deque()
+        self._early: dict[int, KnownRecord] = {}
+        self._next_seq = 1
+        self._stated_seq = 0
+        self._folding = threading.Lock()
+
+    def observe(self, record: KnownRecord, seq: int) -> None:
+        """Take note of a record that was just written."""
+        self._queue.append((seq, record))
+        if len(self._queue) >= FOLD_EVERY or type(record) is CheckpointCommitted:
+            self.catch_up(state=type(record) is CheckpointCommitted)
+
+    def catch_up(self, *, state: bool) -> None:
+        """Fold what was observed; write a statement if asked to, or if one is due."""
+        if not self._folding.acquire(blocking=False):
+            return  # Another thread is at it, or the code that a signal interrupted.
+        try:
+            self._fold()
+            if state or self._next_seq - self._stated_seq >= EVERY:
+                self._state()
+        finally:
+            self._folding.release()
+
+    def _fold(self) -> None:
+        queue, early = self._queue, self._early
+        while queue:
+            seq, record = queue.popleft()
+            early[seq] = record if type(record) is Step else replace(record, seq=seq)
+        records: list[KnownRecord] = []
+        while self._next_seq in early or self._next_seq in self._writer.gap_numbers:
+            if self._next_seq in early:
+                records.append(early.pop(self._next_seq))
+            self._next_seq += 1
+        self._spend.fold(records)
+        self._kept += [one for one in records if isinstance(one, Kept) and is_kept(one)]
+
+    def _state(self) -> None:
+        if len(self._early) > FOLD_EVERY:
+            return  # A record before them was written and never seen: what is known ends there.
+        state = state_of(self._spend, self._kept)
+        if state is None:
+            return
+        if len(self._spend.surviving) > RUNS_MAX:
+            # Go on from what was stated: the next statement need not lump it all again.
+            self._spend.surviving = Surviving.of(
+                state.runs, next_step=state.next_step, lowest=state.lowest
+            )
+        statement = BudgetStatement(
+            t_ns=self._spend.life.last_sign_ns,
+            form=FORM,
+            covers=self._next_seq,
+            state=msgspec.to_builtins(state),
+        )
+        self._stated_seq = self._writer.append(statement)
+        self._queue.append((self._stated_seq, statement))
+
+
+# The budget inside a run: fed by the records the run writes, asked before its every step.
+#
+# It joins the parts: the past, the charging and the tracker count, the accord keeps ranks
+# together, the telling tells.
 
 _log = logging.getLogger("outlay")
 
@@ -236,7 +425,7 @@ class BudgetGate:
         if not (self._reported or reason.asked or reason.before_start):
             down = self._parts_before.down if reason.bound.dimension is COST else 0
             charged_all = self.tracker.budget.charge_cost == "all"
-            reason = replace(reason, before_start=True, down=down if charged_all else 0)
+            reason = dataclasses.replace(reason, before_start=True, down=down if charged_all else 0)
             self.tracker.explain(reason)
             _log.warning("%s", reason)
         self._telling.stopped(reason)

@@ -1,17 +1,24 @@
-"""What a limit is, and what "reached" and "would pass" mean.
+"""Limits.
 
-Pure values and functions. What has been used so far is the subject of ``outlay.budget.tracker``.
+What one can be set on, how it is read and shown, its thresholds, when it will be reached. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Final, TypeVar
 
-from outlay.budget.dimensions import COST, TIME, Dimension
 from outlay.budget.usage import Usage
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
+from outlay.rates import units_of
+from outlay.units import Duration, Energy, Flops, Money, Tokens
+from outlay.units.money import MICROS
+from outlay.units.numbers import EXACT, exact_decimal, split_unit, whole
+from outlay.units.quantity import MILLIJOULES_PER_WH
+
+# What a limit is, and what "reached" and "would pass" mean.
 
 TENTH: Final = 10
 """A start-up of more than one such part of a budget is warned of."""
@@ -124,3 +131,341 @@ class StartUp:
                 )
                 findings.append(Finding(source="plan", message=message, severity="warning"))
         return findings
+
+
+# How the amount of a limit is read from what its user wrote: exact, finite and above zero.
+
+NS_PER_MINUTE: Final = 60 * 10**9
+MICRO_EPOCHS: Final = 1_000_000
+CURRENCY: Final = "USD"
+"""What a limit on money is stated in; what a run pays in another is not counted."""
+EXPECTED_STEPS: Final = "a whole number of steps, more than zero"
+_EXPECTED_MINUTES = 'minutes such as 90 or 2.5, or a duration such as "2h"; more than zero'
+_EXPECTED_BYTES = 'a whole number of bytes, such as 10**9, "10GB" or "5GiB"; more than zero'
+_EXPECTED_WH = 'watt-hours such as 50 or 0.5, or an energy such as "1.2 kWh"; more than zero'
+_EXPECTED_EPOCHS = "a number of epochs, such as 3 or 2.5, at least a millionth"
+_BYTES = {"": 1, "B": 1}
+_BYTES |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGTP", start=1)}
+_BYTES |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTP", start=1)}
+
+_Amount = TypeVar("_Amount", Duration, Energy, Flops, Money, Tokens, int)
+
+
+def _positive(amount: _Amount, *, name: str, seen: object, expected: str) -> _Amount:
+    if not amount:
+        raise InvalidValue(name, seen, expected)
+    return amount
+
+
+def _number(value: object, *, name: str, expected: str) -> Decimal:
+    number = exact_decimal(value, name=name, expected=expected)
+    if number <= 0 or number.adjusted() > 30:
+        raise InvalidValue(name, value, expected)
+    return number
+
+
+def _is_number(value: object) -> bool:
+    """Say whether a value stands without a unit, also as text (``OUTLAY_BUDGET``, ``50_000``)."""
+    if not isinstance(value, str):
+        return isinstance(value, int | float | Decimal)
+    try:
+        Decimal(value.replace("_", ""))
+    except ArithmeticError:
+        return False
+    return True
+
+
+def _scaled(value: object, unit: int, *, name: str, expected: str) -> int:
+    """Return a bare number of units as a whole number of what ``unit`` of make one."""
+    number = _number(value, name=name, expected=expected)
+    return int(EXACT.multiply(number, unit).to_integral_value(ROUND_HALF_EVEN))
+
+
+def read_minutes(value: object, name: str = "max_minutes") -> Duration:
+    """Return a number of minutes, or a duration with its unit, to the nanosecond."""
+    duration = (
+        Duration(_scaled(value, NS_PER_MINUTE, name=name, expected=_EXPECTED_MINUTES))
+        if _is_number(value)
+        else Duration.parse(value, name=name)
+    )
+    return _positive(duration, name=name, seen=value, expected=_EXPECTED_MINUTES)
+
+
+def read_wh(value: object, name: str = "max_energy_Wh") -> Energy:
+    """Return a number of watt-hours, or an energy with its unit, to the millijoule."""
+    energy = (
+        Energy(_scaled(value, MILLIJOULES_PER_WH, name=name, expected=_EXPECTED_WH))
+        if _is_number(value)
+        else Energy.parse(value, name=name)
+    )
+    return _positive(energy, name=name, seen=value, expected=_EXPECTED_WH)
+
+
+def read_bytes(value: object, name: str = "max_comm_bytes") -> int:
+    """Return a whole number of bytes, written as such or as ``"10GB"`` or ``"5GiB"``."""
+    if not isinstance(value, str):
+        count = _number(value, name=name, expected=_EXPECTED_BYTES)
+    else:
+        number, unit = split_unit(value, name=name, expected=_EXPECTED_BYTES)
+        if unit not in _BYTES:
+            raise InvalidValue(name, value, _EXPECTED_BYTES)
+        count = EXACT.multiply(number, _BYTES[unit])
+        count = _number(count, name=name, expected=_EXPECTED_BYTES)
+    return whole(count, name=name, seen=value, expected=_EXPECTED_BYTES)
+
+
+def read_tokens(value: object, name: str = "max_tokens") -> Tokens:
+    """Return ``50_000`` or ``"50k"`` as Tokens above zero."""
+    tokens = Tokens.parse(value, name=name)
+    return _positive(tokens, name=name, seen=value, expected=f"{Tokens.EXPECTED}, more than zero")
+
+
+def read_flops(value: object, name: str = "max_flops") -> Flops:
+    """Return ``"1.5 EFLOP"`` or a whole number as Flops above zero."""
+    flops = Flops.parse(value, name=name)
+    return _positive(flops, name=name, seen=value, expected=f"{Flops.EXPECTED}, more than zero")
+
+
+def read_usd(value: object, name: str = "max_cost_usd") -> Money:
+    """Return ``5`` or ``"5 USD"`` as dollars above zero; another currency is refused."""
+    expected = 'an amount in USD such as 5 or "5 USD", more than zero'
+    money = Money.parse(value, name=name)
+    if money.currency != CURRENCY:
+        raise InvalidValue(name, str(money), expected)
+    return _positive(money, name=name, seen=value, expected=expected)
+
+
+def read_micro_epochs(value: object, name: str = "max_epochs") -> int:
+    """Return a number of epochs, whole or not, in millionths of an epoch."""
+    micro_epochs = _scaled(value, MICRO_EPOCHS, name=name, expected=_EXPECTED_EPOCHS)
+    return _positive(micro_epochs, name=name, seen=value, expected=_EXPECTED_EPOCHS)
+
+
+def read_steps(value: object, name: str = "steps_per_epoch") -> int:
+    """Return a whole number of steps."""
+    count = _number(value, name=name, expected=EXPECTED_STEPS)
+    return whole(count, name=name, seen=value, expected=EXPECTED_STEPS)
+
+
+# Everything a limit can be set on: what it is called, read from and shown as.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dimension:
+    """One thing that can be limited.
+
+    Attributes:
+        name: The field of ``Usage`` that counts it.
+        label: What people call it.
+        key: The configuration key of its limit.
+        mode: The budget mode that requires that limit.
+        progress: Whether it counts surviving work (a rollback takes back what it undid) rather
+            than a resource, which is never refunded.
+        predictable: Whether a step's use can be known before it runs.
+        read: Reads a limit, as the user wrote it, into the unit of ``name``.
+        number: Shows an amount in the unit of ``key``.
+        text: Shows an amount as people read it.
+    """
+
+    name: str
+    label: str
+    key: str
+    mode: str
+    progress: bool = False
+    predictable: bool = False
+    read: Callable[[object], int] = field(repr=False)
+    number: Callable[[int], int | float] = field(repr=False)
+    text: Callable[[int], str] = field(repr=False)
+
+
+def _ratio(amount: int, unit: int) -> int | float:
+    return amount / unit if amount % unit else amount // unit
+
+
+def _money(units: int) -> Money:
+    return Money(Usage(cost_units=units).cost_micros)
+
+
+TIME: Final = Dimension(
+    name="time_ns",
+    label="training time",
+    key="max_minutes",
+    mode="iso_time",
+    read=lambda value: read_minutes(value).ns,
+    number=lambda ns: _ratio(ns, NS_PER_MINUTE),
+    text=lambda ns: str(Duration(ns)),
+)
+TOKENS: Final = Dimension(
+    name="tokens",
+    label="tokens",
+    key="max_tokens",
+    mode="iso_tokens",
+    progress=True,
+    predictable=True,
+    read=lambda value: read_tokens(value).value,
+    number=int,
+    text=lambda count: str(Tokens(count)),
+)
+EPOCHS: Final = Dimension(
+    name="steps",
+    label="epochs",
+    key="max_epochs",
+    mode="iso_epochs",
+    progress=True,
+    predictable=True,
+    read=lambda value: read_micro_epochs(value),
+    number=lambda micro_epochs: _ratio(micro_epochs, MICRO_EPOCHS),
+    text=lambda count: f"{count:,} steps",
+)
+COMM: Final = Dimension(
+    name="comm_bytes",
+    label="collectives",
+    key="max_comm_bytes",
+    mode="comm_cap",
+    read=lambda value: read_bytes(value),
+    number=int,
+    text=lambda count: f"{count:,} B",
+)
+ENERGY: Final = Dimension(
+    name="energy_mj",
+    label="energy",
+    key="max_energy_Wh",
+    mode="energy_cap",
+    read=lambda value: read_wh(value).value,
+    number=lambda mj: _ratio(mj, MILLIJOULES_PER_WH),
+    text=lambda mj: str(Energy(mj)),
+)
+COST: Final = Dimension(
+    name="cost_units",
+    label="cost",
+    key="max_cost_usd",
+    mode="iso_cost",
+    read=lambda value: units_of(read_usd(value)),
+    number=lambda units: _ratio(_money(units).micros, MICROS),
+    text=lambda units: str(_money(units)),
+)
+FLOPS: Final = Dimension(
+    name="flops",
+    label="FLOPs",
+    key="max_flops",
+    mode="iso_flops",
+    progress=True,
+    read=lambda value: read_flops(value).value,
+    number=int,
+    text=lambda count: str(Flops(count)),
+)
+
+DIMENSIONS: Final = (TIME, TOKENS, EPOCHS, COMM, ENERGY, COST, FLOPS)
+MODES: Final = {dimension.mode: dimension for dimension in DIMENSIONS}
+KEYS: Final = {dimension.key: dimension for dimension in DIMENSIONS}
+
+
+# Half, three quarters, nine tenths, all of a limit: each is worth saying once.
+
+PERCENTS: Final = (50, 75, 90, 100)
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold:
+    """A limit of which at least ``percent`` % is used, for the first time."""
+
+    bound: Bound
+    percent: int
+    used: int
+
+    def __str__(self) -> str:
+        text = self.bound.dimension.text
+        return (
+            f"{self.percent}% of {self.bound.dimension.key} is used: "
+            f"{text(self.used)} of {text(self.bound.limit)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    bound: Bound
+    percent: int
+
+    @property
+    def amount(self) -> int:
+        """The least amount that is at least ``percent`` % of the limit."""
+        return -(-self.bound.limit * self.percent // 100)
+
+
+class Thresholds:
+    """What lies ahead of a total.
+
+    Attributes:
+        nearest: For each limit, the field of ``Usage`` and the amount at which to look again.
+    """
+
+    def __init__(self, bounds: Iterable[Bound], total: Usage) -> None:
+        marks = [_Mark(bound, percent) for bound in bounds for percent in PERCENTS]
+        self._ahead = [mark for mark in marks if mark.bound.used(total) < mark.amount]
+        self.nearest = self._nearest()
+
+    def _nearest(self) -> list[tuple[str, int]]:
+        least: dict[str, int] = {}
+        for mark in self._ahead:
+            least.setdefault(mark.bound.dimension.name, mark.amount)
+        return list(least.items())
+
+    def cross(self, total: Usage) -> list[Threshold]:
+        """Return every threshold that this total has crossed since the last call."""
+        crossed = [mark for mark in self._ahead if mark.bound.used(total) >= mark.amount]
+        if crossed:
+            self._ahead = [mark for mark in self._ahead if mark.bound.used(total) < mark.amount]
+            self.nearest = self._nearest()
+        return [Threshold(mark.bound, mark.percent, mark.bound.used(total)) for mark in crossed]
+
+
+# When a run will stop, if it goes on at the pace it was measured at.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """The limit that will stop the run first, and how far away it is; an estimate.
+
+    Attributes:
+        bound: That limit.
+        steps_left: How many more steps will run.
+        time_left_ns: How long they will take at the mean pace so far.
+        at_step: How many steps the run will then have made in all.
+    """
+
+    bound: Bound
+    steps_left: int
+    time_left_ns: int
+    at_step: int
+
+
+def forecast(
+    total: Usage, measured: Usage, training_ns: int, bounds: Iterable[Bound]
+) -> Forecast | None:
+    """Return where the run is heading, or None where nothing measured leads to a limit.
+
+    Args:
+        total: What the run has used in all.
+        measured: The part of it that was measured in this attempt, over ``measured.steps`` steps.
+        training_ns: How long those steps took.
+        bounds: The limits.
+    """
+    if not measured.steps:
+        return None
+    forecasts = []
+    for bound in bounds:
+        pace = bound.used(measured)
+        if pace <= 0:
+            continue
+        left = max(0, bound.left(total)) * measured.steps
+        # A predictable limit is never passed, so the last step is one that still fits.
+        steps = left // pace if bound.dimension.predictable else -(-left // pace)
+        forecasts.append(
+            Forecast(
+                bound=bound,
+                steps_left=steps,
+                time_left_ns=steps * training_ns // measured.steps,
+                at_step=total.steps + steps,
+            )
+        )
+    return min(forecasts, key=lambda each: each.steps_left, default=None)

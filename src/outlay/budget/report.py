@@ -8,18 +8,24 @@ from typing import Any
 
 from msgspec.structs import astuple, replace
 
-from outlay.budget import snapshots
-from outlay.budget.cost_parts import CostParts
-from outlay.budget.dimensions import COST, DIMENSIONS, EPOCHS, TIME
-from outlay.budget.document import read_document
+from outlay.budget import statements as snapshots
+from outlay.budget.display import read_document
 from outlay.budget.fold import RunSpend, budget_events
-from outlay.budget.forecast import Forecast, forecast
-from outlay.budget.history import History, read_history
-from outlay.budget.limits import Bound, StartUp, reached
-from outlay.budget.measurable import unmeasured
-from outlay.budget.replay import replay
+from outlay.budget.history import History, read_history, replay
+from outlay.budget.limits import (
+    COST,
+    DIMENSIONS,
+    EPOCHS,
+    TIME,
+    Bound,
+    Forecast,
+    StartUp,
+    forecast,
+    reached,
+)
+from outlay.budget.measurements import unmeasured
 from outlay.budget.terms import Budget
-from outlay.budget.usage import ZERO, Usage
+from outlay.budget.usage import ZERO, CostParts, Usage
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView
 
@@ -115,7 +121,7 @@ def _unmeasured(view: RunView, used: Usage) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class BudgetPlan:
     """What a budget means for a training like one that was measured; an estimate.
 
     Attributes:
@@ -165,7 +171,7 @@ def start_up_document(start_up: StartUp) -> dict[str, Any]:
     }
 
 
-def plan_from(view: RunView, budget: Budget) -> Plan:
+def plan_from(view: RunView, budget: Budget) -> BudgetPlan:
     """Return what a budget would mean for a run like this one, at its mean pace and price.
 
     Raises:
@@ -186,7 +192,7 @@ def plan_from(view: RunView, budget: Budget) -> Plan:
         raise InvalidValue("--from", str(view.dir), expected)
     scaled = (amount * ahead.steps_left // measured.steps for amount in astuple(measured))
     doubts = [] if start_up is None else start_up.too_long_for(budget.bounds)
-    return Plan(
+    return BudgetPlan(
         bound=ahead.bound,
         steps=ahead.steps_left,
         use=Usage(*scaled) + once,

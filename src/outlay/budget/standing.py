@@ -1,17 +1,65 @@
-"""A total and its limits: what lies ahead of it, who is told, and why the run must stop.
+"""A total and its limits.
 
-Pure state, and not thread-safe: that is the business of whoever holds it.
+What was used here, before and on other ranks, and why the run must stop. Pure state.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from outlay.budget.account import Account
-from outlay.budget.limits import Bound, StopReason, reached, would_pass
-from outlay.budget.thresholds import Threshold, Thresholds
-from outlay.budget.usage import Usage
+from outlay.budget.fold import Surviving
+from outlay.budget.limits import Bound, StopReason, Threshold, Thresholds, reached, would_pass
+from outlay.budget.usage import ZERO, Usage
 from outlay.errors import Finding
+
+# What a run has used as one process knows it: before this attempt, here, and on other ranks.
+
+
+class Account:
+    """A total, and where it comes from.
+
+    Attributes:
+        total: Everything: ``base``, ``others`` and this process's own use.
+        base: What the run had used before this attempt.
+        others: What the other ranks add to this one's use, as last agreed.
+    """
+
+    def __init__(self, base: Usage = ZERO) -> None:
+        self.total = self.base = base
+        self.others = ZERO
+        self._surviving = Surviving()
+
+    @property
+    def own(self) -> Usage:
+        """What this process has used in this attempt, rollbacks taken back."""
+        return self.total - self.base - self.others
+
+    def execute(self, usage: Usage, step: int | None) -> bool:
+        """Count ``usage.steps`` steps from number ``step`` (None: the next); say if that undid any.
+
+        Executing a step undoes every earlier execution of it and of those that follow it.
+        """
+        surviving = self._surviving
+        number = surviving.next_step if step is None else step
+        undone = surviving.execute(number, usage.tokens, usage.flops, usage.steps)
+        self.total += usage
+        if not undone.steps:
+            return False
+        self.total -= undone
+        return True
+
+    def take_back(self, undone: Usage) -> None:
+        """Take back progress of earlier attempts."""
+        self.base -= undone
+        self.total -= undone
+
+    def agree(self, base: Usage, others: Usage) -> None:
+        """Take over what the ranks agreed on, in place of what was known."""
+        self.total += (base - self.base) + (others - self.others)
+        self.base, self.others = base, others
+
+
+# A total and its limits: what lies ahead of it, who is told, and why the run must stop.
 
 OnThreshold = Callable[[Threshold], None]
 

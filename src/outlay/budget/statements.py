@@ -1,25 +1,24 @@
-"""Statements: what a process's records amount to, as its own segment holds it now and then.
+"""The budget written down.
 
-A statement is a fact like any other record: "replayed up to here, this segment gives that". A start
-takes the last one and replays what follows, in place of the whole segment. It is never taken for
-more than the records: a reader of the whole log replays them, and the two must agree. Pure; when
-statements are written is the subject of ``outlay.budget.statement_writer``.
+Snapshots in checkpoints, statements in the log, and the mending of damaged logs. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 import msgspec
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple
 
-from outlay.budget.charges import Charges, Ongoing
-from outlay.budget.cost_parts import Period
-from outlay.budget.fold import SegmentSpend
-from outlay.budget.surviving import Run, Surviving
-from outlay.budget.usage import Usage
-from outlay.decoding import BadDocument, convert
+from outlay.budget.fold import Run, SegmentSpend, Surviving
+from outlay.budget.limits import EPOCHS, NS_PER_MINUTE, StopReason
+from outlay.budget.terms import Budget
+from outlay.budget.usage import CLOCKS, Charges, Ongoing, Period, Usage
+from outlay.decoding import BadDocument, convert, decode
+from outlay.errors import Finding, InvalidValue
 from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
@@ -32,6 +31,172 @@ from outlay.ledger import (
     SlicesChanged,
     Step,
 )
+from outlay.rates import units_of
+from outlay.units import Money
+from outlay.units.money import MICROS
+from outlay.units.quantity import MILLIJOULES_PER_WH
+
+# The budget as a document: what a checkpoint embeds and ``budget.json`` holds.
+
+_NS_PER_MS = 1_000_000
+
+
+class BudgetChanged(InvalidValue):
+    """A run was resumed with other limits than it started with."""
+
+    def __init__(self, changes: Mapping[str, tuple[object, object]]) -> None:
+        shown = ", ".join(f"{key} {then!r} -> {now!r}" for key, (then, now) in changes.items())
+        super().__init__(
+            "budget",
+            shown,
+            "the limits this run started with, so that it stays comparable; "
+            "allow_change=True accepts the change and records it",
+        )
+        self.changes = dict(changes)
+
+
+def totals_of(total: Usage, steps_per_epoch: int | None) -> dict[str, int | float]:
+    """Return a total under the documented names; counts are whole."""
+    return {
+        "tokens": total.tokens,
+        "time_ms": total.time_ns / _NS_PER_MS,
+        "time_minutes": total.time_ns / NS_PER_MINUTE,
+        "comm_bytes": total.comm_bytes,
+        "energy_Wh": total.energy_mj / MILLIJOULES_PER_WH,
+        "cost_usd": total.cost_micros / MICROS,
+        "flops": total.flops,
+        "steps": total.steps,
+        "epochs": total.steps / steps_per_epoch if steps_per_epoch else 0.0,
+    }
+
+
+def remaining_of(total: Usage, budget: Budget) -> dict[str, int | float]:
+    """Return what is left of each limit, in the unit of its key."""
+    left: dict[str, int | float] = {}
+    for bound in budget.bounds_known:
+        amount = bound.left(total)
+        if bound.dimension is EPOCHS:
+            left[EPOCHS.key] = amount / (budget.steps_per_epoch or 1)
+        else:
+            left[bound.dimension.key] = bound.dimension.number(amount)
+    return left
+
+
+def snapshot_of(
+    budget: Budget, total: Usage, clocks_ns: Mapping[str, int], reason: StopReason | None
+) -> dict[str, Any]:
+    """Return the whole state: what was asked, what was used, on which clock, and why it stopped."""
+    return {
+        "mode": budget.mode,
+        "limits": dict(budget.limits),
+        "steps_per_epoch": budget.steps_per_epoch,
+        "charge": budget.charge,
+        "totals": totals_of(total, budget.steps_per_epoch),
+        "clocks_ms": {name: ns / _NS_PER_MS for name, ns in clocks_ns.items()},
+        "stop_reason": None if reason is None else _reason_document(reason),
+    }
+
+
+def _reason_document(reason: StopReason) -> dict[str, Any]:
+    amounts = {"limit": reason.bound.limit, "used": reason.used, "over": reason.over}
+    return {
+        "limit_key": reason.key,
+        "before_step": bool(reason.asked),
+        "text": str(reason),
+        "unit": reason.bound.dimension.name,
+    } | amounts
+
+
+def check_unchanged(budget: Budget, snapshot: Mapping[str, Any]) -> None:
+    """Refuse a snapshot of another mode or of other limits.
+
+    Raises:
+        BudgetChanged: They differ; a snapshot that states none is taken as it is.
+    """
+    limits = snapshot.get("limits", budget.limits)
+    if not isinstance(limits, Mapping):
+        raise BudgetChanged({"limits": (limits, dict(budget.limits))})
+    changes = budget.changed_from(snapshot.get("mode", budget.mode), limits)
+    if changes:
+        raise BudgetChanged(changes)
+
+
+_FIELDS: Final[dict[str, tuple[str, Callable[[float], int]]]] = {
+    "tokens": ("tokens", round),
+    "steps": ("steps", round),
+    "flops": ("flops", round),
+    "time_ms": ("time_ns", lambda ms: round(ms * _NS_PER_MS)),
+    "comm_bytes": ("comm_bytes", round),
+    "energy_Wh": ("energy_mj", lambda wh: round(wh * MILLIJOULES_PER_WH)),
+    "cost_usd": ("cost_units", lambda usd: units_of(Money(round(usd * MICROS)))),
+}
+
+
+def usage_in(snapshot: Mapping[str, Any], *, otherwise: Usage) -> tuple[Usage, list[Finding]]:
+    """Return the totals of a snapshot; what is missing or impossible is taken from ``otherwise``.
+
+    A total that no run can have (negative, NaN, no number) is a finding, and gives nothing back.
+    """
+    totals = snapshot.get("totals") or {}
+    if not isinstance(totals, Mapping):
+        message = f"the totals are {totals!r}, not a table of them; nothing was taken over"
+        return otherwise, [Finding(source="budget snapshot", message=message)]
+    amounts = dict(zip(otherwise.__struct_fields__, astuple(otherwise), strict=True))
+    findings = []
+    for key, (name, read) in _FIELDS.items():
+        value = totals.get(key)
+        if value is None:
+            continue
+        if _is_possible(value):
+            amounts[name] = read(value)
+        else:
+            message = f"total {key!r} is {value!r}, which no run can have; it was not taken over"
+            findings.append(Finding(source="budget snapshot", message=message))
+    return Usage(**amounts), findings
+
+
+def _is_possible(value: object) -> bool:
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and math.isfinite(value)
+        and value >= 0
+    )
+
+
+def clocks_in(snapshot: Mapping[str, Any], *, at_least: Mapping[str, int]) -> dict[str, int]:
+    """Return the snapshot's clocks in nanoseconds; none runs back."""
+    saved = snapshot.get("clocks_ms", {})
+    return {
+        name: max(at_least[name], round(saved[name] * _NS_PER_MS))
+        for name in CLOCKS
+        if _is_possible(saved.get(name))
+    }
+
+
+def as_json(snapshot: Mapping[str, Any]) -> str:
+    """Return the document as people read it: indented, keys sorted, a newline at its end."""
+    encoded = msgspec.json.encode(snapshot, order="sorted")
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def from_json(text: str | bytes) -> dict[str, Any]:
+    """Return a document as it was written.
+
+    Raises:
+        InvalidValue: It is no JSON object.
+    """
+    try:
+        return decode(text, dict[str, Any])
+    except BadDocument as error:
+        raise InvalidValue("budget snapshot", text[:80], f"a JSON object ({error})") from None
+
+
+# Statements: what a process's records amount to, as its own segment holds it now and then.
+#
+# A statement is a fact like any other record: "replayed up to here, this segment gives that". A
+# start takes the last one and replays what follows, in place of the whole segment. It is never
+# taken for more than the records: a reader of the whole log replays them, and the two must agree.
 
 FORM: Final = 1
 """The version of what a statement holds."""
@@ -166,3 +331,86 @@ def last_believable(records: Sequence[Record]) -> BudgetStatement | None:
     """Return the last statement among a segment's records that can be believed."""
     statements = (one for one in reversed(records) if isinstance(one, BudgetStatement))
     return next(filter(is_believable, statements), None)
+
+
+# Steps that a damaged log hides, counted on the safe side: doubt never gives budget back.
+
+_AMOUNTS: Final = (
+    "dur_ns", "wait_ns", "tokens", "samples", "comm_bytes", "energy_mj", "flops",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """A segment's records with stand-ins for the steps it lost, and how many steps these are."""
+
+    records: list[Record]
+    assumed_steps: int = 0
+
+
+def mend(
+    records: Sequence[Record],
+    unplaced: int = 0,
+    *,
+    first_seq: int = 1,
+    last: Step | None = None,
+    said: bool = False,
+) -> Mended:
+    """Put stand-ins where steps are missing.
+
+    Each counts as the larger of its neighbours, amount by amount.
+
+    Args:
+        records: One segment's, in sequence.
+        unplaced: How many lines could not be read and are missing nowhere in the sequence: they
+            may have stood at its end.
+        first_seq: The number of the first that can be missing; the header is never a step.
+        last: The last step before them.
+        said: Whether the attempt's last word, with its totals, stands before them.
+    """
+    mended: list[Record] = []
+    next_seq, missing, hole, assumed = first_seq, 0, 0, 0
+    for record in records:
+        if record.seq > next_seq:
+            hole = hole if missing else len(mended)
+            missing += record.seq - next_seq
+        next_seq = record.seq + 1
+        if isinstance(record, Step):
+            count = _hidden_steps(last, record, missing)
+            if count:
+                before = mended[hole - 1] if hole else None
+                place = (before.seq, before.t_ns) if before else (first_seq - 1, record.t_ns)
+                stand_in = _like([last or record, record], record.step - count, count, place)
+                mended.insert(hole, stand_in)
+                assumed += count
+            last, missing = record, 0
+        mended.append(record)
+    at_end = missing + unplaced
+    if at_end and last is not None and not said and not _said_what_it_used(mended):
+        place = (mended[-1].seq, mended[-1].t_ns) if mended else (first_seq - 1, last.t_ns)
+        mended.append(_like([last], last.step + last.count, at_end, place))
+        assumed += at_end
+    return Mended(mended, assumed)
+
+
+def _hidden_steps(last: Step | None, following: Step, missing: int) -> int:
+    """Return how many steps the missing records before a step can have been."""
+    if last is None:
+        return min(missing, following.step)
+    skipped = following.step - last.step - last.count
+    return min(max(0, skipped), missing * max(last.count, following.count))
+
+
+def _like(neighbours: Sequence[Step], step: int, count: int, after: tuple[int, int]) -> Step:
+    """Return steps as large as the largest neighbour, numbered and timed ``after`` a record."""
+    each = {
+        name: max(-(-getattr(one, name) // one.count) for one in neighbours) for name in _AMOUNTS
+    }
+    amounts = {name: amount * count for name, amount in each.items()}
+    seq, t_ns = after
+    return Step(seq=seq + 1, t_ns=t_ns, step=step, count=count, **amounts)
+
+
+def _said_what_it_used(records: Sequence[Record]) -> bool:
+    """Say whether the attempt's last word holds its totals, so that nothing has to be assumed."""
+    return any(isinstance(one, BudgetEvent) and one.event == "ended" for one in records)

@@ -10,9 +10,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from outlay.budget.amounts import EXPECTED_STEPS, MICRO_EPOCHS, read_steps
-from outlay.budget.dimensions import EPOCHS, KEYS, MODES
-from outlay.budget.limits import Bound
+from outlay.budget.limits import (
+    EPOCHS,
+    EXPECTED_STEPS,
+    KEYS,
+    MICRO_EPOCHS,
+    MODES,
+    Bound,
+    read_steps,
+)
 from outlay.errors import InvalidValue, choices
 
 CHARGES: Final = ("training", "all")

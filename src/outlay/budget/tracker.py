@@ -12,14 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from outlay.budget import snapshots
-from outlay.budget.clocks import TRAINING, Clocks, check_clock
-from outlay.budget.forecast import Forecast, forecast
-from outlay.budget.limits import Bound, StopReason, would_pass
-from outlay.budget.measures import millijoules, money_units, step_usage
+from outlay.budget import statements as snapshots
+from outlay.budget.limits import Bound, Forecast, StopReason, forecast, would_pass
+from outlay.budget.measurements import millijoules, money_units, step_usage
 from outlay.budget.standing import OnThreshold, Standing
 from outlay.budget.terms import Budget
-from outlay.budget.usage import Usage, progress_of, resources_of
+from outlay.budget.usage import TRAINING, Clocks, Usage, check_clock, progress_of, resources_of
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.rates import units as priced_units

@@ -8,7 +8,6 @@ from typing import Annotated
 
 import typer
 
-from outlay.advise.optimizer import CostOptimizer
 from outlay.advise.recommendation import (
     OptimizationRecommendation,
     amount_text,
@@ -16,9 +15,9 @@ from outlay.advise.recommendation import (
     total_savings,
 )
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances
-from outlay.cli.options import AsJson
-from outlay.cli.output import console, print_findings, print_json
+from outlay.cli.output import AsJson, console, print_findings, print_json
 from outlay.clock import SYSTEM
+from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.follower import RunView, read_view
 from outlay.prices.book import PriceBook

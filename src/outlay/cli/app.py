@@ -15,8 +15,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from outlay._version import __version__
-from outlay.cli.options import AsJson
-from outlay.cli.output import errors
+from outlay.cli.output import AsJson, errors
 from outlay.errors import OutlayError
 from outlay.store import outlay_home
 
@@ -31,7 +30,7 @@ THE_BOOKS = "The books"
 INTERRUPTED = "interrupted; what was written so far stays"
 
 
-class Entry(NamedTuple):
+class CommandEntry(NamedTuple):
     """A command or a group of commands, as far as ``--help`` and completion show it.
 
     Attributes:
@@ -47,79 +46,81 @@ class Entry(NamedTuple):
 
 
 ENTRIES = (
-    Entry(
-        "guard", "outlay.cli.guard", "app", MAY_I_LAUNCH,
+    CommandEntry(
+        "guard", "outlay.cli.guard.commands", "app", MAY_I_LAUNCH,
         "Ask before spending, record after it, and end what was rented.",
     ),
-    Entry(
+    CommandEntry(
         "watch", "outlay.cli.watch", "show_watch", MAY_I_LAUNCH,
         "End what is rented and overdue, settle what is gone, replace watchers that died.",
     ),
-    Entry(
-        "survey", "outlay.cli.survey", "show_survey", MAY_I_LAUNCH,
+    CommandEntry(
+        "survey", "outlay.cli.prices.survey", "show_survey", MAY_I_LAUNCH,
         "Compare vendors for a short job and pick one: "
         "cheapest spot with NVLink, else single-node.",
     ),
-    Entry(
+    CommandEntry(
         "budget", "outlay.cli.budget", "budget", WHEN_MUST_IT_STOP,
         "When a run must stop, and how much is left.",
     ),
-    Entry(
+    CommandEntry(
         "goodput", "outlay.cli.goodput", "app", HOW_MUCH_WAS_PRODUCTIVE,
         "How much of a run was productive, and where the rest went.",
     ),
-    Entry(
-        "prices", "outlay.cli.prices", "app", WHAT_DID_IT_COST,
+    CommandEntry(
+        "prices", "outlay.cli.prices.prices", "app", WHAT_DID_IT_COST,
         "What a GPU costs, where, now and before.",
     ),
-    Entry(
-        "cost", "outlay.cli.cost", "app", WHAT_DID_IT_COST,
+    CommandEntry(
+        "cost", "outlay.cli.cost.runs", "app", WHAT_DID_IT_COST,
         "What runs and models cost, what they will cost, and what that bought.",
     ),
-    Entry(
-        "rates", "outlay.cli.rates", "app", WHAT_DID_IT_COST,
+    CommandEntry(
+        "rates", "outlay.cli.prices.survey", "app", WHAT_DID_IT_COST,
         "What a GPU-hour costs on each partition of your cluster.",
     ),
-    Entry(
+    CommandEntry(
         "advise", "outlay.cli.advise", "show_advice", WHAT_DID_IT_COST,
         "Say what to change about a run: what it saves, how sure that is, and on what evidence.",
     ),
-    Entry(
-        "cost-report", "outlay.cli.cost_report", "show_cost_report", WHAT_DID_IT_COST,
+    CommandEntry(
+        "cost-report", "outlay.cli.cost.report", "show_cost_report", WHAT_DID_IT_COST,
         "Show costs, prices, budgets and advice; without a flag, the summary.",
     ),
-    Entry(
-        "sweep", "outlay.cli.sweep", "app", WHICH_IS_BEST,
+    CommandEntry(
+        "sweep", "outlay.cli.sweep.commands", "app", WHICH_IS_BEST,
         "Many configurations under the same budget, and which is best.",
     ),
-    Entry(
+    CommandEntry(
         "demo", "outlay.cli.demo", "show_demo", THE_BOOKS,
         "Show all of outlay on a small real training: "
         "plan, guard, mishaps, ranking, dollars, advice.",
     ),
-    Entry(
+    CommandEntry(
         "report", "outlay.cli.report", "show_report", THE_BOOKS,
         "Write one page about a run or a sweep: what it got for its time and money, and how sure.",
     ),
-    Entry(
+    CommandEntry(
         "exec", "outlay.cli.execute", "show_exec", THE_BOOKS,
         "Run any command and record what it took: wall time, attempts, GPU load, cost.",
     ),
-    Entry(
+    CommandEntry(
         "runs", "outlay.cli.books", "show_runs", THE_BOOKS,
         "List runs: status, attempts, steps, cost, last seen.",
     ),
-    Entry(
+    CommandEntry(
         "collect", "outlay.cli.books", "show_collect", THE_BOOKS,
         "Register every run below some directories, any number of times with the same result.",
     ),
-    Entry(
-        "import", "outlay.cli.importing", "app", THE_BOOKS,
+    CommandEntry(
+        "import", "outlay.cli.importing", "import_app", THE_BOOKS,
         "Bring what others recorded into the books.",
     ),
-    Entry("ledger", "outlay.cli.ledger", "app", THE_BOOKS, "Look into a run's log."),
-    Entry(
-        "export", "outlay.cli.export", "app", THE_BOOKS,
+    CommandEntry(
+        "ledger", "outlay.cli.importing", "ledger_app", THE_BOOKS, "Look into a run's log."
+    ),
+    CommandEntry(
+        "export", "outlay.cli.importing", "export_app", THE_BOOKS,
         "Write results in the forms that other tools read.",
     ),
 )  # fmt: skip
@@ -145,14 +146,14 @@ class _LazyCommands(TyperGroup):
         return super().resolve_command(ctx, args)
 
 
-def _load(entry: Entry) -> Any:
+def _load(entry: CommandEntry) -> Any:
     """Import a command and return it as its group holds it."""
     alone = typer.Typer()
     _add(alone, entry)
     return typer.main.get_group(alone).commands[entry.name]
 
 
-def _add(app: typer.Typer, entry: Entry) -> None:
+def _add(app: typer.Typer, entry: CommandEntry) -> None:
     loaded = getattr(importlib.import_module(entry.module), entry.attribute)
     if isinstance(loaded, typer.Typer):
         app.add_typer(loaded, name=entry.name, rich_help_panel=entry.question)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.options import AsJson
 from outlay.cli.output import (
+    AsJson,
     console,
     counted,
     print_findings,
@@ -36,7 +36,7 @@ from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 if TYPE_CHECKING:
-    from outlay.guard.reap import RentedHold
+    from outlay.guard.rental.reap import RentedHold
     from outlay.runs.figures import RunFigures
 
 NEWEST = 50
@@ -44,7 +44,10 @@ NEWEST = 50
 
 def overview(*, as_json: bool) -> None:
     """Show what runs now, what it burns per hour, and what is wrong."""
-    from outlay.guard.reap import known_logs, living_rentals  # A listing of runs needs no guard.
+    from outlay.guard.rental.reap import (  # A listing of runs needs no guard.
+        known_logs,
+        living_rentals,
+    )
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)

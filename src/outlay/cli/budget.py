@@ -7,12 +7,11 @@ from typing import Annotated
 
 import typer
 
-from outlay.budget.cost_parts import CostParts
-from outlay.budget.dimensions import MODES
+from outlay.budget.limits import MODES
 from outlay.budget.report import BudgetReport, budget_report, plan_from
 from outlay.budget.terms import Budget
-from outlay.cli.options import AsJson, RunDir
-from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.budget.usage import CostParts
+from outlay.cli.output import AsJson, RunDir, console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
 from outlay.goodput.follower import RunView, read_view

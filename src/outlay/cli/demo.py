@@ -12,29 +12,33 @@ import typer
 
 from outlay.advise.run_advice import advise_run
 from outlay.cli.advise import print_advice
-from outlay.cli.options import AsJson
-from outlay.cli.output import console, new_table, print_json
-from outlay.cli.sweep_live import show_while
-from outlay.cli.sweep_plan import print_plan
+from outlay.cli.output import AsJson, console, new_table, print_json
+from outlay.cli.sweep.commands import print_plan
+from outlay.cli.sweep.live import show_while
 from outlay.clock import SYSTEM
-from outlay.demo.grid import JOBS, LEAST, PRICE, Stakes, grid_text
-from outlay.demo.mishaps import Mishap, Mishaps
-from outlay.demo.overhead import recording_ns_per_step
+from outlay.demo.training import (
+    JOBS,
+    LEAST,
+    PRICE,
+    Mishap,
+    Mishaps,
+    Stakes,
+    grid_text,
+    recording_ns_per_step,
+)
 from outlay.errors import InvalidValue, OutlayError
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView, read_view
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.report.files import write_run_report
+from outlay.report.files import SweepAccount, read_sweep, write_run_report, write_sweep_files
 from outlay.report.run_document import run_document
-from outlay.report.sweep_account import SweepAccount, read_sweep
-from outlay.report.sweep_files import write_sweep_files
 from outlay.runs.reading import read_run
 from outlay.sweep.aggregate.comparison import ranked
-from outlay.sweep.files import plan_file
-from outlay.sweep.harness import Harness
-from outlay.sweep.money import SPEND_LOG
-from outlay.sweep.plan import Plan
-from outlay.sweep.sweeps import HowToRun, Result, start
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.run.harness import Harness
+from outlay.sweep.run.money import SPEND_LOG
+from outlay.sweep.run.sweeps import HowToRun, Result, start
 from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
@@ -95,7 +99,7 @@ def _dollars(limit: str) -> Money:
     return money
 
 
-def _prepare(directory: Path, stakes: Stakes) -> Plan:
+def _prepare(directory: Path, stakes: Stakes) -> SweepPlan:
     """Make room, write the grid, and return its plan."""
     if directory.exists() and any(directory.iterdir()):
         if not (directory / MARK).exists():
@@ -111,7 +115,7 @@ def _prepare(directory: Path, stakes: Stakes) -> Plan:
 class _Show:
     """The demo, act by act; what it found is kept in ``said`` for programs."""
 
-    def __init__(self, directory: Path, plan: Plan, stakes: Stakes, *, quiet: bool) -> None:
+    def __init__(self, directory: Path, plan: SweepPlan, stakes: Stakes, *, quiet: bool) -> None:
         self._root = directory / _SWEEP
         self._dir = directory
         self._plan = plan

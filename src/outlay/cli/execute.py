@@ -8,8 +8,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.options import AsJson
-from outlay.cli.output import counted, errors, print_json
+from outlay.cli.output import AsJson, counted, errors, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute

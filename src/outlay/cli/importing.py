@@ -1,30 +1,124 @@
-"""Bringing what others recorded into the books."""
+"""``outlay import``, ``outlay export`` and ``outlay ledger``: logs of this and of other tools."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+import msgspec
 import typer
 
-from outlay.cli.options import AsJson
-from outlay.cli.output import console, counted, new_table, print_findings, print_json
-from outlay.clock import SYSTEM, utc_datetime
+from outlay.cli.output import (
+    AsJson,
+    RunDir,
+    console,
+    counted,
+    errors,
+    new_table,
+    print_findings,
+    print_json,
+    print_json_line,
+)
+from outlay.clock import SYSTEM, utc_datetime, utc_text
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
 from outlay.errors import Finding, InvalidValue
-from outlay.prices.partition_rates import read_rates
+from outlay.export.csv_files import export_csv
+from outlay.ledger import Record, kind_of, read_run
+from outlay.prices.current import read_rates
 from outlay.runs.sacct import Accounts, read_accounts
-from outlay.runs.sacct_import import Imported, import_jobs
+from outlay.runs.sacct_import import ImportedJobs, import_jobs
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 
-app = typer.Typer(help="Bring what others recorded into the books.", no_args_is_help=True)
+# ``outlay ledger``: look into a run's log.
+
+ledger_app = typer.Typer(help="Look into a run's log.", no_args_is_help=True)
 
 
-@app.command("sacct")
+@ledger_app.command("cat")
+def cat(run: RunDir, as_json: AsJson = False) -> None:
+    """Print a run's records, segment after segment; with --json one object per line.
+
+    Example: outlay ledger cat runs/001 --json
+    """
+    log = read_run(run)
+    for segment in sorted(log.segments):
+        for record in log.segments[segment]:
+            _print_record(segment.rank, record, as_json=as_json)
+    sys.stdout.flush()
+    print_findings(log.findings, to=errors if as_json else console)
+
+
+@ledger_app.command("verify")
+def verify(run: RunDir, as_json: AsJson = False) -> None:
+    """Check every line of a run's log; exit 1 when something is wrong.
+
+    Example: outlay ledger verify runs/001
+    """
+    log = read_run(run)
+    count = sum(len(records) for records in log.segments.values())
+    if as_json:
+        print_json({"records": count, "segments": len(log.segments), "findings": log.findings})
+    else:
+        print_findings(log.findings)
+        verdict = counted(len(log.findings), "finding") if log.findings else "all good"
+        segments = counted(len(log.segments), "segment")
+        console.print(f"{counted(count, 'record')} in {segments}: {verdict}")
+    if log.findings:
+        raise typer.Exit(1)
+
+
+def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
+    fields = msgspec.to_builtins(record)
+    fields.pop("kind", None)
+    if as_json:
+        print_json_line({"kind": kind_of(record), "rank": rank} | fields)
+        return
+    when = utc_text(fields.pop("t_ns"))
+    fields.pop("seq")
+    text = " ".join(f"{name}={value}" for name, value in fields.items())
+    console.print(f"{when}  r{rank}  {kind_of(record):<20} {text}", soft_wrap=True)
+
+
+# Results in the forms that other tools read.
+
+export_app = typer.Typer(
+    help="Write results in the forms that other tools read.", no_args_is_help=True
+)
+
+
+@export_app.command("csv")
+def show_csv(
+    run: RunDir,
+    output: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the files go; default: the run's directory."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write timings.csv, comms.csv, energy.csv and eval.csv from a run's log.
+
+    Example: outlay export csv runs/001
+    """
+    exported = export_csv(run, output)
+    if as_json:
+        print_json({"files": exported.files, "findings": exported.findings})
+        return
+    for path in exported.files:
+        console.print(str(path), soft_wrap=True)
+    print_findings(exported.findings)
+
+
+# Bringing what others recorded into the books.
+
+import_app = typer.Typer(help="Bring what others recorded into the books.", no_args_is_help=True)
+
+
+@import_app.command("sacct")
 def import_sacct(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="Output of sacct --parsable2.")],
     timezone: Annotated[
@@ -69,7 +163,7 @@ def _zone(name: str | None) -> ZoneInfo | None:
         raise InvalidValue("--timezone", name, "a time zone such as Europe/Paris") from None
 
 
-def _doubts(file: Path, accounts: Accounts, done: Imported) -> list[Finding]:
+def _doubts(file: Path, accounts: Accounts, done: ImportedJobs) -> list[Finding]:
     """Return what the figures leave out."""
     messages = [
         f'jobs on {name} have no price; outlay rates set {name} "1.20 USD/h", and import again'
@@ -90,7 +184,7 @@ class _Partition:
     cost: list[Money]
 
 
-def _by_partition(done: Imported) -> list[_Partition]:
+def _by_partition(done: ImportedJobs) -> list[_Partition]:
     """Return every partition, the one with most GPU-hours first."""
     pairs = list(zip(done.jobs, done.figures, strict=True))
     rows = []
@@ -112,7 +206,7 @@ def _by_partition(done: Imported) -> list[_Partition]:
     return sorted(rows, key=lambda row: -row.gpu_hours)
 
 
-def _print(rows: list[_Partition], done: Imported) -> None:
+def _print(rows: list[_Partition], done: ImportedJobs) -> None:
     table = new_table("partition", ">jobs", ">GPU-hours", ">cost")
     for row in rows:
         money = ", ".join(map(str, row.cost)) or "no price"

@@ -1,20 +1,28 @@
-"""How every command speaks: tables for people, JSON for programs, one line for an error."""
+"""How every command speaks.
+
+Tables, JSON, one line for an error; and the options that many share.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+import typer
 from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperGroup
 
 from outlay.errors import Finding
 from outlay.escaping import json_text, one_line, terminal_text
+
+# How every command speaks: tables for people, JSON for programs, one line for an error.
 
 
 # Text is shown as it is: the name of a run, a span or an offer may hold "[/]" or ":100:", which
@@ -142,3 +150,29 @@ def fits(table: Table) -> bool:
     """Return whether the terminal is wide enough to show a table without wrapping any cell."""
     wide = console.options.update(width=10_000)
     return console.measure(table, options=wide).maximum <= console.width
+
+
+# What many commands take, each with one name, one sentence and one place in the help.
+
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.")]
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name.")]
+Png = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Also draw a picture into it; needs the extra `report`."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+
+
+# A command group that is also a command: ``outlay goodput RUN`` beside ``outlay goodput diff``.
+
+DEFAULT = "show"
+
+
+class DefaultGroup(TyperGroup):
+    """Runs its ``show`` command when the first word names none of its commands."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the default command where none is named."""
+        if args and args[0] not in self.commands and args[0] != "--help":
+            args.insert(0, DEFAULT)
+        return super().parse_args(ctx, args)

@@ -9,17 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from outlay.cli.options import AsJson
-from outlay.cli.output import console, print_findings, print_json, print_sentence
+from outlay.cli.output import AsJson, console, print_findings, print_json, print_sentence
 from outlay.clock import SYSTEM
 from outlay.errors import Finding
-from outlay.report.blocks import Document
-from outlay.report.files import Form, write_run_report, write_sweep_report
+from outlay.report.document import Document
+from outlay.report.files import Form, read_sweep, write_run_report, write_sweep_report
 from outlay.report.run_document import run_document
-from outlay.report.sweep_account import read_sweep
 from outlay.runs.reading import RunReading, read_run
-from outlay.sweep.detached import catch_up
-from outlay.sweep.manifest import is_sweep
+from outlay.sweep.run.detached import catch_up
+from outlay.sweep.state.manifest import is_sweep
 
 
 def show_report(

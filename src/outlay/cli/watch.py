@@ -12,15 +12,14 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.guard_options import DEFAULT_LOG, minute_of, say
-from outlay.cli.options import AsJson
-from outlay.cli.output import console, new_table, print_findings, print_json
+from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.files import write_whole
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.reap import Reaper, known_logs, living_rentals, remember_log
-from outlay.guard.watch import start_watcher
+from outlay.guard.rental.reap import Reaper, known_logs, living_rentals, remember_log
+from outlay.guard.rental.watch import start_watcher
 from outlay.store import outlay_home
 from outlay.units import Duration
 

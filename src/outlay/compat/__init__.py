@@ -1,1 +1,1 @@
-"""Drop-ins for interfaces that users know. They translate; nothing here computes a figure."""
+"""The faces of other tools: their names over what outlay computes."""

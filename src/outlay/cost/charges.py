@@ -34,7 +34,7 @@ class RunCharge:
 
 
 @dataclass(frozen=True, slots=True)
-class Charges:
+class MonthlyCharges:
     """What runs cost within a period, and what is in doubt about it."""
 
     charges: list[RunCharge]
@@ -79,7 +79,7 @@ def owner_by(by: str) -> Callable[[RunRow], str]:
 
 def charges_within(
     runs: Iterable[RunRow], reports: Iterable[CostRow], period: Window, now_ns: int
-) -> Charges:
+) -> MonthlyCharges:
     """Return what each run cost within a period.
 
     A run that lies in it as a whole costs what its report says; one that reaches beyond it is read
@@ -100,7 +100,7 @@ def charges_within(
             charge, doubt = _part(run, report, window, now_ns)
             findings += doubt
         charges.append(replace(charge, kind=report.kind))
-    return Charges(charges, findings)
+    return MonthlyCharges(charges, findings)
 
 
 def _overlap(run: RunRow, period: Window) -> Window | None:

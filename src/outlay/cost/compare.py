@@ -1,22 +1,26 @@
-"""Models and runs compared: averages, return on investment, and what nothing else beats.
-
-Pure functions of cost rows. Averages are over the runs that have the figure: a run without an
-accuracy is not a run with accuracy 0. Money of two currencies or kinds is never added.
-"""
+"""Models and runs compared: averages, return on investment, budgets and their thresholds. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from statistics import fmean
+from typing import Final, Literal, get_args
 
+from outlay.clock import utc_now
 from outlay.cost.book import CostRow
-from outlay.cost.training import efficiency
+from outlay.errors import InvalidValue, choices
 from outlay.ledger.price import Kind
 from outlay.units import Money
 from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
+
+# Models and runs compared: averages, return on investment, and what nothing else beats.
+#
+# Averages are over the runs that have the figure: a run without an accuracy is not a run with
+# accuracy 0. Money of two currencies or kinds is never added.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +86,15 @@ def compare(rows: Sequence[CostRow]) -> ModelComparison:
         currency=total.currency,
         kind=rows[0].kind,
     )
+
+
+def efficiency(total: Money, accuracy: float | None) -> float:
+    """Return the documented score, 0 to 1: accuracy per currency unit, over 10."""
+    if accuracy is None or accuracy <= 0:
+        return 0.0
+    if not total:
+        return 1.0  # The limit: something for nothing.
+    return min(1.0, accuracy / float(total.amount) / 10)
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -248,3 +261,60 @@ class _Scored:
         """Whether it is at least as good in everything, and better in something."""
         as_good = all(a <= b for a, b in zip(self.losses, other.losses, strict=True))
         return as_good and self.losses != other.losses and self.unit == other.unit
+
+
+# When a model's budget is worth a word: at half, three quarters, nine tenths, all of it.
+
+AlertType = Literal["warning_50", "warning_75", "warning_90", "exceeded"]
+PERCENTS: Final[dict[int, AlertType]] = {
+    50: "warning_50",
+    75: "warning_75",
+    90: "warning_90",
+    100: "exceeded",
+}
+
+
+def reached(spent: Money, limit: Money) -> list[int]:
+    """Return the thresholds that were reached, compared exactly; of nothing spent, none."""
+    if not spent:
+        return []
+    return [percent for percent in PERCENTS if spent * 100 >= limit * percent]
+
+
+def percent_used(spent: Money, limit: Money) -> float:
+    """Return how much of the limit was spent, in percent; infinite where the limit is 0."""
+    if not limit:
+        return float("inf") if spent else 0.0
+    return spent.micros * 100 / limit.micros
+
+
+def standing(spent: Money, limit: Money) -> AlertType | None:
+    """Return the highest threshold reached, as it is documented; None below half."""
+    crossed = reached(spent, limit)
+    return PERCENTS[crossed[-1]] if crossed else None
+
+
+@dataclass
+class BudgetAlert:
+    """A model's budget of which a threshold was reached."""
+
+    model_name: str
+    alert_type: AlertType
+    current_cost: float
+    budget_limit: float
+    percent_used: float
+    timestamp: datetime = field(default_factory=utc_now)
+    message: str = ""
+    currency: str = field(default="USD", kw_only=True)
+
+    def __post_init__(self) -> None:
+        if self.alert_type not in get_args(AlertType):
+            raise InvalidValue("alert_type", self.alert_type, choices(get_args(AlertType)))
+        if not self.message:
+            used = f"{self._shown(self.current_cost)} of {self._shown(self.budget_limit)}"
+            stands = "is used up" if self.alert_type == "exceeded" else "is being used up"
+            percent = "" if self.budget_limit == 0 else f" ({self.percent_used:.1f} %)"
+            self.message = f"The budget of {self.model_name} {stands}: {used}{percent}"
+
+    def _shown(self, amount: float) -> str:
+        return f"${amount:.2f}" if self.currency == "USD" else f"{amount:.2f} {self.currency}"

@@ -13,9 +13,8 @@ from typing import Literal
 from outlay.account.run import RunAccount
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Window
+from outlay.goodput.breakdown import Window, progress
 from outlay.goodput.follower import RunView
-from outlay.goodput.progress import progress
 from outlay.ledger import Attempt, Price
 from outlay.ledger.price import Kind
 from outlay.rates import gpu_pieces, kind_of_cost, prices_of

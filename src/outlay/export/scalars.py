@@ -1,13 +1,17 @@
-"""A reading as a list of named numbers, as TensorBoard and files take them. Pure."""
+"""A reading as named numbers, and as Google Cloud Monitoring's time series. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import assert_never
 
+from outlay.export.gcp import GCPOptions
+from outlay.goodput.breakdown import SliceEfficiency
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
-from outlay.goodput.types import BadputParts, BadputType
+from outlay.goodput.types import BadputParts, BadputType, GoodputType
+
+# A reading as a list of named numbers, as TensorBoard and files take them.
 
 STEP_DEVIATION = "step_deviation"
 
@@ -57,3 +61,72 @@ def flat(parts: BadputParts) -> Iterator[tuple[tuple[str, ...], float]]:
 def overlapped(source: tuple[str, ...]) -> bool:
     """Say whether a source is loading beside the steps: reported, and no badput."""
     return source == (BadputType.DATA_LOADING_ASYNC.name,)
+
+
+# A reading as Google Cloud Monitoring's time series of a workload.
+#
+# Names, labels and units are those that Google lists under ``compute.googleapis.com/workload``:
+# seconds for a whole job, percentages for a window. ``performance`` is the ideal step time and
+# nothing else; how uneven the latest steps are is ``step_time_deviation``.
+
+PREFIX = "compute.googleapis.com/workload/"
+RESOURCE = "compute.googleapis.com/Workload"
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSeries:
+    """A number of a workload: an int or a float, which the service tells apart."""
+
+    name: str
+    value: int | float
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+def time_series(reading: Reading, options: GCPOptions) -> list[MetricSeries]:
+    """Return a reading's series, with the labels that say what they are about."""
+    accelerator = {"accelerator_type": options.acc_type or "UNKNOWN"}
+    if options.cluster_name:
+        accelerator["cluster_name"] = options.cluster_name
+    match reading:
+        case GoodputReading():
+            return list(_of_job(reading, accelerator))
+        case WindowReading():
+            return list(_of_window(reading, accelerator))
+        case DeviationReading():
+            return [MetricSeries("step_time_deviation", reading.spike_s, accelerator)]
+        case _:
+            assert_never(reading)
+
+
+def _of_job(reading: GoodputReading, about: dict[str, str]) -> Iterator[MetricSeries]:
+    cumulative = {**about, "window_type": "cumulative"}
+    total = {**about, "goodput_source": GoodputType.TOTAL.name}
+    yield MetricSeries("goodput_time", reading.goodput_s, total)
+    yield from _badput("badput_time", reading.badput_s, about)
+    yield MetricSeries("disruptions", reading.disruptions, cumulative)
+    yield MetricSeries("max_productive_steps", reading.last_step, about)
+    yield MetricSeries("total_elapsed_time", reading.elapsed_s, cumulative)
+    if reading.ideal_step_s is not None:
+        yield MetricSeries("performance", reading.ideal_step_s)
+    whole = {**about, "window_type": "CUMULATIVE", "rolling_window_size": "0"}
+    yield from _slices(reading.slices, whole)
+
+
+def _of_window(reading: WindowReading, about: dict[str, str]) -> Iterator[MetricSeries]:
+    about = {**about, "rolling_window_size": str(reading.window_s)}
+    total = {**about, "goodput_source": GoodputType.TOTAL.name}
+    yield MetricSeries("interval_goodput", reading.goodput_percent, total)
+    yield from _badput("interval_badput", reading.badput_percent, about)
+    yield from _slices(reading.slices, {**about, "window_type": "INTERVAL"})
+
+
+def _badput(name: str, parts: BadputParts, about: dict[str, str]) -> Iterator[MetricSeries]:
+    for source, value in flat(parts):
+        if not overlapped(source):
+            yield MetricSeries(name, value, {**about, "badput_source": ".".join(source)})
+
+
+def _slices(slices: SliceEfficiency | None, about: dict[str, str]) -> Iterator[MetricSeries]:
+    if slices is not None:
+        yield MetricSeries("stepping_slice_efficiency", slices.stepping, about)
+        yield MetricSeries("available_slice_efficiency", slices.available, about)

@@ -1,22 +1,34 @@
-"""Where readings go: one small protocol, and the destinations that a monitor can be given.
+"""Where readings go.
 
-A destination is a value that can be sent to another process, which opens it. Other packages bring
-sinks of their own: an entry point of the group ``outlay.sinks`` leads to a function that is called
-with the options of a ``PluginSink``, as keywords, and returns a ``Sink``.
+One small protocol, files, TensorBoard, and the destinations a monitor can be given.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import io
+import os
 import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Protocol, assert_never
 
 import msgspec
 
 from outlay import plugins
-from outlay.errors import InvalidValue, choices
+from outlay.clock import utc_datetime
+from outlay.decoding import BadDocument, Decoder, csv_records, read_file
+from outlay.errors import InvalidValue, MissingExtra, choices
+from outlay.escaping import write_csv
 from outlay.export.gcp import GCPOptions
+from outlay.export.scalars import STEP_DEVIATION, Scalar, scalars
 from outlay.goodput.readings import Reading
+
+# Where readings go: one small protocol, and the destinations that a monitor can be given.
+#
+# A destination is a value that can be sent to another process, which opens it.
 
 
 class Sink(Protocol):
@@ -109,20 +121,14 @@ def open_sink(destination: Destination) -> Sink:
     """
     match destination:
         case TensorBoard(logdir):
-            from outlay.export.tensorboard import TensorBoardSink
-
             return TensorBoardSink(logdir)
         case CloudMonitoring(workload_id, options):
-            from outlay.export.cloud_monitoring import CloudMonitoringSink
+            from outlay.export.cloud import CloudMonitoringSink
 
             return CloudMonitoringSink(workload_id, options)
         case CsvFile(path):
-            from outlay.export.files import CsvSink
-
             return CsvSink(Path(path))
         case JsonLinesFile(path):
-            from outlay.export.files import JsonLinesSink
-
             return JsonLinesSink(Path(path))
         case PluginSink(name, options):
             return _announced(name, options)
@@ -137,3 +143,156 @@ def _announced(name: str, options: dict[str, str]) -> Sink:
         raise InvalidValue("sink", name, choices(known) if known else "a package that announces it")
     sink: Sink = make(**options)
     return sink
+
+
+# Readings at the end of a file, as CSV or as JSON Lines: ``time``, ``name``, ``value``, ``step``.
+#
+# Each upload is one write, so that a process that is killed leaves whole uploads. A file that is
+# opened again is read once, so that no step's deviation is written twice.
+
+COLUMNS = ("time", "name", "value", "step", "window_s")
+
+
+class _FileSink(ABC):
+    """Appends rows that are new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._last_step = self._last_deviation() if path.exists() else -1
+
+    def write(self, reading: Reading) -> None:
+        """Append a reading's numbers, each step's deviation once."""
+        time = utc_datetime(reading.t_ns).isoformat()
+        new = [s for s in scalars(reading) if s.name != STEP_DEVIATION or s.step > self._last_step]
+        if not new:
+            return
+        with self._path.open("ab", buffering=0) as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)  # Several uploaders may share a file.
+            end = stream.seek(0, io.SEEK_END)
+            rows = self._rows(time, new, first=end == 0)
+            if stream.write(rows) != len(rows):  # The disk took a part: all of it, or nothing.
+                stream.truncate(end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        told = [scalar.step for scalar in new if scalar.name == STEP_DEVIATION]
+        self._last_step = max([self._last_step, *told])
+
+    def close(self) -> None:  # noqa: B027 - there is nothing to do, in any file
+        """Nothing is held open."""
+
+    @abstractmethod
+    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+        """Return rows as they stand in the file; the first ones of all may need a header."""
+
+    @abstractmethod
+    def _last_deviation(self) -> int:
+        """Return the last step whose deviation the file has; -1 without one."""
+
+
+class CsvSink(_FileSink):
+    """Rows at the end of a CSV file, which begins with a header."""
+
+    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+        text = io.StringIO()
+        rows = ([time, s.name, s.value, s.step, s.window_s] for s in new)
+        named = (dict(zip(COLUMNS, row, strict=True)) for row in rows)
+        write_csv(text, COLUMNS, named, header=first)
+        return text.getvalue().encode()
+
+    def _last_deviation(self) -> int:
+        with self._path.open(newline="", errors="replace") as stream:
+            rows = csv_records(stream)
+            steps = (row["step"] for row in rows if row.get("name") == STEP_DEVIATION)
+            return max((int(step) for step in steps if step and step.isdecimal()), default=-1)
+
+
+class _Line(msgspec.Struct, kw_only=True):
+    time: str
+    name: str
+    value: float
+    step: int
+    window_s: int | None = None
+
+
+class JsonLinesSink(_FileSink):
+    """One JSON object a line."""
+
+    def _rows(self, time: str, new: Iterable[Scalar], *, first: bool) -> bytes:
+        del first
+        lines = [
+            _Line(time=time, name=s.name, value=s.value, step=s.step, window_s=s.window_s)
+            for s in new
+        ]
+        return msgspec.json.Encoder().encode_lines(lines)
+
+    def _last_deviation(self) -> int:
+        last = -1
+        decoder = Decoder[_Line](_Line)
+        for text in read_file(self._path, largest=1 << 30).splitlines():
+            try:
+                line = decoder.decode(text)
+            except BadDocument:
+                continue  # Somebody else's line, or a torn one: nothing to go by.
+            if line.name == STEP_DEVIATION:
+                last = max(last, line.step)
+        return last
+
+
+# Readings as TensorBoard scalars, in event files that TensorBoard's own writer makes.
+#
+# TensorBoard follows the newest file of a directory, so that each uploader has a directory of its
+# own. One that is opened again is read first, so that no step's deviation is written twice.
+
+
+class TensorBoardSink:
+    """Scalars in an event file.
+
+    Args:
+        logdir: The directory of the event file.
+
+    Raises:
+        MissingExtra: TensorBoard is not installed.
+    """
+
+    def __init__(self, logdir: str) -> None:
+        try:
+            from tensorboard.compat.proto.event_pb2 import Event
+            from tensorboard.compat.proto.summary_pb2 import Summary
+            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        except ImportError:
+            raise MissingExtra("writing TensorBoard scalars", "tensorboard") from None
+        self._event, self._summary = Event, Summary
+        self._writer = EventFileWriter(logdir)
+        self._last_step = last_step_of(logdir, STEP_DEVIATION)
+
+    def write(self, reading: Reading) -> None:
+        """Write a reading's numbers, each step's deviation once."""
+        for scalar in scalars(reading):
+            if scalar.name == STEP_DEVIATION:
+                if scalar.step <= self._last_step:
+                    continue
+                self._last_step = scalar.step
+            value = self._summary.Value(tag=scalar.name, simple_value=scalar.value)
+            self._writer.add_event(
+                self._event(
+                    wall_time=reading.t_ns / 1e9,
+                    step=scalar.step,
+                    summary=self._summary(value=[value]),
+                )
+            )
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the event file."""
+        self._writer.close()
+
+
+def last_step_of(logdir: str, tag: str) -> int:
+    """Return the last step that a directory's event files have under a tag; -1 without one."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    found = EventAccumulator(logdir, size_guidance={"scalars": 1})
+    found.Reload()
+    if tag not in found.Tags()["scalars"]:
+        return -1
+    return max(int(event.step) for event in found.Scalars(tag))

@@ -46,7 +46,7 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 Question = Goodput | StepDeviation | Windows
 
 
-class RunLog(msgspec.Struct, frozen=True, tag=True):
+class UploadLog(msgspec.Struct, frozen=True, tag=True):
     """A run log on disk."""
 
     run_dir: str
@@ -68,7 +68,7 @@ class Upload(msgspec.Struct, frozen=True, kw_only=True):
     question: Question
     destinations: tuple[Destination, ...]
     interval_s: float
-    log: RunLog | CloudLog | None = None
+    log: UploadLog | CloudLog | None = None
     using_pathways: bool = False
     ideal_step_time: float | None = None
     cache_dir: str | None = None
@@ -236,11 +236,11 @@ def _reader(upload: Upload, logger: GoodputLogger | None) -> GoodputReader:
 def _logger(upload: Upload) -> GoodputLogger:
     match upload.log:
         case CloudLog(log_name, project_id, retention_s):
-            from outlay.export.cloud_logging import CloudLogger
+            from outlay.export.cloud import CloudLogger
 
             retention = timedelta(seconds=retention_s)
             return CloudLogger(upload.job_name, log_name, retention, project_id=project_id)
-        case RunLog(run_dir):
+        case UploadLog(run_dir):
             return LocalRunLog(upload.job_name, run_dir)
         case None:
             return LocalRunLog(upload.job_name)

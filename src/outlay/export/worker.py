@@ -21,7 +21,7 @@ NICENESS = 10
 TALLY_BYTES = 512
 
 
-class Order(msgspec.Struct, frozen=True, kw_only=True):
+class UploadOrder(msgspec.Struct, frozen=True, kw_only=True):
     """What to do, and how long the end may take."""
 
     upload: Upload
@@ -38,7 +38,7 @@ def padded(tally: Tally) -> bytes:
 
 def main() -> None:
     """Do what the input says, until it says otherwise or ends."""
-    order = decode(sys.stdin.buffer.readline(), Order)
+    order = decode(sys.stdin.buffer.readline(), UploadOrder)
     logging.basicConfig(format="outlay monitor: %(message)s", level=logging.WARNING)
     os.nice(NICENESS)
     stop = threading.Event()

@@ -1,19 +1,47 @@
-"""Where a window's time and money went: phases in nanoseconds and in exact money.
-
-A window is ``[start_ns, end_ns)``, clipped to what the run has of it and not to what was logged, so
-that an outage shows as 0 %. Parts sum to the whole: to the nanosecond, and to the micro-unit.
-"""
+"""Where a window's time and money went, what of it is safe, and how elastic slices weigh. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.timeline import Timeline
+from outlay.ledger import SlicesChanged
 from outlay.rates import RateFunction, apportion
 from outlay.units import Money
+
+# Intervals that somebody wants left out: put in order, and measured against a range.
+#
+# Works on any numbers, such as POSIX seconds.
+
+Interval = tuple[float, float]
+
+
+def merged(intervals: Iterable[Interval]) -> list[Interval]:
+    """Return the intervals in order, with those that touch or overlap as one; empty ones go."""
+    kept: list[Interval] = []
+    for begin, end in sorted(interval for interval in intervals if interval[0] < interval[1]):
+        if kept and begin <= kept[-1][1]:
+            kept[-1] = (kept[-1][0], max(kept[-1][1], end))
+        else:
+            kept.append((begin, end))
+    return kept
+
+
+def overlap(begin: float, end: float, intervals: Sequence[Interval]) -> float:
+    """Return how much of a range the intervals cover; where several do, it counts once."""
+    parts = (min(end, b) - max(begin, a) for a, b in merged(intervals))
+    return sum((part for part in parts if part > 0), start=0.0)
+
+
+# Where a window's time and money went: phases in nanoseconds and in exact money.
+#
+# A window is ``[start_ns, end_ns)``, clipped to what the run has of it and not to what was
+# logged, so that an outage shows as 0 %. Parts sum to the whole: to the nanosecond, and to the
+# micro-unit.
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -147,3 +175,109 @@ def _assumptions(rates: RateFunction | None, windows: Sequence[Window]) -> tuple
         if assumption.start_ns < window.end_ns and window.start_ns < assumption.end_ns
     )
     return tuple(dict.fromkeys(texts))
+
+
+# How much progress is safe: productive time up to the last committed checkpoint, and after it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Surviving productive time of a run; what a kill now would take back is *at risk*.
+
+    A record that stands for several steps, of which some are committed, is at risk as a whole.
+    """
+
+    last_step: int | None
+    committed_step: int | None
+    committed_ns: int
+    at_risk_ns: int
+    committed_cost: Money | None
+    at_risk_cost: Money | None
+
+
+def progress(timeline: Timeline, rates: RateFunction | None) -> Progress:
+    """Return how much of the run's progress is committed."""
+    attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
+    committed = max(
+        (checkpoint for attempt in attempts for checkpoint in attempt.checkpoints),
+        key=lambda checkpoint: checkpoint.t_ns,
+        default=None,
+    )
+    step = -1 if committed is None else committed.step
+    starts = [start for a in attempts if (start := a.first_kept_after(step)) is not None]
+    risk_from_ns = min(starts, default=timeline.end_ns)
+    safe = break_down(timeline, rates, [Window(timeline.start_ns, risk_from_ns)])
+    risky = break_down(timeline, rates, [Window(risk_from_ns, timeline.end_ns)])
+    return Progress(
+        last_step=timeline.last_step(),
+        committed_step=None if committed is None else committed.step,
+        committed_ns=safe.phases.get(ph.STEP, 0),
+        at_risk_ns=risky.phases.get(ph.STEP, 0),
+        committed_cost=safe.cost_by_phase.get(ph.STEP, _nothing(rates)),
+        at_risk_cost=risky.cost_by_phase.get(ph.STEP, _nothing(rates)),
+    )
+
+
+def _nothing(rates: RateFunction | None) -> Money | None:
+    return None if rates is None else Money(0, rates.currency)
+
+
+# Goodput of an elastic run, weighted by how many of its slices train.
+#
+# An hour in which half of the slices step is half an hour of the goodput that was paid for.
+# Before the first count nothing is known, and the run counts as whole.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceEfficiency:
+    """How much of an elastic run's slices was used in a window; shares are 0 to 1.
+
+    Attributes:
+        goodput: Productive time, each instant weighted by active / total, over wall time.
+        stepping: The mean of active / total while counts are known.
+        available: The mean of available / total while counts are known.
+        known_ns: How much of the window has counts.
+    """
+
+    goodput: float
+    stepping: float
+    available: float
+    known_ns: int
+
+
+def slice_efficiency(
+    timeline: Timeline, changes: Iterable[SlicesChanged], windows: Sequence[Window]
+) -> SliceEfficiency | None:
+    """Return how well the slices were used in some windows; None without counts or wall time."""
+    ordered = sorted(changes, key=lambda change: change.t_ns)
+    wall_ns = sum(sum(timeline.between(w.start_ns, w.end_ns).values()) for w in windows)
+    pieces = [piece for window in windows for piece in _pieces(ordered, window)]
+    known = [(piece, slices) for piece, slices in pieces if slices is not None]
+    known_ns = sum(piece.length_ns for piece, _ in known)
+    if not wall_ns or not known_ns:
+        return None
+    productive = sum(
+        _productive_ns(timeline, piece) * (1.0 if slices is None else slices.active / slices.total)
+        for piece, slices in pieces
+    )
+    return SliceEfficiency(
+        goodput=productive / wall_ns,
+        stepping=sum(p.length_ns * s.active / s.total for p, s in known) / known_ns,
+        available=sum(p.length_ns * s.available / s.total for p, s in known) / known_ns,
+        known_ns=known_ns,
+    )
+
+
+def _productive_ns(timeline: Timeline, window: Window) -> int:
+    return timeline.between(window.start_ns, window.end_ns).get(ph.STEP, 0)
+
+
+def _pieces(
+    ordered: Sequence[SlicesChanged], window: Window
+) -> Iterator[tuple[Window, SlicesChanged | None]]:
+    """Yield the pieces of a window in which the counts stay the same."""
+    counts: list[SlicesChanged | None] = [None, *ordered]
+    edges = [window.start_ns, *(change.t_ns for change in ordered), window.end_ns]
+    for count, (start_ns, end_ns) in zip(counts, pairwise(edges), strict=True):
+        for piece in within([window], start_ns, end_ns):
+            yield piece, count

@@ -13,14 +13,12 @@ from datetime import datetime
 from outlay.clock import utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Breakdown, Window
-from outlay.goodput.cache import GoodputInfo, StepInfo
-from outlay.goodput.deviation import StepTimes, step_deviation
-from outlay.goodput.elastic import SliceEfficiency
+from outlay.goodput.breakdown import Breakdown, SliceEfficiency, Window
 from outlay.goodput.follower import RunView, ideal_of
-from outlay.goodput.job import Job, NoStepTimes, one_at_a_time
-from outlay.goodput.reliability import disruptions
-from outlay.goodput.summary import slices_used
+from outlay.goodput.importing import GoodputInfo, StepInfo
+from outlay.goodput.readings import MeasuredJob, NoStepTimes, one_at_a_time
+from outlay.goodput.summary import disruptions, slices_used
+from outlay.goodput.throughput import StepTimes, step_deviation
 from outlay.goodput.types import (
     SECONDS,
     GoodputType,
@@ -34,7 +32,7 @@ from outlay.goodput.types import (
 _log = logging.getLogger("outlay")
 
 
-class GoodputCalculator(Job):
+class GoodputCalculator(MeasuredJob):
     """Answers how much of a job was productive, while it runs and after.
 
     Args:

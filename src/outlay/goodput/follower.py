@@ -11,13 +11,12 @@ from msgspec.structs import replace
 from outlay.account.run import AccountFollower, RunAccount
 from outlay.errors import Finding, InvalidValue, NotARun
 from outlay.goodput.breakdown import Breakdown, Window, break_down, without
-from outlay.goodput.deviation import ideal_step_ns
-from outlay.goodput.throughput import RankRow, stragglers
+from outlay.goodput.throughput import RankRow, ideal_step_ns, stragglers
 from outlay.goodput.timeline import Timeline, TimelineBuilder
 from outlay.ledger import RunIdentity, read_identity
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 from outlay.rates import RateFunction, run_rates
-from outlay.record.liveness import seems_alive
+from outlay.record.lock import seems_alive
 
 _OVERLAPS = "was still recording when the next attempt began; the later one counts"
 _OUTLIVED = "was still recording after its job had ended by the accounts; their end counts"

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from outlay.account.columns import Ints
 from outlay.account.run import RunAccount
+from outlay.account.steps import Ints
 from outlay.goodput import phases as ph
-from outlay.goodput.attempt_timeline import AttemptTimeline
-from outlay.goodput.own_times import OwnTimes
-from outlay.goodput.typical import SortedTimes, Typical
+from outlay.goodput.attempt import AttemptTimeline
+from outlay.goodput.steps import OwnTimes, SortedTimes, Typical
 from outlay.ledger import Attempt, SegmentId
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 

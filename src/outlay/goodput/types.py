@@ -111,7 +111,7 @@ _ALWAYS_SHOWN = [kind for kind in BadputType if not kind.name.startswith("ELASTI
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class TimeShare:
     """How time is told: ``whole_ns`` nanoseconds are ``worth`` units."""
 
     worth: int
@@ -122,16 +122,16 @@ class Share:
         return ns * self.worth / self.whole_ns
 
 
-SECONDS = Share(1, 1_000_000_000)
+SECONDS = TimeShare(1, 1_000_000_000)
 
 
-def percent_of(wall_ns: int) -> Share:
+def percent_of(wall_ns: int) -> TimeShare:
     """Return the unit in which ``wall_ns`` nanoseconds are 100."""
-    return Share(100, wall_ns)
+    return TimeShare(100, wall_ns)
 
 
 def badput_parts(
-    phases: Mapping[str, int], overlapped_load_ns: int, share: Share, *, pathways: bool = False
+    phases: Mapping[str, int], overlapped_load_ns: int, share: TimeShare, *, pathways: bool = False
 ) -> BadputParts:
     """Return the phases that are not productive under the names of badput.
 

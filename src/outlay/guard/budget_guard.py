@@ -20,16 +20,16 @@ from typing import Self
 from outlay.clock import SYSTEM, Clock, wall_ns_of
 from outlay.errors import Finding
 from outlay.guard import decisions
-from outlay.guard.arguments import (
-    read_amount,
-    read_detail,
-    read_difference,
-    read_key,
-    read_label,
-    read_reason,
-    read_text,
+from outlay.guard.balance import (
+    Books,
+    Ceilings,
+    Hold,
+    ScopeStanding,
+    Settled,
+    doubts,
+    room,
+    standings,
 )
-from outlay.guard.books import Books, Hold
 from outlay.guard.ceilings import (
     lab_caps,
     manifest_ceilings,
@@ -41,23 +41,34 @@ from outlay.guard.ceilings import (
 )
 from outlay.guard.chain import Missing
 from outlay.guard.entries import (
+    Answer,
     Captured,
     Noted,
+    Posting,
     Rental,
     RunPart,
     amount_of,
     is_machine,
+    lab_of,
     parse_timestamp,
+    read_amount,
+    read_detail,
+    read_difference,
+    read_key,
+    read_label,
+    read_reason,
+    read_text,
     timestamp,
 )
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.filelog import FileSpendLog, read_log_path
-from outlay.guard.policy import Ceilings, Settled, Standing, room
-from outlay.guard.posting import Answer, Posting
-from outlay.guard.scopes import lab_of
-from outlay.guard.spendlog import MemorySpendLog, SpendLog, Verification
-from outlay.guard.stale import this_process, why_unattended
-from outlay.guard.standing import doubts, standings
+from outlay.guard.locking import this_process, why_unattended
+from outlay.guard.spend_log import (
+    FileSpendLog,
+    MemorySpendLog,
+    SpendLog,
+    Verification,
+    read_log_path,
+)
 from outlay.rates import cost_at_most
 from outlay.units import Money, Rate
 
@@ -417,7 +428,7 @@ class BudgetGuard:
             lambda books: room(books, ceilings, lab=hold.lab, day=hold.day, at_ns=at_ns)
         )
 
-    def standings(self, *, lab: str | None = None) -> tuple[Standing, ...]:
+    def standings(self, *, lab: str | None = None) -> tuple[ScopeStanding, ...]:
         """Return how every scope that has a limit stands today, the whole first.
 
         Args:

@@ -19,12 +19,10 @@ import msgspec
 from outlay.decoding import BadDocument, Decoder
 from outlay.errors import InvalidValue, choices
 from outlay.files import read_own, write_whole
-from outlay.guard.books import Books
-from outlay.guard.disk import read_small
-from outlay.guard.entries import amount_of
+from outlay.guard.balance import Books, Ceilings, Settled
+from outlay.guard.entries import amount_of, lab_of
 from outlay.guard.errors import CeilingUnusable
-from outlay.guard.policy import Ceilings, Settled
-from outlay.guard.scopes import lab_of
+from outlay.guard.locking import read_small
 from outlay.units import Money
 
 MANIFEST_NAME = "manifest.json"
@@ -32,7 +30,7 @@ OVERRIDES = ("LYNX_CLOUD_BUDGET_USD", "OUTLAY_CEILING_USD")
 _AMOUNT = "an amount of zero or more, such as 5.00"
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+class CeilingManifest(msgspec.Struct, frozen=True, kw_only=True):
     """``manifest.json``: the documented keys, and ours: two caps, and the logs' first lines."""
 
     seed: int = 35000
@@ -50,7 +48,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     first_lines: dict[str, str] | None = None
 
 
-_decoder = Decoder[Manifest](Manifest)
+_decoder = Decoder[CeilingManifest](CeilingManifest)
 _names_decoder = Decoder[dict[str, object]](dict[str, object])
 
 
@@ -106,7 +104,7 @@ def _rewrite(path: Path, **changes: object) -> None:
     write_whole(path, text + b"\n", synced=True)
 
 
-def read_manifest(path: Path) -> Manifest | None:
+def read_manifest(path: Path) -> CeilingManifest | None:
     """Return the manifest, or None when there is none.
 
     Raises:
@@ -126,13 +124,13 @@ def _read_bytes(path: Path) -> bytes | None:
 # A manifest is read for every decision, and seldom says anything new. What it says is kept by its
 # bytes: a file's size and times may stay the same while it is edited.
 @lru_cache(maxsize=16)
-def _parse_manifest(raw: bytes, where: str) -> Manifest:
+def _parse_manifest(raw: bytes, where: str) -> CeilingManifest:
     try:
         manifest = _decoder.decode(raw)
         names = _names_decoder.decode(raw)
     except BadDocument as error:
         raise CeilingUnusable(where, str(error), "a readable manifest.json") from error
-    known = [name for name in Manifest.__struct_fields__ if name.startswith("ceiling")]
+    known = [name for name in CeilingManifest.__struct_fields__ if name.startswith("ceiling")]
     for name in names:
         # Any other key is the user's own; a ceiling with a typing error in it would bind nothing.
         if name.startswith("ceiling") and name not in known:

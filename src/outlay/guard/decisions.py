@@ -11,22 +11,37 @@ from decimal import Decimal
 from typing import TypedDict
 
 from outlay.errors import Finding, InvalidValue
-from outlay.guard.books import ACCEPTED, RAISED, Books, Hold, Paid, stated_day
+from outlay.guard.balance import (
+    ACCEPTED,
+    RAISED,
+    Books,
+    Ceilings,
+    Hold,
+    Paid,
+    ScopeStanding,
+    room,
+    shortfalls,
+    stated_day,
+)
 from outlay.guard.chain import Missing
 from outlay.guard.entries import (
     SCHEMA,
+    WHOLE,
     AnyLine,
     Captured,
     Corrected,
     Extended,
     Held,
     Noted,
+    Posting,
     Rental,
     RunPart,
     Simple,
     Voided,
     amount_of,
+    lab_of,
     micros_of,
+    scopes_of,
 )
 from outlay.guard.errors import (
     BudgetGuardExceeded,
@@ -35,9 +50,6 @@ from outlay.guard.errors import (
     RentalUnattended,
     UnknownHold,
 )
-from outlay.guard.policy import Ceilings, Standing, room, shortfalls
-from outlay.guard.posting import Posting
-from outlay.guard.scopes import WHOLE, lab_of, scopes_of
 from outlay.units import Money
 
 
@@ -460,7 +472,7 @@ def _fitting(
     return asked
 
 
-def _refusal(row: Standing, asked: Money) -> str:
+def _refusal(row: ScopeStanding, asked: Money) -> str:
     return (
         f"{row.scope}: {row.captured} spent + {row.held} held + {asked} asked "
         f"> {row.limit} ({row.remaining} free)"

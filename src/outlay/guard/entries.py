@@ -1,23 +1,146 @@
-"""What a line of the spend log says, and its bytes.
+"""What a line of the spend log says.
 
-The documented keys (``ts, op_label, estimated, actual, currency``) come first in every line, and
-``actual`` means spend in each of them, so that adding up ``actual`` over all lines is the total
-spent even for a reader that knows nothing else. Chaining lines together is the subject of
-``chain``; what they mean for the balance, of ``books``.
+Its bytes; scopes, and arguments checked before anything is written. Pure.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from functools import lru_cache
+from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
 from outlay.clock import utc_datetime
 from outlay.decoding import Decoder
+from outlay.errors import InvalidValue
+from outlay.units import Money
 from outlay.units.money import MICROS
-from outlay.units.numbers import EXACT
+from outlay.units.numbers import EXACT, exact_decimal
+
+# What limits are for: the whole log, a lab, a UTC day, a UTC month.
+
+BUFFER = "buffer"
+_LAB = re.compile(r"lab[ _]?(\d+)", re.IGNORECASE)
+
+
+class Scope(NamedTuple):
+    """Something that has a limit: the whole log, a lab, a UTC day or a UTC month."""
+
+    kind: Literal["whole", "lab", "day", "month"]
+    name: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name}".strip()
+
+
+WHOLE = Scope("whole")
+
+
+def scopes_of(lab: str, day: str) -> tuple[Scope, ...]:
+    """Return every scope that money of this lab and day counts in."""
+    return (WHOLE, Scope("lab", lab), Scope("day", day), Scope("month", day[:7]))
+
+
+def lab_of(op_label: str, lab: str | None = None) -> str:
+    """Return the lab that pays: the one named, else the label's ``labNN``, else the buffer.
+
+    ``lab02`` and ``02`` are the same lab, as the manifest writes it: ``02``.
+    """
+    name = op_label.split("-", 1)[0] if lab is None else lab
+    if match := _LAB.fullmatch(name.strip()):
+        return match[1]
+    return BUFFER if lab is None else lab.strip()
+
+
+# What callers hand to the guard, checked before anything is written.
+
+_KEY_LENGTH = 255
+
+
+def read_text(value: object, *, name: str, expected: str = "text") -> str:
+    """Return text that a line can hold.
+
+    Raises:
+        InvalidValue: It is no text, or has surrogates in it, which UTF-8 has no bytes for.
+    """
+    if not isinstance(value, str):
+        raise InvalidValue(name, value, expected)
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InvalidValue(name, value, f"{expected}, in characters that UTF-8 can hold") from None
+    return value
+
+
+def read_label(op_label: object) -> str:
+    """Return the name of an operation, refusing an empty one."""
+    expected = "a name for the operation, such as lab02-spinup"
+    label = read_text(op_label, name="op_label", expected=expected)
+    if not label.strip():
+        raise InvalidValue("op_label", op_label, expected)
+    return label
+
+
+def read_reason(reason: object) -> str:
+    """Return why something is done, refusing silence."""
+    text = read_text(reason, name="reason", expected="why, in a few words")
+    if not text.strip():
+        raise InvalidValue("reason", reason, "why, in a few words")
+    return text
+
+
+def read_key(key: object) -> str:
+    """Return an idempotency key, refusing one that is too long to be one."""
+    text = read_text(key, name="key")
+    if len(text) > _KEY_LENGTH:
+        raise InvalidValue("key", key, f"at most {_KEY_LENGTH} characters")
+    return text
+
+
+def read_detail(detail: Mapping[str, str] | None) -> dict[str, str]:
+    """Return what a note says beside its event, all of it text."""
+    return {
+        read_text(key, name="detail"): read_text(value, name=f"detail {key!r}")
+        for key, value in (detail or {}).items()
+    }
+
+
+def read_amount(value: object, *, name: str, currency: str) -> Money:
+    """Return an amount of zero or more; digits beyond a micro-unit round up.
+
+    Raises:
+        InvalidValue: It is no such amount, or of another currency.
+    """
+    amount = Money.parse(value, name=name, currency=currency, rounding="up")
+    if amount.currency != currency or not 0 <= amount.micros < LARGEST * MICROS:
+        expected = f"an amount in {currency}, zero or more and below {LARGEST}"
+        raise InvalidValue(name, value, expected)
+    return amount
+
+
+def read_difference(value: object, *, name: str, currency: str) -> Money:
+    """Return what is to be added to the spend, or taken back; what is in doubt counts as spent.
+
+    Raises:
+        InvalidValue: It is no finite number.
+    """
+    expected = f"a finite amount below {LARGEST}; negative takes back"
+    number = exact_decimal(value, name=name, expected=expected)
+    if number.copy_abs() >= LARGEST:
+        raise InvalidValue(name, value, expected)
+    return Money(micros_of(number), currency)
+
+
+# What a line of the spend log says, and its bytes.
+#
+# The documented keys (``ts, op_label, estimated, actual, currency``) come first in every line,
+# and ``actual`` means spend in each of them, so that adding up ``actual`` over all lines is the
+# total spent even for a reader that knows nothing else.
 
 SCHEMA = 1
 LARGEST = 10**12  # currency units; beyond it a typing error is likelier than a budget
@@ -272,3 +395,16 @@ def is_machine(resource: str, instance_id: str) -> bool:
     Vast's label of a container is ``C.`` and the id.
     """
     return bool(resource) and instance_id in (resource, f"C.{resource}")
+
+
+# What a decision hands to a spend log.
+
+Answer = TypeVar("Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class Posting(Generic[Answer]):
+    """What a decision appends to the log, and what it answers once that is safe."""
+
+    entries: tuple[AnyEntry, ...]
+    answer: Answer

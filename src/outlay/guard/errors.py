@@ -115,3 +115,7 @@ class HoldResolved(OutlayError):
             f"hold {hold} is resolved already ({how}). "
             "What was recorded wrongly is put right with `outlay guard correct`."
         )
+
+
+class Inconsistent(OutlayError):
+    """A line contradicts the lines before it; the reader adds which line it is."""

@@ -1,22 +1,189 @@
-"""One use of a file at a time: threads in the order in which they came, processes by ``flock``.
-
-At most one thread of a process waits for the file's lock, in the kernel and not by polling: whoever
-waits is answered, however many wait. What is done with the file is the subject of ``filelog``.
-"""
+"""One use of a file at a time, files that survive a power failure, and holders that are gone."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from outlay.clock import Clock
-from outlay.files import open_own
+from outlay.clock import Clock, utc_text, wall_ns_of
+from outlay.files import open_own, write_whole
+from outlay.guard.balance import Hold
+from outlay.guard.chain import GENESIS, NO_SLOTS, SLOT_BYTES, Head, Slots, parse, record
+from outlay.guard.entries import parse_timestamp
+from outlay.proc.identity import read_process
+from outlay.store import outlay_home
+
+# Files and directories whose names survive a power failure, and reading them without doubt.
+
+
+def read_from(file: int, start: int, end: int) -> bytes:
+    """Return the bytes of an open file in ``[start, end)``; fewer where it ends before."""
+    chunks = []
+    while start < end and (chunk := os.pread(file, end - start, start)):
+        chunks.append(chunk)
+        start += len(chunk)
+    return b"".join(chunks)
+
+
+def read_small(path: str) -> bytes | None:
+    """Return a small file's content, at the least cost; None where there is none.
+
+    Raises:
+        OSError: It can't be read, or is no regular file.
+    """
+    try:
+        file = open_own(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return read_from(file, 0, os.fstat(file).st_size)
+    finally:
+        os.close(file)
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a file exists; raises where that can't be said."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def make_directory(directory: Path) -> None:
+    """Make a directory and its parents, each of them to survive a power failure."""
+    if not directory.is_dir():
+        make_directory(directory.parent)
+        directory.mkdir(exist_ok=True)
+        sync_directory(directory.parent)
+
+
+def sync_directory(directory: Path) -> None:
+    """Make a new file's name survive a power failure as well."""
+    file = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+class HeadFile:
+    """A file that holds the furthest line known of a log.
+
+    While the log is locked it may be kept open between reading and writing; ``release`` ends that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._name = os.fspath(path)
+        self._file: int | None = None
+        self._parsed = (b"", NO_SLOTS)
+
+    def read(self, *, keep: bool = False) -> Slots:
+        """Return what the file says; one that is not there says nothing.
+
+        Args:
+            keep: Leave it open for writing, where it may be written.
+        """
+        raw = (self._read_and_keep() if keep else read_small(self._name)) or b""
+        known, slots = self._parsed
+        if raw != known:
+            slots = parse(raw)
+            self._parsed = (raw, slots)
+        return slots
+
+    def _read_and_keep(self) -> bytes | None:
+        self.release()
+        try:
+            self._file = open_own(self._name, os.O_RDWR)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            return read_small(self._name)
+        return read_from(self._file, 0, os.fstat(self._file).st_size)
+
+    def open(self) -> None:
+        """Open it for writing, unless it is; it is made if need be."""
+        if self._file is None:
+            self._file = open_own(self._name, os.O_WRONLY | os.O_CREAT)
+
+    def release(self) -> None:
+        """Close it, if it was kept open."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            os.close(file)
+
+    def write(self, head: Head, after: Slots) -> None:
+        """Write one record where ``after``, which was read before, leaves room for it."""
+        self.open()
+        assert self._file is not None
+        at, new = after.next_at, record(head)
+        os.pwrite(self._file, new, at)
+        raw, known = self._parsed
+        if known == after and (after.head is None or after.head.offset < head.offset):
+            # What the next look will find, unless somebody else writes: no need to parse it.
+            raw = raw[:at] + new + raw[at + SLOT_BYTES :]
+            self._parsed = (raw, Slots(head, SLOT_BYTES - at, readable=True))
+
+    def begin(self) -> Slots:
+        """Write the head of a log without a line, to disk: from here on no head is never right."""
+        self.write(Head(0, GENESIS), NO_SLOTS)
+        assert self._file is not None
+        os.fsync(self._file)
+        return Slots(Head(0, GENESIS), SLOT_BYTES, readable=True)
+
+    def replace(self, head: Head) -> None:
+        """Forget what was known, and know only this."""
+        write_whole(self.path, record(head), synced=True)
+
+
+class Memory(HeadFile):
+    """What this machine has seen of one log, kept in the outlay home, after the answer.
+
+    It is a lower bound like the log's own head, written without a sync. Where the home can't be
+    read or written, nothing is remembered.
+    """
+
+    def __init__(self, log_path: Path) -> None:
+        digest = hashlib.sha256(os.fsencode(log_path)).hexdigest()[:16]
+        super().__init__(outlay_home() / "heads" / f"{log_path.stem}-{digest}.head")
+
+    def seen(self, *, keep: bool = False) -> Slots:
+        """Return what was seen; nothing where that can't be read."""
+        try:
+            return self.read(keep=keep)
+        except OSError:
+            return NO_SLOTS
+
+    def remember(self, head: Head, known: Slots, *, given_up: Collection[str] = ()) -> None:
+        """Keep a line if it is further than what is known, or that was given up."""
+        if known.head is not None and known.head.hash in given_up:
+            self.replace(head)
+        elif known.head is None or known.head.offset < head.offset:
+            with suppress(OSError):
+                if known.head is None:
+                    self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.write(head, known)
+
+    def replace(self, head: Head) -> None:
+        """Forget what was seen: a person has accepted what is there now."""
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(self.path, record(head))
+
+
+# One use of a file at a time: threads in the order in which they came, processes by ``flock``.
+#
+# At most one thread of a process waits for the file's lock, in the kernel and not by polling:
+# whoever waits is answered, however many wait.
 
 MOUNTS = Path("/proc/self/mountinfo")
 _POLL_S = 0.002
@@ -251,3 +418,81 @@ def _poll(file: int, kind: int, patience_s: float, clock: Clock) -> None:
                 raise LockStuck from None
         else:
             return
+
+
+# Holds that nobody may be left to settle: something to look at, never a release.
+#
+# A process is known by its host, its number and its start time: numbers are used again.
+
+OLD_NS = 24 * 3600 * 10**9
+
+
+def this_process() -> str:
+    """Return this process as holds and notes name one: host, number and start time."""
+    return _name_of(os.getpid())
+
+
+@cache
+def _name_of(pid: int) -> str:
+    found = read_process(pid)
+    started = "" if found is None else f":{found.start}"
+    return f"{os.uname().nodename}:{pid}{started}"
+
+
+os.register_at_fork(after_in_child=_name_of.cache_clear)
+
+
+def has_ended(process: str) -> bool:
+    """Return whether a process is known to have ended; of another host nothing is known."""
+    host, pid, start = _parts(process)
+    if host != os.uname().nodename or not pid.isdigit():
+        return False
+    found = read_process(int(pid))
+    if found is not None:
+        return found.is_dead or bool(start and found.start != int(start))
+    try:
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def is_here(process: str) -> bool:
+    """Return whether a process is known to run on this machine."""
+    host, _, _ = _parts(process)
+    return host == os.uname().nodename and not has_ended(process)
+
+
+def _parts(process: str) -> tuple[str, str, str]:
+    """Return host, number and start time; lines of earlier versions have no start time."""
+    host, _, last = process.rpartition(":")
+    before, _, number = host.rpartition(":")
+    return (before, number, last) if before and number.isdigit() else (host, last, "")
+
+
+def why_unattended(hold: Hold, now_ns: int) -> str:
+    """Return why a rental that lives is an error, or nothing: it is overdue, or unwatched."""
+    if hold.rental is None or hold.state == "gone":
+        return ""
+    why = []
+    deadline_ns = wall_ns_of(parse_timestamp(hold.rental.deadline))
+    if now_ns > deadline_ns:
+        why.append(f"it is past its deadline of {utc_text(deadline_ns)}")
+    if has_ended(hold.watcher or hold.by):
+        why.append(
+            f"its watcher {hold.watcher} is dead" if hold.watcher else "it never had a watcher"
+        )
+    return " and ".join(why)
+
+
+def why_stale(hold: Hold, now_ns: int) -> str:
+    """Return why a hold wants looking at, or nothing."""
+    if hold.rental is not None:
+        return why_unattended(hold, now_ns)
+    if has_ended(hold.by):
+        return f"{hold.by} opened it and is gone"
+    if now_ns - wall_ns_of(parse_timestamp(hold.ts)) > OLD_NS:
+        return "it is older than a day"
+    return ""

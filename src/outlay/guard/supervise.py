@@ -23,8 +23,8 @@ from outlay.errors import OutlayError
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_attempt, run_part
 from outlay.guard.entries import RunPart
+from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, Terms, warnings
-from outlay.guard.leasing import Leaseholder
 from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
 from outlay.proc.identity import MARK_VARIABLE, all_processes, below, catches
@@ -40,10 +40,10 @@ _TICK_S = 0.1
 _FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ORPHAN_NOTICE_NS = 2 * 10**9
 _TICKET = "command"
-_OUTLIVES = ("outlay.guard.watch",)  # The watcher of a rental, whoever rented it.
+_OUTLIVES = ("outlay.guard.rental.watch",)  # The watcher of a rental, whoever rented it.
 
 
-class CommandNotStarted(OutlayError):
+class GuardedCommandNotStarted(OutlayError):
     """The command could not be started; its hold was released."""
 
     exit_code = 2
@@ -53,7 +53,7 @@ class CommandNotStarted(OutlayError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class CommandOutcome:
     """How a supervised command ended.
 
     Attributes:
@@ -115,12 +115,12 @@ class Supervisor:
         self._promised_ns: int | None = None
         self._seen_ns = 0
 
-    def run(self, command: Sequence[str], environ: Mapping[str, str]) -> Outcome:
+    def run(self, command: Sequence[str], environ: Mapping[str, str]) -> CommandOutcome:
         """Run a command to its end, or to the end of the money.
 
         Raises:
             BudgetGuardExceeded: There is room for nothing but the stopping; nothing was started.
-            CommandNotStarted: There is no such program.
+            GuardedCommandNotStarted: There is no such program.
         """
         self._holder = Leaseholder.open(
             self._guard, self._label, self._terms, environ, now_ns=0, lab=self._lab
@@ -220,7 +220,7 @@ class Supervisor:
         if (log := self._supervision) is not None:
             log.end("failed", f"not started: {problem}", exit_code=127, t_ns=log.start_ns)
         self._holder.void(f"not started: {problem}")
-        raise CommandNotStarted(command[0], problem) from error
+        raise GuardedCommandNotStarted(command[0], problem) from error
 
     def _elapsed_ns(self) -> int:
         return self._clock.monotonic_ns() - self._start_ns
@@ -343,7 +343,7 @@ class Supervisor:
             return None
         return run_part(log.run_id, log.segment)
 
-    def _record(self, elapsed_ns: int, code: int) -> Outcome:
+    def _record(self, elapsed_ns: int, code: int) -> CommandOutcome:
         actual, recorded = self._cost(elapsed_ns), True
         try:
             self._holder.settle(actual, self._part())
@@ -354,7 +354,7 @@ class Supervisor:
             )
         else:
             self._say(f"{actual} for {duration_text(elapsed_ns)}; head {self._holder.head()}")
-        return Outcome(
+        return CommandOutcome(
             exit_code=3 if self._stopping else _shell_code(code),
             stopped_because=self._stopping,
             elapsed_ns=elapsed_ns,

@@ -33,8 +33,15 @@ from outlay.ledger.records import (
     gpu_count_of,
     kind_of,
 )
-from outlay.ledger.run_file import RunIdentity, claim_identity, read_identity
-from outlay.ledger.segments import SUPERVISOR, SegmentId, ledger_dir, segment_paths
+from outlay.ledger.segments import (
+    SUPERVISOR,
+    RunIdentity,
+    SegmentId,
+    claim_identity,
+    ledger_dir,
+    read_identity,
+    segment_paths,
+)
 from outlay.ledger.writer import SegmentWriter, end_segment
 
 if TYPE_CHECKING:
@@ -46,18 +53,17 @@ if TYPE_CHECKING:
         alive_until,
         derive_attempts,
         energy_of,
+        read_lives,
         training_ranks,
     )
-    from outlay.ledger.lives import read_lives
     from outlay.ledger.reader import Chunk, LedgerReader, RunLog, read_run
     from outlay.ledger.resume import Stated, find_statements, last_committed_step
 
 _READING = {
     "attempts": (
         "ACCOUNTS", "Attempt", "NodeStay", "SegmentLife", "alive_until", "derive_attempts",
-        "energy_of", "training_ranks",
+        "energy_of", "read_lives", "training_ranks",
     ),
-    "lives": ("read_lives",),
     "reader": ("Chunk", "LedgerReader", "RunLog", "read_run"),
     "resume": ("Stated", "find_statements", "last_committed_step"),
 }  # fmt: skip

@@ -1,7 +1,6 @@
-"""The price book: every snapshot ever taken, and what was offered at any instant.
+"""The price book.
 
-Append-only. A snapshot replaces the one before it of the same source: an offer that is missing
-from it is gone. Two sets of offers of one source at one instant are one snapshot.
+Every snapshot ever taken, what was offered at any instant, and how old the answer is.
 """
 
 from __future__ import annotations
@@ -14,16 +13,20 @@ import msgspec
 from sqlalchemy import Connection, Engine, RowMapping, Select, func, or_, select
 
 from outlay.decoding import BadDocument
-from outlay.errors import Finding
+from outlay.errors import Finding, OutlayError
 from outlay.prices.alerts import AlertRules
+from outlay.prices.catalog import Catalog, Query
 from outlay.prices.current import write_quotes
 from outlay.prices.gpus import matching_names
-from outlay.prices.offer import Offer, Tier, cheapest_first
-from outlay.prices.recording import record_snapshot
-from outlay.prices.rows import cells_of, offer_from, read_rows, report_damage
-from outlay.prices.snapshot import Snapshot
+from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
+from outlay.prices.recording import cells_of, offer_from, read_rows, record_snapshot, report_damage
 from outlay.store.engine import LARGEST, writing
 from outlay.store.schema import price_offers, price_series, price_snapshots
+
+# The price book: every snapshot ever taken, and what was offered at any instant.
+#
+# Append-only. A snapshot replaces the one before it of the same source: an offer that is missing
+# from it is gone. Two sets of offers of one source at one instant are one snapshot.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,3 +250,85 @@ def _offers_in(snapshots: Select[tuple[int]]) -> Select[Any]:
 def _names_of(connection: Connection, gpu: str) -> Sequence[str]:
     known = connection.scalars(select(price_series.c.gpu).distinct()).all()
     return sorted(matching_names(gpu, [name for name in known if isinstance(name, str)]))
+
+
+# Answering "what is on offer?" from the store, with how old the answer is and what is missing.
+
+
+class NothingLoaded(OutlayError):
+    """No prices were ever loaded, which is not the same as nothing being on offer."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "no prices were loaded yet, so nothing can be said about offers. "
+            "Load some: outlay prices fetch, or outlay prices import FILE."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """Offers that match, cheapest first, and what they were found in.
+
+    Attributes:
+        searched: How many offers were looked through.
+        findings: Sources whose latest fetch failed, so that older prices or none are shown.
+    """
+
+    offers: list[Offer]
+    searched: int
+    findings: tuple[Finding, ...]
+
+
+def look_up(
+    store: Engine,
+    query: Query,
+    *,
+    limit: int | None = None,
+    at_ns: int | None = None,
+    since_ns: int | None = None,
+) -> Found:
+    """Return the offers that match.
+
+    Args:
+        store: From ``open_store``.
+        query: What is looked for.
+        limit: At most so many.
+        at_ns: As of this instant instead of now.
+        since_ns: Leave out what was last seen before this instant.
+
+    Raises:
+        NothingLoaded: There is nothing to look through.
+    """
+    book = PriceBook(store)
+    states = must_be_loaded(book)
+    offers = book.offers(at_ns=at_ns, gpu=query.gpu, tier=query.tier)
+    recent = [offer for offer in offers if since_ns is None or offer.fetched_ns >= since_ns]
+    return Found(
+        offers=Catalog(recent).find(query, limit=limit),
+        searched=sum(state.offers for state in states),
+        findings=(*filter(None, map(_failure, states)), *book.damage),
+    )
+
+
+def anything_loaded(book: PriceBook) -> bool:
+    """Return whether any source was ever loaded."""
+    return any(state.loaded_ns is not None for state in book.sources())
+
+
+def must_be_loaded(book: PriceBook) -> list[SourceState]:
+    """Return how every source stands.
+
+    Raises:
+        NothingLoaded: None of them was ever loaded.
+    """
+    states = book.sources()
+    if all(state.loaded_ns is None for state in states):
+        raise NothingLoaded
+    return states
+
+
+def _failure(state: SourceState) -> Finding | None:
+    if state.failure is None:
+        return None
+    shown = "its older prices are shown" if state.loaded_ns else "none of its prices are known"
+    return Finding(source=state.source, message=f"{state.failure}; {shown}", severity="warning")

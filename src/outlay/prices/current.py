@@ -1,9 +1,4 @@
-"""The price file: the current offers, where a run finds its price without opening the store.
-
-``prices.json`` in the outlay home is replaced as a whole by every command that records offers. The
-store stays the truth about them, and their history is there alone. Nothing here asks a vendor, and
-nothing here loads a database library: a training process may call it.
-"""
+"""Price files in the outlay home: current offers, and what a GPU-hour costs on each partition."""
 
 from __future__ import annotations
 
@@ -17,14 +12,88 @@ import msgspec
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue, OutlayError
 from outlay.files import write_whole
-from outlay.ledger.price import AUTO, Price, split_kind
+from outlay.ledger.price import AUTO, Price, split_kind, typed_price
 from outlay.prices.names import Machine, Quote, look_up, look_up_automatic, parse_name
 from outlay.prices.offer import Offer
-from outlay.prices.partition_rates import read_rates
 from outlay.store.home import outlay_home
 from outlay.units import Rate
 
-NAME: Final = "prices.json"
+# What a GPU-hour costs on each partition of a cluster: a small file in the outlay home.
+#
+# A cluster that is not rented has no price list; its rate is what somebody decides an hour is
+# worth. It is therefore showback, unless ``cash`` is said behind it.
+
+RATES_FILE: Final = "rates.json"
+
+
+def rates_file() -> Path:
+    """Return where the rates are kept."""
+    return outlay_home() / RATES_FILE
+
+
+def read_rates() -> dict[str, Price]:
+    """Return the rate of every partition that has one, by name.
+
+    Raises:
+        InvalidValue: The file is there and cannot be understood.
+    """
+    path = rates_file()
+    try:
+        stated = read_document(path, dict[str, str])
+    except FileNotFoundError:
+        return {}
+    except (OSError, BadDocument) as error:
+        expected = f"a JSON object of partitions and rates ({error})"
+        raise InvalidValue("rates", str(path), expected) from None
+    return {name: read_rate(text, name) for name, text in sorted(stated.items())}
+
+
+def read_rate(text: str, partition: str, *, name: str = "") -> Price:
+    """Return ``1.20 USD/h`` as the rate of a partition: showback, unless ``cash`` follows it."""
+    source = f"rate of {partition}"
+    return typed_price(text, name=name or source, source=source, kind="showback")
+
+
+def set_rate(partition: str, rate: Price | None) -> dict[str, Price]:
+    """Set a partition's rate per GPU-hour, or remove it; return all of them.
+
+    Raises:
+        InvalidValue: The name cannot be a partition's, or there is nothing to remove.
+    """
+    rates = read_rates()
+    if not partition.strip() or "," in partition or partition != partition.strip():
+        raise InvalidValue("PARTITION", partition, "the name of one partition")
+    if rate is None and partition not in rates:
+        known = ", ".join(rates) or "none has a rate"
+        raise InvalidValue("PARTITION", partition, f"a partition with a rate ({known})")
+    rates.pop(partition, None)
+    if rate is not None:
+        rates[partition] = rate
+    _write(rates)
+    return dict(sorted(rates.items()))
+
+
+def _write(rates: Mapping[str, Price]) -> None:
+    """Put the file in place, whole."""
+    path = rates_file()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = {name: rate_text(rate) for name, rate in sorted(rates.items())}
+    content = msgspec.json.format(msgspec.json.encode(text), indent=2) + b"\n"
+    write_whole(path, content, synced=True)
+
+
+def rate_text(rate: Price) -> str:
+    """Return a rate as the file states it: ``1.20 USD/h``, or ``1.20 USD/h cash``."""
+    return str(rate.rate) if rate.kind == "showback" else f"{rate.rate} {rate.kind}"
+
+
+# The price file: the current offers, where a run finds its price without opening the store.
+#
+# ``prices.json`` in the outlay home is replaced as a whole by every command that records offers.
+# The store stays the truth about them, and their history is there alone. Nothing here asks a
+# vendor, and nothing here loads a database library: a training process may call it.
+
+PRICES_FILE: Final = "prices.json"
 VERSION: Final = 1
 
 
@@ -56,7 +125,7 @@ class PriceFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Resolved:
+class ResolvedPrice:
     """What a name stands for.
 
     Attributes:
@@ -70,7 +139,7 @@ class Resolved:
 
 def price_file() -> Path:
     """Return where the current offers are kept."""
-    return outlay_home() / NAME
+    return outlay_home() / PRICES_FILE
 
 
 def read_quotes() -> tuple[Quote, ...]:
@@ -113,7 +182,7 @@ def write_quotes(offers: Iterable[Offer]) -> Path:
 
 def resolve_price(
     text: str, *, name: str, environ: Mapping[str, str], gpu: str = "", gpus: int = 0
-) -> Resolved:
+) -> ResolvedPrice:
     """Return the price that a name stands for on this machine.
 
     Args:
@@ -139,12 +208,12 @@ def resolve_price(
     if isinstance(found, Quote):
         return _resolved(found, found.price(kind), machine.gpus or None)
     price = found if kind is None else msgspec.structs.replace(found, kind=kind)
-    return Resolved(price, price.rate * machine.gpus if machine.gpus else None)
+    return ResolvedPrice(price, price.rate * machine.gpus if machine.gpus else None)
 
 
 def resolve_whole(
     text: str, *, name: str, environ: Mapping[str, str], gpu: str = "", gpus: int = 0
-) -> Resolved:
+) -> ResolvedPrice:
     """Return the price that a name stands for, and what all of it costs per hour.
 
     Raises:
@@ -157,8 +226,8 @@ def resolve_whole(
     return resolved
 
 
-def _resolved(quote: Quote, price: Price, gpus: int | None) -> Resolved:
+def _resolved(quote: Quote, price: Price, gpus: int | None) -> ResolvedPrice:
     if gpus is None:
-        return Resolved(price, None)
+        return ResolvedPrice(price, None)
     exact = Rate(quote.offer_micros_per_hour, quote.currency)
-    return Resolved(price, exact if gpus == quote.gpus else price.rate * gpus)
+    return ResolvedPrice(price, exact if gpus == quote.gpus else price.rate * gpus)

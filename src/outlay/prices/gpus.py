@@ -141,7 +141,7 @@ class GpuSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Resolved:
+class ResolvedGpu:
     """A vendor's name, understood as far as it can be.
 
     Attributes:
@@ -183,7 +183,7 @@ SPECS = {spec.name: spec for cards in _FAMILIES.values() for spec in cards}
 
 
 @lru_cache(maxsize=4096)
-def resolve(name: str, memory_gb: float | None = None) -> Resolved:
+def resolve(name: str, memory_gb: float | None = None) -> ResolvedGpu:
     """Return what a vendor's name and memory figure mean.
 
     Args:
@@ -196,11 +196,11 @@ def resolve(name: str, memory_gb: float | None = None) -> Resolved:
     cards = () if "MIG" in text.split() else family_of(name)
     rounded_gb = round(seen_gb) if seen_gb else None
     if not cards:
-        return Resolved(name=" ".join(name.split()), memory_gb=rounded_gb, spec=None)
+        return ResolvedGpu(name=" ".join(name.split()), memory_gb=rounded_gb, spec=None)
     fitting = [card for card in cards if seen_gb is None or same_memory(seen_gb, card.memory_gb)]
     if len(fitting) == 1:
-        return Resolved(name=fitting[0].name, memory_gb=fitting[0].memory_gb, spec=fitting[0])
-    return Resolved(name=cards[0].family, memory_gb=rounded_gb, spec=None)
+        return ResolvedGpu(name=fitting[0].name, memory_gb=fitting[0].memory_gb, spec=fitting[0])
+    return ResolvedGpu(name=cards[0].family, memory_gb=rounded_gb, spec=None)
 
 
 @lru_cache(maxsize=4096)

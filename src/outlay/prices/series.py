@@ -14,7 +14,7 @@ from outlay.prices.alerts import AlertKind, change_percent
 from outlay.prices.book import latest_snapshots
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Tier
-from outlay.prices.rows import SERIES_COLUMNS, Series, cells_of, read_rows, series_from
+from outlay.prices.recording import SERIES_COLUMNS, Series, cells_of, read_rows, series_from
 from outlay.store.schema import price_alerts, price_points, price_series
 from outlay.units import Money
 from outlay.units.money import MICROS
@@ -94,14 +94,14 @@ def points(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Window:
+class PriceWindow:
     """A GPU at a provider over a stretch of time: the cheapest of its series at each instant."""
 
     average: float
     trend_percent: float
 
 
-def windows(store: Engine, *, since_ns: int, currency: str) -> dict[tuple[str, str], Window]:
+def windows(store: Engine, *, since_ns: int, currency: str) -> dict[tuple[str, str], PriceWindow]:
     """Return figures of what was seen after an instant, by GPU and provider."""
     point, series = price_points.c, price_series.c
     query = _joined(
@@ -114,7 +114,7 @@ def windows(store: Engine, *, since_ns: int, currency: str) -> dict[tuple[str, s
             if isinstance(micros, int) and isinstance(gpu, str) and isinstance(provider, str):
                 prices[gpu, provider].append(micros)
     return {
-        key: Window(
+        key: PriceWindow(
             average=sum(seen) / len(seen) / MICROS,
             trend_percent=change_percent(seen[-1], seen[0]),
         )

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM
-from outlay.proc.cgroup import Cgroup
-from outlay.proc.exits import ExitRecord, write_exit
 from outlay.proc.identity import (
+    Cgroup,
     Process,
     all_processes,
     below,
@@ -33,6 +32,7 @@ from outlay.proc.identity import (
     send,
     signal_group,
 )
+from outlay.proc.strays import ExitRecord, write_exit
 
 Leftovers = Literal["kill", "report", "leave"]
 Whom = Literal["command", "group", "family"]

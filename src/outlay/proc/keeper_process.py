@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay.clock import SYSTEM
-from outlay.proc.cgroup import Cgroup
-from outlay.proc.identity import ask_for_signal_when_parent_dies, set_subreaper
+from outlay.proc.identity import Cgroup, ask_for_signal_when_parent_dies, set_subreaper
 from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, introduction
 
 _HEIRS: Final = 3

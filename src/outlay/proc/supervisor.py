@@ -19,8 +19,7 @@ from typing import Any, Final, Literal
 
 from outlay.clock import SYSTEM
 from outlay.errors import OutlayError
-from outlay.proc.cgroup import Cgroup
-from outlay.proc.identity import Process, own_children, read_process, send, set_subreaper
+from outlay.proc.identity import Cgroup, Process, own_children, read_process, send, set_subreaper
 from outlay.proc.keeper import Keeper, KeeperTerms, Whom
 from outlay.proc.keeper_process import Line
 from outlay.proc.strays import FamilyRecord, write_record

@@ -4,7 +4,22 @@ A run's price is a step function of time, in micro-units per hour for the whole 
 integral, kept exact as integers and rounded once.
 """
 
-from outlay.rates.amounts import (
+from outlay.rates.build import (
+    GpuPiece,
+    RunRates,
+    cost_to_last_record,
+    given_back,
+    gpu_pieces,
+    kind_of_cost,
+    prices_of,
+    run_rates,
+    total_gpus,
+)
+from outlay.rates.function import (
+    Assumption,
+    Basis,
+    RateFunction,
+    RatePiece,
     apportion,
     cost,
     cost_at_most,
@@ -17,11 +32,6 @@ from outlay.rates.amounts import (
     units,
     units_of,
 )
-from outlay.rates.build import RunRates, cost_to_last_record, run_rates
-from outlay.rates.function import Assumption, Basis, RateFunction, RatePiece
-from outlay.rates.gaps import given_back
-from outlay.rates.gpus import GpuPiece, gpu_pieces, total_gpus
-from outlay.rates.prices import kind_of_cost, prices_of
 from outlay.units.quantity import NS_PER_HOUR
 
 __all__ = [

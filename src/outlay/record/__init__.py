@@ -3,9 +3,6 @@
 Loads the standard library and msgspec only: a training process pays for nothing it does not use.
 """
 
-from outlay.record.gate import Gate
-from outlay.record.recorder import Recorder
-from outlay.record.spans import Span
-from outlay.record.step_timer import StepTimer
+from outlay.record.recorder import Gate, Recorder, Span, StepTimer
 
 __all__ = ["Gate", "Recorder", "Span", "StepTimer"]

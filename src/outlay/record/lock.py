@@ -1,4 +1,7 @@
-"""One live writer per rank: a lock that dies with its process."""
+"""One live writer per rank.
+
+A lock that dies with its process, and whether an attempt still runs.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,29 @@ from typing import Final
 
 from outlay.errors import RunInUse
 from outlay.files import open_own
+from outlay.ledger import Attempt, ledger_dir
+from outlay.record.facts import boot_id
+
+# Whether an attempt still runs, as far as this host can tell.
+
+
+def seems_alive(run_dir: Path, attempt: Attempt) -> bool | None:
+    """Say whether a process records the attempt; None where this host cannot tell.
+
+    A lock that is held proves life. One that is free proves death only on the host that recorded:
+    the locks of other hosts are not always visible here.
+    """
+    if attempt.end is not None:
+        return False
+    try:
+        held = is_held(ledger_dir(run_dir), attempt.segment.rank)
+    except OSError:
+        return None
+    recorded_here = attempt.header.boot_id != "" and attempt.header.boot_id == boot_id()
+    return held if held or recorded_here else None
+
+
+# One live writer per rank: a lock that dies with its process.
 
 _FLOCK: Final = "hhqqi"
 """struct flock of Linux: l_type, l_whence, l_start, l_len, l_pid."""

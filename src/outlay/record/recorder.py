@@ -1,16 +1,13 @@
-"""The recorder: turns what a training loop does into records, and asks the gates.
-
-It never raises into the loop for its own reasons. Its axis of time is the wall clock at its start
-plus the monotonic clock since, so that a wall clock that is set back does no harm. Steps are timed
-on the host, without synchronising an accelerator.
-"""
+"""The recorder: turns what a training loop does into records, and asks the gates."""
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from outlay.clock import Clock
 from outlay.ledger import (
@@ -30,9 +27,185 @@ from outlay.ledger import (
     SpanEnded,
     Step,
 )
-from outlay.record.gate import Gate
-from outlay.record.spans import Span
-from outlay.record.writers import Writer
+
+# What may stop a loop: a gate is asked before a step and told after it.
+#
+# Budgets and guards are gates. The recorder knows nothing else about them.
+
+
+class Gate(Protocol):
+    """Decides whether training goes on; every gate that is attached binds."""
+
+    def before_step(self, *, tokens: int, samples: int) -> str | None:
+        """Return why a step of this size must not run, or None to let it run."""
+
+    def after_step(self, step: Step) -> str | None:
+        """Take note of a step that ran; return why no further one may, or None."""
+
+    def finish(self, status: EndStatus) -> None:
+        """The attempt is over; nothing is recorded after this returns."""
+
+
+# Where a recorder's records go: to a segment, or nowhere.
+
+
+class Writer(Protocol):
+    """What a recorder writes to.
+
+    Attributes:
+        lost: How many records could not be written.
+        gap_numbers: The sequence numbers that it used for gaps, which nobody appended.
+    """
+
+    lost: int
+    gap_numbers: set[int]
+
+    def append(self, record: KnownRecord) -> int:
+        """Write one record and return its sequence number."""
+
+    def sync(self) -> None:
+        """Make what was written survive a power loss."""
+
+    def check_place(self) -> None:
+        """Look whether what is written still goes where it belongs."""
+
+    def close(self) -> None:
+        """Stop writing."""
+
+
+class NullWriter:
+    """A writer that keeps nothing, for when recording is switched off."""
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self.gap_numbers: set[int] = set()
+
+    def append(self, record: KnownRecord) -> int:
+        """Drop the record."""
+        del record
+        return 0
+
+    def sync(self) -> None:
+        """Do nothing."""
+
+    def check_place(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+# Named stretches of work: a context manager and a decorator, for plain and async code.
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class SpanSink(Protocol):
+    """Where a span's two ends are recorded."""
+
+    def begin_span(self, name: str, *, overlapped: bool) -> int:
+        """Record the begin of a span and return its sequence number."""
+
+    def end_span(self, begun: int) -> None:
+        """Record the end of the span that began at ``begun``."""
+
+
+class Span:
+    """One stretch of work by name, such as ``checkpoint_save``; each ``with`` is one stretch.
+
+    Its begin is on disk before the work starts, so that a kill in the middle is seen as what it
+    was.
+    """
+
+    __slots__ = ("_begun", "_name", "_overlapped", "_sink")
+
+    def __init__(self, sink: SpanSink, name: str, *, overlapped: bool) -> None:
+        self._sink = sink
+        self._name = name
+        self._overlapped = overlapped
+        self._begun: list[int] = []  # A stack, so that one Span may be entered recursively.
+
+    def __enter__(self) -> Span:
+        self._begun.append(self._sink.begin_span(self._name, overlapped=self._overlapped))
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._sink.end_span(self._begun.pop())
+
+    async def __aenter__(self) -> Span:
+        return self.__enter__()
+
+    async def __aexit__(self, *exc_info: object) -> None:
+        self.__exit__(*exc_info)
+
+    def __call__(self, function: F) -> F:
+        """Return ``function`` with every call of it recorded as a span."""
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with self._again():
+                    return await function(*args, **kwargs)
+        else:
+
+            @functools.wraps(function)
+            def wrapper(*args: Any, **kwargs: Any) -> Any:
+                with self._again():
+                    return function(*args, **kwargs)
+
+        return wrapper  # type: ignore[return-value]
+
+    def _again(self) -> Span:
+        # Calls may overlap (tasks, threads), so each gets a stack of its own.
+        return Span(self._sink, self._name, overlapped=self._overlapped)
+
+
+# One step of a loop that outlay does not drive: ``with run.step(tokens=4096): ...``.
+
+
+class StepTimer:
+    """Times a step; what it used may be set while it runs."""
+
+    comm_bytes = 0
+    energy_mj = 0
+    flops = 0
+    count = 1
+
+    def __init__(self, recorder: Recorder, tokens: int, samples: int) -> None:
+        self._recorder = recorder
+        self.tokens = tokens
+        self.samples = samples
+
+    def __enter__(self) -> StepTimer:
+        self.number = self._recorder.begin_step()
+        self._begun_ns = self._recorder.monotonic_ns()
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, *exc_info: object) -> None:
+        if exc_type is not None:
+            return  # A step that failed did not happen; its time falls to `other`.
+        recorder = self._recorder
+        ended_ns = recorder.monotonic_ns()
+        recorder.end_step(
+            Step(
+                t_ns=ended_ns + recorder.wall_offset_ns,
+                step=self.number,
+                dur_ns=ended_ns - self._begun_ns,
+                tokens=self.tokens,
+                samples=self.samples,
+                comm_bytes=self.comm_bytes,
+                energy_mj=self.energy_mj,
+                flops=self.flops,
+                count=self.count,
+            )
+        )
+
+
+# The recorder: turns what a training loop does into records, and asks the gates.
+#
+# It never raises into the loop for its own reasons. Its axis of time is the wall clock at its
+# start plus the monotonic clock since, so that a wall clock that is set back does no harm. Steps
+# are timed on the host, without synchronising an accelerator.
 
 Batch = TypeVar("Batch")
 Count = int | Callable[[Any], int] | None

@@ -31,7 +31,7 @@ from outlay.ledger import (
 )
 from outlay.ledger.segments import id_from_name, segment_paths
 from outlay.record import facts
-from outlay.record.writers import NullWriter, Writer
+from outlay.record.recorder import NullWriter, Writer
 
 BEAT_EVERY_NS = 15 * 10**9
 

@@ -1,18 +1,77 @@
-"""Reports on disk, in the forms that were asked for: HTML, Markdown, PNG."""
+"""Reports of runs and sweeps on disk, in the forms that were asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 from outlay.files import write_whole
-from outlay.report.blocks import Document
-from outlay.report.pictures import write_pictures
-from outlay.report.rendering import to_html, to_markdown
-from outlay.report.run_picture import save_picture
-from outlay.report.sweep_account import SweepAccount
+from outlay.report.document import Document, to_html, to_markdown
+from outlay.report.pictures import save_picture, write_pictures
+from outlay.report.sweep_page import Chart, charts_of, latex_table, page
 from outlay.runs.reading import RunReading
+from outlay.sweep.aggregate import comparison as markdown
+from outlay.sweep.aggregate.aggregator import Aggregate, aggregate, write_reports
+from outlay.sweep.aggregate.comparison import verdict
+from outlay.sweep.state.journal import Event, read_events
+
+# Everything that is known about one sweep, read once for its reports.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepAccount:
+    """A sweep as it stands."""
+
+    root: Path
+    summary: Aggregate
+    events: Sequence[Event]
+
+    @property
+    def reports(self) -> Path:
+        """Where its reports go unless told otherwise."""
+        return self.root / "reports"
+
+    @property
+    def verdict(self) -> str:
+        """Which configuration was best, and how sure that is."""
+        return verdict(self.summary.subjects, self.summary.rows)
+
+    def to_html(self) -> str:
+        """Return the sweep as one page that opens offline."""
+        summary = self.summary
+        return page(
+            summary.name, summary.subjects, summary.rows, self.events, head=summary.head
+        )  # fmt: skip
+
+    def to_markdown(self) -> str:
+        """Return the verdict and the tables of that page."""
+        summary = self.summary
+        return markdown.page(summary.name, summary.subjects, summary.rows, head=summary.head)
+
+    def charts(self) -> list[Chart]:
+        """Return the charts of that page, before any drawing."""
+        return charts_of(self.summary.subjects, self.summary.rows, self.events)
+
+
+def read_sweep(root: Path, now_ns: int, *, allow_missing: bool = False) -> SweepAccount:
+    """Read a sweep for its reports.
+
+    Args:
+        root: The sweep's directory.
+        now_ns: The present.
+        allow_missing: Go on when a completed run misses files.
+
+    Raises:
+        NotASweep: There is none.
+        IncompleteRuns: Completed runs miss what is required; names all of it.
+    """
+    summary = aggregate(root, now_ns, allow_missing=allow_missing)
+    return SweepAccount(root=root, summary=summary, events=read_events(root))
+
+
+# Reports on disk, in the forms that were asked for: HTML, Markdown, PNG.
 
 Form = Literal["html", "md", "png"]
 PICTURES: Final = "pictures"
@@ -63,3 +122,45 @@ def _written(
     for path, text in wanted.items():
         write_whole(path, text().encode())
     return list(wanted)
+
+
+# All reports of a sweep on disk, as ``outlay sweep aggregate`` documents them.
+#
+# The table, the Markdown page, the HTML page, the table for a paper, and pictures where wanted.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepFiles:
+    """Where a sweep's reports are."""
+
+    csv: Path
+    markdown: Path
+    html: Path
+    latex: Path
+    pictures: Sequence[Path] = ()
+
+    @property
+    def written(self) -> dict[str, Path]:
+        """The reports by their form, without pictures."""
+        return {
+            "html": self.html, "markdown": self.markdown, "csv": self.csv, "latex": self.latex,
+        }  # fmt: skip
+
+
+def write_sweep_files(
+    account: SweepAccount, directory: Path, now_ns: int, pictures: Sequence[str] = ()
+) -> SweepFiles:
+    """Write every report of a sweep, and each chart as files of these formats.
+
+    Raises:
+        MissingExtra: Pictures are wanted, and matplotlib is not installed.
+    """
+    reports = write_reports(account.root, account.summary, now_ns, directory)
+    html, latex = directory / "report.html", directory / "table.tex"
+    write_whole(html, account.to_html().encode())
+    write_whole(latex, latex_table(account.summary.rows).encode())
+    charts = account.charts() if pictures else []
+    return SweepFiles(
+        csv=reports.csv, markdown=reports.markdown, html=html, latex=latex,
+        pictures=write_pictures(charts, directory / PICTURES, pictures),
+    )  # fmt: skip

@@ -1,7 +1,4 @@
-"""The charts of a sweep as files for papers and slides: PNG, SVG and PDF.
-
-The same figures give the same bytes: neither the date nor a random number enters a file.
-"""
+"""Charts of sweeps and runs as files for papers and slides; needs matplotlib (extra ``report``)."""
 
 from __future__ import annotations
 
@@ -10,13 +7,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
+import numpy as np
+
 from outlay.errors import InvalidValue, MissingExtra, choices
-from outlay.report.svg import COLOURS, time_unit
-from outlay.report.sweep_charts import Chart, Lines, Plane, Spans, Waterfall
-from outlay.report.ticks import ticks
+from outlay.goodput import phases as ph
+from outlay.report.html import of_phase
+from outlay.report.run_document import own_seconds, verdict
+from outlay.report.svg import COLOURS, ticks, time_unit
+from outlay.report.sweep_page import Chart, LineChart, Plane, SpanChart, Waterfall
+from outlay.runs.reading import RunReading
+from outlay.units.money import MICROS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+# The charts of a sweep as files for papers and slides: PNG, SVG and PDF.
+#
+# The same figures give the same bytes: neither the date nor a random number enters a file.
 
 FORMATS: Final = ("png", "svg", "pdf")
 _PALETTE: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#000000")
@@ -89,11 +96,11 @@ def _picture(chart: Chart, kind: str) -> bytes:
 
 def _height_inches(chart: Chart) -> float:
     match chart:
-        case Plane() | Lines():
+        case Plane() | LineChart():
             return 4.0
         case Waterfall():
             rows = len(chart.bars)
-        case Spans():
+        case SpanChart():
             rows = len({one.row for one in chart.stretches})
         case _:
             assert_never(chart)
@@ -104,11 +111,11 @@ def _draw(axes: Axes, chart: Chart) -> None:
     match chart:
         case Plane():
             _plane(axes, chart)
-        case Lines():
+        case LineChart():
             _lines(axes, chart)
         case Waterfall():
             _waterfall(axes, chart)
-        case Spans():
+        case SpanChart():
             _spans(axes, chart)
         case _:
             assert_never(chart)
@@ -122,7 +129,7 @@ def _plane(axes: Axes, chart: Plane) -> None:
     _frame(axes, chart, [(point.x, point.y) for point in chart.points])
 
 
-def _lines(axes: Axes, chart: Lines) -> None:
+def _lines(axes: Axes, chart: LineChart) -> None:
     shown = dict[int, Any]()
     for curve in chart.curves:
         look = curve.look or 0
@@ -138,7 +145,7 @@ def _lines(axes: Axes, chart: Lines) -> None:
     _frame(axes, chart, [point for curve in chart.curves for point in curve.points])
 
 
-def _frame(axes: Axes, chart: Plane | Lines, points: Sequence[tuple[float, float]]) -> None:
+def _frame(axes: Axes, chart: Plane | LineChart, points: Sequence[tuple[float, float]]) -> None:
     """Put round ticks on both axes, and say what they count."""
     across, up = (ticks(values) for values in _columns(points))
     axes.set_xticks([tick.value for tick in across], [tick.label for tick in across])
@@ -161,7 +168,7 @@ def _waterfall(axes: Axes, chart: Waterfall) -> None:
     _scale(axes, [0.0, sum(amounts)], chart.x_title)
 
 
-def _spans(axes: Axes, chart: Spans) -> None:
+def _spans(axes: Axes, chart: SpanChart) -> None:
     rows = {row: n for n, row in enumerate(dict.fromkeys(one.row for one in chart.stretches))}
     divisor, unit = time_unit(max(one.end for one in chart.stretches))
     for one in chart.stretches:
@@ -183,3 +190,55 @@ def _scale(axes: Axes, values: Sequence[float], title: str) -> None:
     across = ticks(values)
     axes.set_xticks([tick.value for tick in across], [tick.label for tick in across])
     axes.set_xlabel(title)
+
+
+# A run's report as one picture, for slides and chats; needs matplotlib (extra ``report``).
+
+
+def save_picture(run: RunReading, path: Path) -> None:
+    """Write phases, money and step times as a PNG.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtra("drawing a report", "report") from None
+    figure = Figure(figsize=(10, 7), layout="constrained")
+    figure.suptitle(verdict(run), fontsize=9, wrap=True)
+    shares, money, steps = figure.subplots(3, 1, height_ratios=(1, 2, 2))
+    _draw_shares(shares, run)
+    _draw_money(money, run)
+    _draw_steps(steps, run)
+    figure.savefig(path, format="png", dpi=150)
+
+
+def _draw_shares(axes: Any, run: RunReading) -> None:
+    left = 0.0
+    for row in run.goodput.phases:
+        label = f"{row.phase} {row.share:.1%}"
+        axes.barh([0], [row.share * 100], left=left, color=of_phase(row.phase), label=label)
+        left += row.share * 100
+    axes.set(yticks=[], xlabel="% of wall time", xlim=(0, 100))
+    axes.legend(ncols=4, fontsize=7, loc="lower center", bbox_to_anchor=(0.5, 1.0), frameon=False)
+
+
+def _draw_money(axes: Any, run: RunReading) -> None:
+    if run.cost.cost is None:
+        axes.text(0.5, 0.5, "no price", ha="center", transform=axes.transAxes)
+        axes.set_axis_off()
+        return
+    parts = run.cost.by_phase
+    amounts = [part.micros / MICROS for part in parts.values()]
+    bars = axes.barh(list(parts), amounts, color=[of_phase(phase) for phase in parts])
+    axes.bar_label(bars, [f" {part}" for part in parts.values()], fontsize=7)
+    axes.invert_yaxis()
+    axes.margins(x=0.2)
+    axes.set(xlabel=f"{run.cost.cost.currency}, together {run.cost.cost}")
+
+
+def _draw_steps(axes: Any, run: RunReading) -> None:
+    own = own_seconds(run.view.timeline)
+    axes.plot(np.arange(len(own)), own, color=of_phase(ph.STEP), linewidth=0.7)
+    axes.set(xlabel="steps executed", ylabel="seconds a step")

@@ -1,4 +1,7 @@
-"""A run's report: what became of its time and money, how sure that is, and what to change. Pure."""
+"""A run's report.
+
+Its verdict, its charts, what became of its time and money, what to change. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,189 @@ from itertools import pairwise
 from statistics import median
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from outlay.advise.recommendation import Grade
 from outlay.budget.limits import Bound
 from outlay.clock import utc_text
-from outlay.goodput.summary import GoodputSummary
-from outlay.report import html, run_charts, svg
-from outlay.report.blocks import Block, Chart, Document, Figure, Note, Table, sections
-from outlay.report.run_verdict import verdict
+from outlay.escaping import html_text
+from outlay.goodput import phases as ph
+from outlay.goodput.attempt import AttemptTimeline
+from outlay.goodput.summary import GoodputSummary, PhaseRow
+from outlay.goodput.timeline import Timeline
+from outlay.report import html, svg
+from outlay.report.document import Block, Chart, Document, Figure, NoteBlock, Table, sections
+from outlay.report.html import of_phase
 from outlay.runs.reading import RunReading
 from outlay.units.quantity import duration_text
+
+# A run in a few sentences: what it got for its money, where the rest went, how it ended.
+
+
+def verdict(run: RunReading) -> str:
+    """Return what a reader in a hurry should know."""
+    summary = run.goodput
+    if not summary.wall_ns:
+        return "Nothing happened yet: the run has no wall time."
+    state = "So far" if summary.alive else "In all"
+    price = "no price" if summary.cost is None else str(summary.cost)
+    spent = f"{state} {duration_text(summary.wall_ns)} of wall time, {price}"
+    if summary.goodput is None:
+        got = "; no steps were recorded, so nobody knows how much of it was productive."
+    else:
+        got = f", {summary.goodput:.1%} of it productive. {_loss(summary)}"
+    return f"{spent}{got}{_stop(run)}{_end(run)}"
+
+
+def _loss(summary: GoodputSummary) -> str:
+    """Say what cost most besides the steps that count."""
+    losses = [row for row in summary.phases if row.phase != ph.STEP]
+    if not losses:
+        return "Nothing was lost."
+    worst = max(losses, key=_worth)
+    amount = duration_text(worst.ns)
+    if worst.cost:
+        amount += f", {worst.cost}"
+    noun = "disruption" if len(summary.disruptions) == 1 else "disruptions"
+    again = f", over {len(summary.disruptions)} {noun}" if summary.disruptions else ""
+    return f"The largest loss was {worst.phase} ({amount}){again}."
+
+
+def _worth(row: PhaseRow) -> tuple[int, int]:
+    return (0 if row.cost is None else row.cost.micros, row.ns)
+
+
+def _end(run: RunReading) -> str:
+    """Say how a run ended that is over and not done."""
+    end = run.view.timeline.attempts[-1].end
+    if run.goodput.alive or (end is not None and end.status == "completed"):
+        return ""
+    if end is None:
+        return " It ended without a word."
+    how = "failed" if end.status == "failed" else f"was {end.status}"
+    return f" It {how}: {end.reason}." if end.reason else f" It {how}."
+
+
+def _stop(run: RunReading) -> str:
+    if run.budget is None:
+        return ""
+    if run.budget.stop_reason is not None:
+        return f" Its budget stopped it: {run.budget.stop_reason}."
+    return " It is within its budget."
+
+
+# The charts of one run: phases over time, step times, and what a kill would have cost.
+
+_COLUMNS: Final = 160
+_POINTS: Final = 240
+_MOST_CHECKPOINTS: Final = 200
+_STRIP_HEIGHT: Final = 90
+
+
+def phase_strip(timeline: Timeline, order: list[str]) -> str:
+    """Return the run from left to right, each column split into the phases that filled it."""
+    start_ns, whole_ns = timeline.start_ns, timeline.end_ns - timeline.start_ns
+    columns = []
+    for index in range(_COLUMNS):
+        begin_ns = start_ns + whole_ns * index // _COLUMNS
+        end_ns = start_ns + whole_ns * (index + 1) // _COLUMNS
+        found = timeline.between(begin_ns, end_ns)
+        columns.append(_column(index, found, end_ns - begin_ns, order))
+    ends = (
+        f'<text class="tick" x="0" y="{_STRIP_HEIGHT + 18}">0</text>'
+        f'<text class="tick" x="{svg.WIDTH}" y="{_STRIP_HEIGHT + 18}" text-anchor="end">'
+        f"{duration_text(whole_ns)}</text>"
+    )
+    return svg.picture("Phases over time", "".join(columns) + ends, _STRIP_HEIGHT + 24)
+
+
+def _column(index: int, found: dict[str, int], whole_ns: int, order: list[str]) -> str:
+    width, top, parts = svg.WIDTH / _COLUMNS, 0.0, []
+    for phase in order:
+        height = found.get(phase, 0) / (whole_ns or 1) * _STRIP_HEIGHT
+        if height > 0:
+            parts.append(
+                f'<rect fill="{of_phase(phase)}" x="{index * width:.1f}" y="{top:.1f}" '
+                f'width="{width + 0.2:.1f}" height="{height:.1f}"/>'
+            )
+            top += height
+    return "".join(parts)
+
+
+def phase_legend(order: list[str], texts: dict[str, str]) -> str:
+    """Return which colour is which phase, with what is said of each."""
+    items = (
+        f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><rect fill="{of_phase(phase)}" '
+        f'width="12" height="12"/></svg> {html_text(phase)} {html_text(texts[phase])}</li>'
+        for phase in order
+    )
+    return f'<ul class="legend squares">{"".join(items)}</ul>'
+
+
+def step_times(timeline: Timeline) -> tuple[str, list[str]] | None:
+    """Return the own time of steps by their order of execution, and what its curves are called.
+
+    A long run is drawn in groups of steps: the median and the longest of each, so that no stall is
+    lost between two points.
+    """
+    own = own_seconds(timeline)
+    if len(own) < 2:
+        return None
+    groups = np.array_split(own, min(len(own), _POINTS))
+    firsts = np.cumsum([0, *(len(group) for group in groups[:-1])])
+    middle = tuple(
+        (float(at), float(np.median(group))) for at, group in zip(firsts, groups, strict=True)
+    )
+    longest = tuple((float(at), float(g.max())) for at, g in zip(firsts, groups, strict=True))
+    curves = [svg.Curve(label="median", points=middle), svg.Curve(label="longest", points=longest)]
+    if len(groups) == len(own):
+        curves = [svg.Curve(label="each step", points=longest)]
+    chart = svg.curves(curves, x_title="steps executed", y_title="seconds a step")
+    return chart, [curve.label for curve in curves]
+
+
+def own_seconds(timeline: Timeline) -> NDArray[np.float64]:
+    """Return the own time of every step of the run, in the order of execution."""
+    return np.concatenate([attempt.own_times() for attempt in _attempt_timelines(timeline)]) / 1e9
+
+
+def at_risk(timeline: Timeline) -> str | None:
+    """Return how much work a kill would have undone at each moment.
+
+    None without a checkpoint, and with so many that no eye could tell their teeth apart.
+    """
+    attempts = _attempt_timelines(timeline)
+    count = sum(len(attempt.checkpoints) for attempt in attempts)
+    if not 0 < count <= _MOST_CHECKPOINTS:
+        return None
+    curves = [
+        svg.Curve(label=f"attempt {number}", points=tuple(_sawtooth(timeline, attempt)))
+        for number, attempt in enumerate(attempts, 1)
+    ]
+    return svg.curves(curves, x_title="seconds", y_title="seconds of work not yet safe")
+
+
+def _sawtooth(timeline: Timeline, attempt: AttemptTimeline) -> list[tuple[float, float]]:
+    points = []
+    since_ns = attempt.start_ns
+    commits = sorted(c.t_ns for c in attempt.checkpoints if c.t_ns <= attempt.end_ns)
+    for until_ns in [*commits, attempt.end_ns]:
+        found = timeline.between(since_ns, until_ns)
+        worked_ns = found.get(ph.STEP, 0) + found.get(ph.WASTED_PROGRESS, 0)
+        points += [
+            ((since_ns - timeline.start_ns) / 1e9, 0.0),
+            ((until_ns - timeline.start_ns) / 1e9, worked_ns / 1e9),
+        ]
+        since_ns = until_ns
+    return points
+
+
+def _attempt_timelines(timeline: Timeline) -> list[AttemptTimeline]:
+    return [stretch.timeline for stretch in timeline.stretches if stretch.timeline is not None]
+
+
+# A run's report: what became of its time and money, how sure that is, and what to change.
 
 _MOST_ROWS: Final = 20
 
@@ -92,7 +269,7 @@ def _attempts(run: RunReading) -> str:
 def _budget(run: RunReading) -> Iterator[Block]:
     report = run.budget
     if report is None:
-        yield Note("The run was started without a budget.")
+        yield NoteBlock("The run was started without a budget.")
         return
     rows = tuple(_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known)
     yield Table(("limit", "used", "of", "left", "share"), rows)
@@ -107,7 +284,7 @@ def _budget(run: RunReading) -> Iterator[Block]:
         yield Figure("will stop in", ahead.time_left_ns, text, "estimated")
     if report.changes:
         times = "once" if report.changes == 1 else f"{report.changes:,} times"
-        yield Note(f"Its limits were changed {times} on a resume.")
+        yield NoteBlock(f"Its limits were changed {times} on a resume.")
 
 
 def _limit(bound: Bound, used: int) -> tuple[object, ...]:
@@ -122,8 +299,8 @@ def _phases(run: RunReading) -> Iterator[Block]:
         return
     order = [row.phase for row in summary.phases]
     texts = {row.phase: f"{row.share:.1%}" for row in summary.phases}
-    strip = run_charts.phase_strip(run.view.timeline, order)
-    yield Chart(strip, legend=run_charts.phase_legend(order, texts), wide=True)
+    strip = phase_strip(run.view.timeline, order)
+    yield Chart(strip, legend=phase_legend(order, texts), wide=True)
     rows = [
         (row.phase, duration_text(row.ns), f"{row.share:.2%}", row.cost) for row in summary.phases
     ]
@@ -145,7 +322,7 @@ def _phases(run: RunReading) -> Iterator[Block]:
 def _units(run: RunReading) -> Iterator[Block]:
     whole = run.cost.cost
     if whole is None:
-        yield Note("The run has no price: start it with price=, or set one in the grid.")
+        yield NoteBlock("The run has no price: start it with price=, or set one in the grid.")
         return
     for unit, amount in run.cost.unit_costs().items():
         if amount is not None:
@@ -160,10 +337,10 @@ def _cost_grade(run: RunReading) -> Grade:
 
 def _steps(run: RunReading) -> Iterator[Block]:
     summary = run.goodput
-    drawn = run_charts.step_times(run.view.timeline)
+    drawn = step_times(run.view.timeline)
     if drawn is None:
         none = "No steps were recorded: busy or idle is known, productive is not."
-        yield Note("One step was recorded: too few to compare." if run.cost.steps else none)
+        yield NoteBlock("One step was recorded: too few to compare." if run.cost.steps else none)
         return
     chart, labels = drawn
     yield Chart(chart, legend=html.legend(labels))
@@ -194,9 +371,9 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
         yield Figure("safe up to", progress.committed_step, f"step {progress.committed_step:,}")
     lost = "" if progress.at_risk_cost is None else f" ({progress.at_risk_cost})"
     yield Figure("at risk", progress.at_risk_ns, f"{duration_text(progress.at_risk_ns)}{lost}")
-    chart = run_charts.at_risk(timeline)
+    chart = at_risk(timeline)
     if chart is not None:
-        yield Note("What a kill would have undone, moment by moment:")
+        yield NoteBlock("What a kill would have undone, moment by moment:")
         yield Chart(chart)
 
 
@@ -222,33 +399,33 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
     )  # fmt: skip
     yield Table(("at", "host", "reason", "down", "init", "restore", "first step", "catch-up"), rows)
     if len(summary.disruptions) > _MOST_ROWS:
-        yield Note(f"The last {_MOST_ROWS} of {len(summary.disruptions):,} are shown.")
+        yield NoteBlock(f"The last {_MOST_ROWS} of {len(summary.disruptions):,} are shown.")
 
 
 def _advice(run: RunReading) -> Iterator[Block]:
     if run.cost.cost is None:
-        yield Note("Without a price nothing can be said about what a change would save.")
+        yield NoteBlock("Without a price nothing can be said about what a change would save.")
     elif not run.advice:
-        yield Note("Nothing worth changing was found.")
+        yield NoteBlock("Nothing worth changing was found.")
     for each in run.advice:
         saves = f"saves {each.estimated_savings:,.4g} {each.currency}"
         if each.savings_low is not None and each.savings_high is not None:
             saves += f" ({each.savings_low:,.4g} to {each.savings_high:,.4g})"
         yield Figure(each.title, each.estimated_savings, saves, each.grade)
-        yield Note(each.description)
+        yield NoteBlock(each.description)
         for label, lines in (("Evidence", each.evidence), ("Assumed", each.assumptions)):
             if lines:
-                yield Note(f"{label}: {'; '.join(lines)}.")
+                yield NoteBlock(f"{label}: {'; '.join(lines)}.")
 
 
 def _ground(run: RunReading) -> Iterator[Block]:
-    yield Note(
+    yield NoteBlock(
         "Measured: by the run's own log. Estimated: computed from measurements. "
         "Assumed: nobody measured it."
     )
     for text in run.goodput.assumptions:
-        yield Note(f"Assumed: {text}.")
+        yield NoteBlock(f"Assumed: {text}.")
     for finding in run.goodput.findings:
-        yield Note(f"{finding.severity.capitalize()}: {finding}")
+        yield NoteBlock(f"{finding.severity.capitalize()}: {finding}")
     if not run.goodput.findings:
-        yield Note("Nothing is wrong with the log.")
+        yield NoteBlock("Nothing is wrong with the log.")

@@ -9,10 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outlay.runs.live import Run
-    from outlay.runs.start import run
+    from outlay.runs.live import Run, run
 
-_HOMES = {"Run": "outlay.runs.live", "run": "outlay.runs.start"}
+_HOMES = {"Run": "outlay.runs.live", "run": "outlay.runs.live"}
 
 __all__ = ["Run", "run"]
 

@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, overload
 
 from outlay.clock import SYSTEM, Clock, parse_moment
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.files import Stamp, stamp_of
+from outlay.files import FileStamp, stamp_of
+from outlay.runs.directories import InboxNotice, notices
 from outlay.runs.imported_jobs import SACCT, withdraw_imported
-from outlay.runs.inbox import Notice, notices
 from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, forget, register, runs_in_doubt
 from outlay.store.runs import list_runs as stored_runs
@@ -138,7 +138,7 @@ def find_runs(roots: Iterable[Path]) -> Iterator[Path]:
                 yield run_dir
 
 
-def log_stamp(run_dir: Path | str) -> Stamp | None:
+def log_stamp(run_dir: Path | str) -> FileStamp | None:
     """Return the stamp of a run's log without opening it; None when no run log can be seen."""
     return stamp_of(f"{run_dir}/ledger", suffix=".jsonl")
 
@@ -215,7 +215,7 @@ def _may_have_changed(row: RunRow) -> bool:
     return stamp != (row.log_bytes, row.log_mtime_ns)
 
 
-def _is_settled(notice: Notice, now_ns: int) -> bool:
+def _is_settled(notice: InboxNotice, now_ns: int) -> bool:
     """Say whether a notice has done its part.
 
     It has when the log of the attempt that left it is there, when the directory is gone, or when no
@@ -255,7 +255,7 @@ def _is_storable(text: str) -> bool:
         return False
 
 
-def row_of(figures: RunFigures, stamp: Stamp | None, now_ns: int) -> RunRow:
+def row_of(figures: RunFigures, stamp: FileStamp | None, now_ns: int) -> RunRow:
     """Return what the store keeps of a run whose log had this stamp when it was read."""
     from outlay.ledger import exact_gpus  # Loaded already, by what read the log.
 

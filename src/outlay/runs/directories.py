@@ -1,10 +1,4 @@
-"""The directory of a run for which nobody named one: never shared by accident, found again.
-
-Inside a Slurm job it is named after the job, so that a job that is queued again goes on with its
-run and what is left of its budget. Elsewhere it is named after the launch of several ranks, or the
-time. Whoever comes first claims it for one start of one launch, by a file in its ledger; a launch
-that finds it claimed takes the next of the same name. What the user named is no subject of this.
-"""
+"""Where a run is kept when nobody named a directory, and how it registers without a database."""
 
 from __future__ import annotations
 
@@ -17,12 +11,80 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from outlay.clock import utc_datetime
-from outlay.errors import InvalidValue
-from outlay.files import read_own
+from outlay.decoding import MEBIBYTE, BadDocument, Int64, read_document
+from outlay.errors import Finding, InvalidValue
+from outlay.files import read_own, write_whole
 from outlay.ledger import ledger_dir, read_identity
 from outlay.record import facts
 from outlay.record.slurm import SlurmJob
+from outlay.store import outlay_home
+
+# How a training process registers its run without opening a database.
+#
+# It leaves a note in ``$OUTLAY_HOME/inbox``; the next ``outlay`` command reads the run's own log
+# and registers it. One file per run, so any number of processes may leave theirs at once.
+
+
+@dataclass(frozen=True, slots=True)
+class InboxNotice:
+    """A run that wants to be registered, and the file that says so.
+
+    Attributes:
+        started_ns: When the attempt began that left it; 0 where the notice does not say.
+    """
+
+    run_dir: Path
+    path: Path
+    started_ns: int = 0
+
+
+class _NoticeFile(msgspec.Struct):
+    dir: str
+    started_ns: Int64 = 0
+
+
+def leave_notice(run_id: str, run_dir: Path, started_ns: int = 0) -> None:
+    """Ask for a run to be registered; says nothing when that is not possible."""
+    inbox = outlay_home() / "inbox"
+    notice = _NoticeFile(dir=str(run_dir), started_ns=started_ns)
+    with contextlib.suppress(OSError, UnicodeEncodeError):  # A path need not be Unicode.
+        inbox.mkdir(parents=True, exist_ok=True)
+        write_whole(inbox / f"{run_id}.json", msgspec.json.encode(notice))
+
+
+def notices() -> tuple[list[InboxNotice], list[Finding]]:
+    """Return the notices that wait; one that cannot be read is a finding, and is dropped."""
+    found: list[InboxNotice] = []
+    findings: list[Finding] = []
+    for path in sorted((outlay_home() / "inbox").glob("*.json")):
+        try:
+            found.append(_read(path))
+        except FileNotFoundError:  # Another command was faster.
+            continue
+        except (OSError, BadDocument) as error:
+            message = f"is no notice of a run, and was left out: {error}"
+            findings.append(Finding(source=str(path), message=message, severity="warning"))
+            with contextlib.suppress(OSError):  # A directory stays, for its owner to look at.
+                path.unlink()
+    return found, findings
+
+
+def _read(path: Path) -> InboxNotice:
+    notice = read_document(path, _NoticeFile, largest=MEBIBYTE)
+    if not notice.dir or "\0" in notice.dir:
+        raise BadDocument("it names no directory")
+    return InboxNotice(Path(notice.dir), path, notice.started_ns)
+
+
+# The directory of a run for which nobody named one: never shared by accident, found again.
+#
+# Inside a Slurm job it is named after the job, so that a job that is queued again goes on with
+# its run and what is left of its budget. Elsewhere it is named after the launch of several ranks,
+# or the time. Whoever comes first claims it for one start of one launch, by a file in its ledger;
+# a launch that finds it claimed takes the next of the same name.
 
 PARENT: Final = "outlay-runs"
 _LONGEST_SLUG: Final = 100

@@ -1,9 +1,4 @@
-"""``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load.
-
-The command keeps its terminal, its signals and its exit code. It is watched from outside, so that
-without step data it is known to be busy or idle, never productive. Should outlay be killed, the
-command goes on, and so do its books: its keeper starts an heir (``outlay.runs.heir``).
-"""
+"""``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load."""
 
 from __future__ import annotations
 
@@ -11,7 +6,7 @@ import os
 import secrets
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -19,20 +14,149 @@ from types import FrameType
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import NotARun, OutlayError
 from outlay.handlers import handling
-from outlay.ledger import SegmentWriter
+from outlay.ledger import SUPERVISOR, EndStatus, SegmentWriter
+from outlay.ledger.price import handed_on
 from outlay.proc.identity import all_processes, below, catches, send
 from outlay.proc.keeper import KeeperTerms
 from outlay.proc.supervisor import Launch, ProcessSupervisor
 from outlay.record import Recorder
-from outlay.record.meters.energy import worst_quality
-from outlay.record.meters.quality import Quality
+from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
 from outlay.record.slurm import SlurmJob
 from outlay.runs.figures import RunFigures, read_figures
-from outlay.runs.gpus import GpuLoad, find_gpus
-from outlay.runs.job_end import JobEndWatch
-from outlay.runs.options import Options
-from outlay.runs.supervised import SupervisedAttempt, shell_code
+from outlay.runs.opening import open_attempt
+from outlay.runs.options import RunOptions
+from outlay.runs.preemption import JobEndWatch
 from outlay.store import outlay_home
+
+# The supervisor's own segment of an attempt: begun before the spawn, ended after the reap.
+#
+# Whoever starts a training from outside (``outlay exec``, ``guard run``, a sweep, a Slurm job)
+# writes one. Its two instants bound the attempt, whether or not the training records itself. It
+# starts and watches nothing.
+
+
+class SupervisedAttempt:
+    """One attempt as its supervisor records it; make it right before the process is started.
+
+    ``options`` come from ``resolve(Arguments(model=None, dir=..., gpus=..., price=...), ...)``: a
+    supervisor does not know the model.
+
+    Raises:
+        RunInUse: Another supervisor records the same directory.
+    """
+
+    def __init__(self, options: RunOptions, clock: Clock = SYSTEM) -> None:
+        self._opening = open_attempt(options, clock, rank=SUPERVISOR)
+        self.options = self._opening.options
+        self._ended = False
+
+    @property
+    def run_id(self) -> str:
+        """The run, as in its directory's ``run.json``."""
+        return self._opening.run_id
+
+    @property
+    def recorder(self) -> Recorder:
+        """What writes the segment, for signs of life and notes."""
+        return self._opening.recorder
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Return the environment with which a process that records itself joins the run.
+
+        GPUs are handed on where somebody stated them: what was found or guessed out here, the
+        process finds by itself, and its launcher may know better.
+        """
+        options = self.options
+        environment = dict(inherited) | {"OUTLAY_RUN_DIR": str(options.dir)}
+        if options.gpus_source == "stated":
+            environment["OUTLAY_GPUS"] = str(options.gpus)
+        if options.price is not None:
+            environment["OUTLAY_PRICE"] = handed_on(options.price)
+        if options.stopped_price is not None:
+            environment["OUTLAY_STOPPED_PRICE"] = str(options.stopped_price.rate)
+        return environment
+
+    def reaped(self, returncode: int, *, received: signal.Signals | None = None) -> None:
+        """Record how the process ended, right after it was reaped.
+
+        Args:
+            returncode: As ``subprocess`` gives it: negative for the signal that killed it.
+            received: The signal that the supervisor was sent and passed on, if any.
+        """
+        status, reason = outcome_of(returncode, received)
+        self.end(status, reason, exit_code=shell_code(returncode))
+
+    def end(self, status: EndStatus, reason: str = "", *, exit_code: int | None = None) -> None:
+        """Record an end that says more than an exit code (or less); further calls do nothing."""
+        if self._ended:
+            return
+        self._ended = True
+        self.recorder.close(status, reason, exit_code)
+        if self._opening.lock is not None:
+            self._opening.lock.release()
+
+
+def shell_code(returncode: int) -> int:
+    """Return an exit code as a shell gives it: 128 plus the signal for a process it killed."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
+def outcome_of(returncode: int, received: signal.Signals | None = None) -> tuple[EndStatus, str]:
+    """Return how a process ended, and by what.
+
+    Whoever ends a whole job sends SIGTERM to the command and to its supervisor, in any order.
+    """
+    name = f"exit code {returncode}" if returncode >= 0 else signal.Signals(-returncode).name
+    if received is signal.SIGTERM or returncode == -signal.SIGTERM:
+        return "terminated", name if returncode else "SIGTERM"
+    if returncode == 0:
+        return "completed", ""
+    return ("interrupted" if received is signal.SIGINT else "failed"), name
+
+
+# What the GPUs of a wrapped command do, sampled from outside.
+
+
+def find_gpus() -> list[NvmlSource]:
+    """Return the GPUs that the command may use; none where NVML cannot be read."""
+    try:
+        return NvmlSource.detect(os.environ)
+    except OSError:
+        return []
+
+
+class GpuLoad:
+    """Adds up how long GPUs were busy and what they used since the last record."""
+
+    def __init__(self, recorder: Recorder, gpus: Sequence[NvmlSource]) -> None:
+        self._recorder = recorder
+        self._gpus = gpus
+        self._at_ns = recorder.now_ns()
+        self._busy_ns = 0
+        self._energy_uj = 0
+
+    def sample(self) -> None:
+        """Look once; a GPU that does not answer is not seen to do anything."""
+        now_ns = self._recorder.now_ns()
+        elapsed_ns, self._at_ns = now_ns - self._at_ns, now_ns
+        for gpu in self._gpus:
+            try:
+                self._busy_ns += round(gpu.busy() * elapsed_ns) // len(self._gpus)
+                self._energy_uj += gpu.take_uj()
+            except OSError:
+                continue
+
+    def record(self) -> None:
+        """Write what was seen since the last record, as a sign of life."""
+        used_mj, self._energy_uj = divmod(self._energy_uj, 1000)
+        self._recorder.heartbeat(gpu_busy_ns=self._busy_ns, energy_mj=used_mj)
+        self._busy_ns = 0
+
+
+# ``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load.
+#
+# The command keeps its terminal, its signals and its exit code. It is watched from outside, so
+# that without step data it is known to be busy or idle, never productive.
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 TICKET = "command"
@@ -64,7 +188,7 @@ class ExecResult:
     energy_quality: Quality = Quality.UNAVAILABLE
 
 
-def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> ExecResult:
+def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) -> ExecResult:
     """Run the command to its end, recording it in ``options.dir``.
 
     Raises:
@@ -108,14 +232,14 @@ def execute(command: Sequence[str], options: Options, clock: Clock = SYSTEM) -> 
     )
 
 
-def _figures(options: Options, now_ns: int) -> RunFigures | None:
+def _figures(options: RunOptions, now_ns: int) -> RunFigures | None:
     try:
         return read_figures(options.dir, now_ns)
     except NotARun:
         return None
 
 
-def _name_heir(processes: ProcessSupervisor, options: Options, recorder: Recorder) -> None:
+def _name_heir(processes: ProcessSupervisor, options: RunOptions, recorder: Recorder) -> None:
     """Have somebody else record on should we die; where nothing is recorded there is nobody."""
     if not isinstance(recorder.writer, SegmentWriter):
         return
@@ -171,7 +295,7 @@ class _JobEnd:
         told: Why the command was told to end, once it was.
     """
 
-    def __init__(self, processes: ProcessSupervisor, options: Options) -> None:
+    def __init__(self, processes: ProcessSupervisor, options: RunOptions) -> None:
         self.told = ""
         self._processes = processes
         self._due: list[str] = []

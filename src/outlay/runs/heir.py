@@ -24,9 +24,16 @@ from outlay.proc.strays import StrayFamily, write_record
 from outlay.proc.supervisor import KeeperKilled, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.lock import RankLock
-from outlay.runs.exec import BEAT_S, TICKET, record_path, watch
-from outlay.runs.gpus import GpuLoad, find_gpus
-from outlay.runs.supervised import outcome_of, shell_code
+from outlay.runs.exec import (
+    BEAT_S,
+    TICKET,
+    GpuLoad,
+    find_gpus,
+    outcome_of,
+    record_path,
+    shell_code,
+    watch,
+)
 
 UNKNOWN_END: Final = "outlay and its keeper were killed; how the command ended is not known"
 _LOOK_EVERY_S: Final = 0.2

@@ -1,7 +1,6 @@
-"""The Run: one attempt of one run, from inside the training process.
+"""The Run.
 
-The Run is what a training script holds. It owns the attempt's begin and end; what happens in
-between is the Recorder's.
+One attempt of one run, from inside the training process, and ``outlay.run()`` which makes it.
 """
 
 from __future__ import annotations
@@ -10,8 +9,10 @@ import atexit
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -24,16 +25,51 @@ from outlay.record.meters.steps import MeteredWriter, StepMeters
 from outlay.record.recorder import Count
 from outlay.record.slurm import SlurmJob
 from outlay.runs.figures import figures_of
-from outlay.runs.heartbeat import Heartbeat
-from outlay.runs.job_end import JobEndWatch, ask_state
 from outlay.runs.opening import open_attempt, refuse_showback
-from outlay.runs.options import Options, gpu_count, parse_price, warn_of_old_price
-from outlay.runs.signals import TerminationWatch
+from outlay.runs.options import (
+    Arguments,
+    RunOptions,
+    gpu_count,
+    parse_price,
+    resolve,
+    warn_of_old_price,
+)
+from outlay.runs.preemption import JobEndWatch, TerminationWatch, ask_state
+from outlay.units import Duration
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
     from outlay.goodput.follower import GoodputFollower
     from outlay.runs.preemption import PreemptionGate
+
+# A background thread that records signs of life, so that a time of death is known.
+
+
+class HeartbeatThread:
+    """Beats until stopped; never keeps the process alive."""
+
+    def __init__(self, recorder: Recorder, every: Duration) -> None:
+        self._recorder = recorder
+        self._every_s = every.seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="outlay-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Record no further signs of life."""
+        self._stopped.set()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            self._recorder.heartbeat()
+            # A beat is also when a deleted segment is noticed and begun anew.
+            self._recorder.writer.sync()
+
+
+# The Run: one attempt of one run, from inside the training process.
+#
+# The Run is what a training script holds. It owns the attempt's begin and end; what happens in
+# between is the Recorder's.
 
 Batch = TypeVar("Batch")
 _GIVES_BACK = ("", "RUNNING", "PENDING", "PREEMPTED", "REQUEUED", "SUSPENDED", "NODE_FAIL")
@@ -43,7 +79,9 @@ _GIVES_BACK = ("", "RUNNING", "PENDING", "PREEMPTED", "REQUEUED", "SUSPENDED", "
 class Run:
     """One attempt of one run, seen from inside the training process."""
 
-    def __init__(self, options: Options, clock: Clock = SYSTEM, *, rank: int | None = None) -> None:
+    def __init__(
+        self, options: RunOptions, clock: Clock = SYSTEM, *, rank: int | None = None
+    ) -> None:
         opening = open_attempt(options, clock, rank=rank)
         self.options = options = opening.options
         self.dir = options.dir
@@ -64,7 +102,7 @@ class Run:
         self._pid = os.getpid()
         self._heartbeat = None
         if options.heartbeat is not None and not facts.is_disabled(os.environ):
-            self._heartbeat = Heartbeat(self._recorder, options.heartbeat)
+            self._heartbeat = HeartbeatThread(self._recorder, options.heartbeat)
         self._follower: GoodputFollower | None = None
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
@@ -372,3 +410,71 @@ def _outcome_of(error: BaseException | None) -> tuple[EndStatus, str]:
             return "completed", ""
         case _:
             return "failed", type(error).__name__
+
+
+# ``outlay.run()``: one call that records a training, prices it, and stops it where it must.
+
+
+def run(
+    model: str,
+    *,
+    dir: Path | str | None = None,
+    name: str | None = None,
+    gpu: str | None = None,
+    gpus: object = None,
+    price: object = None,
+    stopped_price: object = None,
+    tags: Mapping[str, str] | None = None,
+    heartbeat: object = None,
+    budget: object = None,
+    guard: object = None,
+    clock: Clock = SYSTEM,
+) -> Run:
+    """Start (or go on with) a run, to be used in a ``with`` statement.
+
+    What is left out comes from the environment: ``OUTLAY_RUN_DIR``, ``OUTLAY_PRICE``,
+    ``OUTLAY_GPUS``, ``OUTLAY_STOPPED_PRICE``, ``OUTLAY_BUDGET``, ``OUTLAY_HOLD``.
+    ``OUTLAY_DISABLED=1`` makes all of it a no-op.
+
+    The run begins with the process, where the process was started to train and this is its first
+    run: imports and loading before this call are ``program_startup``.
+
+    Args:
+        model: What is trained.
+        dir: Where the run log goes; reopening one is a new attempt of the same run.
+        name: What to call the run; default: the model.
+        gpu: The GPU model; default: what the driver says.
+        gpus: How many GPUs the whole run uses, or which share of one: ``8``, ``0.5``, ``"1/7"``;
+            default: those of Slurm's allocation, else the visible ones of all nodes, else the world
+            size, as an assumption.
+        price: Per GPU-hour, such as ``"1.50 USD/h"``, or by name: ``"lambda:8xH100"``, ``"auto"``;
+            ``showback`` may follow it. Without one, money reads "no price".
+        stopped_price: Per hour of the whole machine while it is stopped between attempts.
+        tags: Whatever costs are to be allocated by, such as ``{"team": "nlp"}``.
+        heartbeat: Records a sign of life this often in the background, such as ``"30s"``.
+        budget: Where the run stops, such as ``outlay.iso_cost("5 USD")`` or ``"iso_time=2h"``.
+        guard: Whose ceiling it may not pass: a ``BudgetGuard``, or the path of a spend log.
+        clock: The clocks to use.
+
+    Raises:
+        InvalidValue: An argument or a setting cannot be used.
+        PriceFileUnusable: The price is a name, and the known prices cannot be read.
+        Refused: The budget limits what nothing here can measure, or the guard has no room.
+        RunInUse: A live process records this rank of this run already.
+    """
+    if model is None:
+        raise InvalidValue("model", model, "a non-empty name")
+    arguments = Arguments(
+        model=model,
+        dir=dir,
+        name=name,
+        gpu=gpu,
+        gpus=gpus,
+        price=price,
+        stopped_price=stopped_price,
+        tags=tags,
+        heartbeat=heartbeat,
+        budget=budget,
+        guard=guard,
+    )
+    return Run(resolve(arguments, os.environ, clock.wall_ns()), clock)

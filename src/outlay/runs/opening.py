@@ -32,15 +32,15 @@ from outlay.rates import rate_of
 from outlay.record import Recorder, facts
 from outlay.record.lock import RankLock
 from outlay.record.machine import ProcessStart, process_start
-from outlay.record.writers import NullWriter
-from outlay.runs.inbox import leave_notice
-from outlay.runs.options import Options
+from outlay.record.recorder import NullWriter
+from outlay.runs.directories import leave_notice
+from outlay.runs.options import RunOptions
 from outlay.units import Money
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
     from outlay.guard.gate import GuardGate
-    from outlay.runs.guarding import JointGuard
+    from outlay.runs.preemption import JointGuard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +56,7 @@ class Opening:
         guard: What keeps the money, on rank 0 of a guarded run.
     """
 
-    options: Options
+    options: RunOptions
     run_id: str
     rank: int
     recorder: Recorder
@@ -66,7 +66,7 @@ class Opening:
     guard: GuardGate | None = None
 
 
-def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> Opening:
+def open_attempt(options: RunOptions, clock: Clock, *, rank: int | None = None) -> Opening:
     """Begin an attempt.
 
     Args:
@@ -100,7 +100,7 @@ def open_attempt(options: Options, clock: Clock, *, rank: int | None = None) -> 
     raise AssertionError("the last of the default directories is nobody else's")
 
 
-def _open(options: Options, about: facts.Facts, run_id: str, clock: Clock) -> Opening:
+def _open(options: RunOptions, about: facts.Facts, run_id: str, clock: Clock) -> Opening:
     """Begin an attempt in ``options.dir``."""
     start_ns = clock.wall_ns()
     wall_offset_ns, boot_ns = start_ns - clock.monotonic_ns(), since_boot_ns(clock)
@@ -138,7 +138,7 @@ def _open(options: Options, about: facts.Facts, run_id: str, clock: Clock) -> Op
 
 
 def _cost_by_log(
-    options: Options, segment: SegmentId, recorder: Recorder
+    options: RunOptions, segment: SegmentId, recorder: Recorder
 ) -> Callable[[], Money | None]:
     """Return what asks the run's log for the cost of the attempt so far."""
     from outlay.guard.captures import cost_of_attempt
@@ -158,7 +158,7 @@ def _process_start(rank: int, now_ns: int, boot_ns: int | None) -> ProcessStart:
 
 
 def claim(
-    options: Options, about: facts.Facts, run_id: str, start_ns: int
+    options: RunOptions, about: facts.Facts, run_id: str, start_ns: int
 ) -> tuple[str, RankLock | None]:
     """Take the directory for a rank; return the run's identity and what holds its place.
 
@@ -183,7 +183,7 @@ def claim(
 
 
 def header_of(
-    options: Options, about: facts.Facts, run_id: str, start_ns: int, started: ProcessStart
+    options: RunOptions, about: facts.Facts, run_id: str, start_ns: int, started: ProcessStart
 ) -> AttemptStarted:
     """Return the first record of the attempt."""
     return AttemptStarted(
@@ -203,7 +203,7 @@ def header_of(
     )
 
 
-def budget_gate(options: Options, about: facts.Facts, clock: Clock) -> BudgetGate | None:
+def budget_gate(options: RunOptions, about: facts.Facts, clock: Clock) -> BudgetGate | None:
     """Return what enforces the budget; a supervisor leaves that to what it supervises."""
     if options.budget is None or about.rank == SUPERVISOR:
         return None
@@ -215,7 +215,7 @@ def budget_gate(options: Options, about: facts.Facts, clock: Clock) -> BudgetGat
 
 
 def guard_gates(
-    options: Options, about: facts.Facts, clock: Clock
+    options: RunOptions, about: facts.Facts, clock: Clock
 ) -> tuple[GuardGate | None, JointGuard | None]:
     """Return what keeps the money, on rank 0 alone, and what stops all ranks together."""
     price, asked = options.price, options.guard
@@ -223,7 +223,7 @@ def guard_gates(
     if not guarded or about.rank == SUPERVISOR:
         return None, None
     from outlay.guard.gate import GuardGate, read_guarding
-    from outlay.runs.guarding import JointGuard
+    from outlay.runs.preemption import JointGuard
 
     if asked is not None and price is not None:
         refuse_showback(price)

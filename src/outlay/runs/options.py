@@ -23,7 +23,7 @@ from outlay.record import facts
 from outlay.record.machine import node_count, node_gpus
 from outlay.record.slurm import SlurmJob
 from outlay.runs.directories import DefaultDirectory
-from outlay.runs.job_end import stated_grace
+from outlay.runs.preemption import stated_grace
 from outlay.units import Duration
 from outlay.units.numbers import exact_decimal
 
@@ -55,7 +55,7 @@ class Arguments:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class RunOptions:
     """What a run is started with, checked and complete.
 
     Attributes:
@@ -84,7 +84,7 @@ class Options:
     default_dir: DefaultDirectory | None = None
 
 
-def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Options:
+def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> RunOptions:
     """Return the options of a run.
 
     Raises:
@@ -97,7 +97,7 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Op
     default = DefaultDirectory.of(name, environ, now_ns) if stated is None else None
     directory = stated if default is None else default.base.absolute()
     assert directory is not None
-    options = Options(
+    options = RunOptions(
         model=model,
         name=name,
         gpu=facts.gpu_model() if arguments.gpu is None else _text(arguments.gpu, name="gpu"),
@@ -204,7 +204,7 @@ def _partition_price(environ: Mapping[str, str]) -> Price | None:
     job = SlurmJob.of(environ)
     if job is None or not job.partition:
         return None
-    from outlay.prices.partition_rates import read_rates  # Loaded only inside a job.
+    from outlay.prices.current import read_rates  # Loaded only inside a job.
 
     try:
         return read_rates().get(job.partition)
@@ -275,7 +275,7 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def _refuse_another_model(options: Options) -> None:
+def _refuse_another_model(options: RunOptions) -> None:
     identity = read_identity(options.dir) if options.default_dir is None else None
     if identity is None or "" in (identity.model, options.model):
         return

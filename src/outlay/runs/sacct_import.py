@@ -47,7 +47,7 @@ from outlay.ledger import (
 )
 from outlay.ledger.segments import id_from_name
 from outlay.rates import GpuPiece, gpu_pieces, total_gpus
-from outlay.rates.gaps import MachineAfter, machine_after
+from outlay.rates.build import MachineAfter, machine_after
 from outlay.runs.collect import collect, refresh_registered
 from outlay.runs.figures import RunFigures
 from outlay.runs.imported_jobs import SACCT, SETTLED, header_of, jobs_of, own_headers, withdraw
@@ -63,7 +63,7 @@ _A_DAY_NS: Final = 86_400 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settled:
+class SettledJob:
     """A job that recorded itself, and what its accounts say beside its log.
 
     Attributes:
@@ -85,7 +85,7 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Imported:
+class ImportedJobs:
     """What became of the jobs of a file.
 
     Attributes:
@@ -100,7 +100,7 @@ class Imported:
     jobs: tuple[SacctJob, ...]
     figures: list[RunFigures]
     recorded: int
-    settled: tuple[Settled, ...]
+    settled: tuple[SettledJob, ...]
     withdrawn: int
     unpriced: tuple[str, ...]
     findings: list[Finding]
@@ -108,7 +108,7 @@ class Imported:
 
 def import_jobs(
     store: Engine, jobs: Iterable[SacctJob], rates: Mapping[str, Price], now_ns: int
-) -> Imported:
+) -> ImportedJobs:
     """Register jobs as runs; the same jobs any number of times leave the same books.
 
     Runs that left a notice are taken in first: they may be of these jobs.
@@ -118,7 +118,7 @@ def import_jobs(
     every = list(jobs)
     own = {job.shown: known.get(job.shown) or known.get(job.job) or [] for job in every}
     ours = tuple(job for job in every if not own[job.shown])
-    settled: list[Settled] = []
+    settled: list[SettledJob] = []
     shared: list[Path] = []
     withdrawn = []
     for job in every:
@@ -133,7 +133,7 @@ def import_jobs(
     directories = [_write(job, _directory(job, imported), rates.get(job.partition)) for job in ours]
     collected = collect(store, directories, now_ns)
     unpriced = {job.partition for job in ours if job.gpus and job.partition not in rates}
-    return Imported(
+    return ImportedJobs(
         jobs=ours, figures=collected.figures, recorded=len(every) - len(ours),
         settled=tuple(settled), withdrawn=len(withdrawn), unpriced=tuple(sorted(unpriced)),
         findings=[*findings, *collected.findings],
@@ -158,7 +158,7 @@ def _recorded_jobs(store: Engine) -> dict[str, list[Path]]:
 
 def _settle(
     job: SacctJob, directories: list[Path], rate: Price | None, findings: list[Finding]
-) -> Iterator[Settled]:
+) -> Iterator[SettledJob]:
     """Add the accounts of a job to its log; where that cannot be done, name the difference."""
     directory = directories[0]
     log_ns = _logged_ns(job, directories, settled=False)
@@ -178,7 +178,7 @@ def _settle(
         return
     write_whole(_beside(job, SETTLED), os.fsencode(directory))
     settled_ns = _logged_ns(job, directories, settled=True)
-    yield Settled(
+    yield SettledJob(
         job=job.shown, dir=str(directory), log_ns=log_ns, sacct_ns=sacct_ns, settled_ns=settled_ns
     )
 

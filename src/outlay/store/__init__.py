@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from outlay.store.engine import StoreUnavailable
     from outlay.store.home import outlay_home
-    from outlay.store.migrations import StoreTooNew
-    from outlay.store.opening import open_store
+    from outlay.store.opening import StoreTooNew, open_store
     from outlay.store.runs import RunRow
 
 _HOMES = {
     "RunRow": "outlay.store.runs",
-    "StoreTooNew": "outlay.store.migrations",
+    "StoreTooNew": "outlay.store.opening",
     "StoreUnavailable": "outlay.store.engine",
     "open_store": "outlay.store.opening",
     "outlay_home": "outlay.store.home",

@@ -1,17 +1,202 @@
-"""Opening the store: where it is, and what to say when it cannot be opened."""
+"""Opening the store.
+
+Where it is, bringing its tables forward, and what to say when it cannot be opened.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from sqlalchemy import URL, Engine, make_url
+from sqlalchemy import (
+    JSON,
+    URL,
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    func,
+    insert,
+    inspect,
+    make_url,
+    select,
+)
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
+from sqlalchemy.schema import CreateColumn
 
-from outlay.errors import InvalidValue
-from outlay.store.engine import StoreUnavailable, connect
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import InvalidValue, OutlayError
+from outlay.store import schema
+from outlay.store.engine import StoreUnavailable, connect, writing
 from outlay.store.home import outlay_home
-from outlay.store.migrations import migrate
+
+# Bringing a store's tables forward, one version at a time; never back.
+#
+# All that is due runs in one transaction. SQLite's write lock is held through it, so that of two
+# processes that open a store at once one migrates and the other finds it done.
+
+
+class StoreTooNew(OutlayError):
+    """A newer outlay wrote this store; this one does not know what its tables mean."""
+
+    def __init__(self, seen: int, known: int) -> None:
+        super().__init__(
+            f"the store has schema version {seen}, and this outlay knows up to {known}. "
+            "Upgrade outlay, or set OUTLAY_HOME to another directory."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migration:
+    """One step forward.
+
+    A migration that changes a table freezes the definition that earlier ones created it with; the
+    test that walks old stores forward fails until that is done.
+
+    Attributes:
+        version: What the store is at afterwards.
+        creates: Tables that are new in it.
+        adds: Columns that are new in a table that was there; null in the rows that were there.
+        indexes: Indexes that are new on a table that was there.
+    """
+
+    version: int
+    creates: tuple[Table, ...] = ()
+    adds: tuple[Column[Any], ...] = ()
+    indexes: tuple[Index, ...] = ()
+
+
+_RUNS_1 = Table(
+    "runs",
+    MetaData(),
+    Column("run_id", String, primary_key=True),
+    Column("dir", String, nullable=False),
+    Column("model", String, nullable=False),
+    Column("name", String, nullable=False),
+    Column("status", String, nullable=False),
+    Column("attempts", Integer, nullable=False),
+    Column("steps", BigInteger, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Column("started_ns", BigInteger, nullable=False),
+    Column("last_seen_ns", BigInteger, nullable=False),
+    Column("user", String, nullable=False),
+    Column("host", String, nullable=False),
+    Column("gpu", String, nullable=False),
+    Column("gpus", Integer, nullable=False),
+    Column("tags", JSON, nullable=False),
+    Column("cost_micros", BigInteger),
+    Column("currency", String),
+    Column("ended_ns", BigInteger),
+    Column("updated_ns", BigInteger, nullable=False),
+    Index("runs_by_start", "started_ns", "run_id"),
+)
+
+_COST_REPORTS_3 = Table(
+    "cost_reports",
+    MetaData(),
+    Column("run_id", String, primary_key=True),
+    Column("model", String, nullable=False),
+    Column("source", String, nullable=False),
+    Column("cost_micros", BigInteger, nullable=False),
+    Column("currency", String, nullable=False),
+    Column("gpu_us", BigInteger, nullable=False),
+    Column("wall_us", BigInteger, nullable=False),
+    Column("energy_mj", BigInteger),
+    Column("samples", BigInteger, nullable=False),
+    Column("epochs", Float, nullable=False),
+    Column("tokens", BigInteger),
+    Column("accuracy", Float),
+    Column("loss", Float),
+    Column("at_ns", BigInteger, nullable=False),
+    Column("metrics", JSON),
+    Column("updated_ns", BigInteger, nullable=False),
+    Index("cost_reports_by_model", "model", "at_ns"),
+)
+
+MIGRATIONS = (
+    Migration(version=1, creates=(_RUNS_1,)),
+    Migration(
+        version=2,
+        creates=(
+            schema.price_snapshots,
+            schema.price_offers,
+            schema.price_series,
+            schema.price_points,
+            schema.price_alerts,
+        ),
+    ),
+    Migration(
+        version=3,
+        creates=(
+            _COST_REPORTS_3,
+            schema.model_budgets,
+            schema.budget_alerts,
+            schema.recommendations,
+        ),
+    ),
+    Migration(version=4, adds=(schema.cost_reports.c.kind,)),
+    Migration(
+        version=5,
+        adds=(
+            schema.runs.c.log_bytes,
+            schema.runs.c.log_mtime_ns,
+            schema.runs.c.figures_version,
+            schema.runs.c.findings,
+            schema.runs.c.kind,
+        ),
+        indexes=tuple(i for i in schema.runs.indexes if i.name == "runs_by_last_seen"),
+    ),
+)
+NEWEST = MIGRATIONS[-1].version
+
+
+def migrate(engine: Engine, *, to: int = NEWEST, clock: Clock = SYSTEM) -> None:
+    """Bring the store to version ``to``; does nothing when it is there already.
+
+    Raises:
+        StoreTooNew: The store is past every version known here.
+    """
+    with engine.begin() as connection:
+        if _version(connection) == to:
+            return
+    with writing(engine) as connection:
+        schema.versions.create(connection, checkfirst=True)
+        at = _version(connection)
+        for migration in MIGRATIONS:
+            if at < migration.version <= to:
+                _apply(connection, migration, clock.wall_ns())
+
+
+def _version(connection: Connection) -> int:
+    if not inspect(connection).has_table(schema.versions.name):
+        return 0
+    at: int = connection.scalar(select(func.max(schema.versions.c.version))) or 0
+    if at > NEWEST:
+        raise StoreTooNew(at, NEWEST)
+    return at
+
+
+def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
+    for table in migration.creates:
+        table.create(connection)
+    for column in migration.adds:
+        column_sql = CreateColumn(column).compile(dialect=connection.dialect)
+        connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column_sql}")
+    for index in migration.indexes:
+        index.create(connection)
+    row = {"version": migration.version, "applied_ns": now_ns}
+    connection.execute(insert(schema.versions).values(row))
+
+
+# Opening the store: where it is, and what to say when it cannot be opened.
 
 _EXPECTED_URL = "a database URL such as postgresql+psycopg://host/outlay or sqlite:////path/to.db"
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from outlay.export.cloud_logging import CloudLogger
-from outlay.goodput.checkpoint_stats import duration_stats, is_local, is_restore, is_save
+from outlay.export.cloud import CloudLogger
+from outlay.goodput.throughput import duration_stats, is_local, is_restore, is_save
 
 __all__ = [
     "CheckpointBadputCalculator",

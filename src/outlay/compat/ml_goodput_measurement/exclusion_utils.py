@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 
-from outlay.goodput.exclusions import Interval, merged, overlap
+from outlay.goodput.breakdown import Interval, merged, overlap
 
 __all__ = ["get_exclusion_overlap", "normalize_intervals"]
 

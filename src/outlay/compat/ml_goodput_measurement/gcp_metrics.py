@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from outlay.clock import SYSTEM
-from outlay.export.cloud_monitoring import MonitoringClient, end_time
+from outlay.export.cloud import MonitoringClient, end_time
 
 __all__ = ["GCPMetrics", "ValueType"]
 

@@ -7,7 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from outlay.clock import SYSTEM, Clock
-from outlay.export.cloud_logging import CloudLogger
+from outlay.export.cloud import CloudLogger
 from outlay.goodput import calculator
 from outlay.goodput.logs import GoodputLogger
 from outlay.goodput.recorder import GoodputRecorder

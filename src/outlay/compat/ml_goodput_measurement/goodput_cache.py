@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from outlay.goodput.cache import GoodputCache, GoodputInfo, StepInfo
+from outlay.goodput.importing import GoodputCache, GoodputInfo, StepInfo
 
 __all__ = ["GoodputCache", "GoodputInfo", "StepInfo"]

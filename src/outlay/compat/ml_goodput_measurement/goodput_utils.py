@@ -9,8 +9,8 @@ from typing import Any
 
 from outlay.export import gcp
 from outlay.export.gcp import GCPOptions
-from outlay.goodput import deviation
-from outlay.goodput.cache import GoodputInfo, StepInfo
+from outlay.goodput import throughput as deviation
+from outlay.goodput.importing import GoodputInfo, StepInfo
 from outlay.goodput.types import (
     BadputType,
     GoodputType,

@@ -9,9 +9,7 @@ from typing import Protocol
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.prices.offer import Offer
-from outlay.prices.screening import screen
-from outlay.prices.snapshot import Snapshot
+from outlay.prices.offer import Offer, Snapshot, screen
 
 
 class SourceFailed(OutlayError):

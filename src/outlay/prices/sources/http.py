@@ -1,27 +1,35 @@
-"""Asking a vendor over HTTP: time-outs, retries, and no key in anything that is said.
+"""Vendors over HTTP.
 
-A request ends by its deadline even when the vendor sends a byte now and then, and an answer is
-read up to a size, so that a bad day of one vendor stays that vendor's.
+Time-outs, retries, no key in anything that is said, answers read row by row.
 """
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import os
 import re
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, quote_plus
 
 import httpx
+import msgspec
 
 from outlay.clock import SYSTEM, Clock, wall_ns_of
-from outlay.decoding import BadDocument, gunzip
-from outlay.prices.sources.base import SourceFailed
+from outlay.decoding import BadDocument, decode, gunzip
+from outlay.errors import Finding, InvalidValue
+from outlay.prices.offer import Offer
+from outlay.prices.sources.base import Parsed, SourceFailed
+
+# Asking a vendor over HTTP: time-outs, retries, and no key in anything that is said.
+#
+# A request ends by its deadline even when the vendor sends a byte now and then, and an answer is
+# read up to a size, so that a bad day of one vendor stays that vendor's.
 
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _SHORTEST_KEY = 8
@@ -52,7 +60,7 @@ class _Answer:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class HttpRequest:
     """One question to one vendor, and the key that opens its door.
 
     Attributes:
@@ -235,3 +243,120 @@ def _in_words(error: Exception) -> str:
             return "its address is not a URL"
         case _:
             return f"the request failed ({type(error).__name__})"
+
+
+# A vendor with an HTTP API: how it is asked, and how its answer is read.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HttpVendor:
+    """What outlay knows about a vendor's API.
+
+    Attributes:
+        url: Its address.
+        url_name: The environment variable that names another address.
+        key_name: The environment variable that holds the user's key.
+        needs_key: It does not answer without one.
+        parse: Pure: the body of an answer and the instant of it → offers and findings.
+    """
+
+    name: str
+    method: str
+    url: str
+    url_name: str
+    path: str
+    body: Mapping[str, Any] | None = None
+    key_name: str
+    needs_key: bool = False
+    parse: Callable[[bytes, int], Parsed]
+
+
+@dataclass(frozen=True, slots=True)
+class VendorSource:
+    """Offers that come straight from a vendor.
+
+    Attributes:
+        base_url: Where to ask instead of the vendor's own address.
+        key: Instead of the one in the environment.
+    """
+
+    vendor: HttpVendor
+    base_url: str | None = field(default=None, kw_only=True)
+    key: str | None = field(default=None, kw_only=True, repr=False)
+    patience: Patience = field(default=Patience(), kw_only=True)
+    clock: Clock = field(default=SYSTEM, kw_only=True)
+
+    @property
+    def name(self) -> str:
+        """The vendor's name."""
+        return self.vendor.name
+
+    def load(self, fetched_ns: int) -> Parsed:
+        """Ask the vendor and read its answer."""
+        vendor = self.vendor
+        key = self.key or os.environ.get(vendor.key_name)
+        if vendor.needs_key and not key:
+            raise SourceFailed(vendor.name, f"it asks for a key; set {vendor.key_name}")
+        base_url = self.base_url or os.environ.get(vendor.url_name) or vendor.url
+        request = HttpRequest(
+            source=vendor.name,
+            method=vendor.method,
+            url=base_url.rstrip("/") + vendor.path,
+            body=vendor.body,
+            key=key,
+            key_name=vendor.key_name,
+            patience=self.patience,
+            clock=self.clock,
+        )
+        return vendor.parse(request.send(), fetched_ns)
+
+
+# Reading a vendor's answer row by row: one bad row is one finding, and the rest still counts.
+
+Row = TypeVar("Row")
+Amount = Annotated[float, msgspec.Meta(ge=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)]
+
+
+def read_answer(source: str, body: bytes, shape: type[Row]) -> Row:
+    """Return the whole answer in its expected shape.
+
+    Raises:
+        SourceFailed: It is not JSON, or JSON of another shape.
+    """
+    try:
+        return decode(body, shape)
+    except BadDocument as error:
+        start = body[:15].lstrip().lower()
+        if start.startswith((b"<!doctype", b"<html")):
+            raise SourceFailed(source, "a web page came where JSON was expected") from None
+        raise SourceFailed(source, f"not the JSON that was expected: {error}") from None
+
+
+def read_rows(
+    source: str,
+    rows: Iterable[tuple[str, msgspec.Raw]],
+    shape: type[Row],
+    offers_of: Callable[[Row], Iterable[Offer]],
+) -> Parsed:
+    """Return the offers of every readable row, and a finding for each of the others.
+
+    Args:
+        source: For the findings.
+        rows: Each with what to call it in a finding.
+        shape: The struct a row must fit.
+        offers_of: Turns a row into offers; may raise InvalidValue.
+    """
+    offers: list[Offer] = []
+    findings: list[Finding] = []
+    for name, raw in rows:
+        try:
+            offers.extend(offers_of(decode(bytes(raw), shape)))
+        except (BadDocument, InvalidValue) as error:
+            findings.append(Finding(source=source, message=f"{name}: {error}"))
+    return Parsed(offers=tuple(offers), findings=tuple(findings))
+
+
+def numbered(rows: Iterable[msgspec.Raw]) -> Iterable[tuple[str, msgspec.Raw]]:
+    """Name rows by their position, from 1."""
+    return ((f"row {position}", row) for position, row in enumerate(rows, start=1))

@@ -13,11 +13,9 @@ from typing import Annotated
 import msgspec
 
 from outlay.prices.gpus import resolve
-from outlay.prices.interconnect import nvlink_between
-from outlay.prices.offer import Offer
+from outlay.prices.offer import Offer, nvlink_between
 from outlay.prices.sources.base import Parsed
-from outlay.prices.sources.reading import Count, read_answer, read_rows
-from outlay.prices.sources.vendor import Vendor
+from outlay.prices.sources.http import Count, HttpVendor, read_answer, read_rows
 from outlay.units import Money
 
 NAME = "lambda"
@@ -93,7 +91,7 @@ def _offers_of(entry: LambdaType, fetched_ns: int) -> Iterator[Offer]:
         )
 
 
-LAMBDA = Vendor(
+LAMBDA = HttpVendor(
     name=NAME,
     method="GET",
     url="https://cloud.lambda.ai",

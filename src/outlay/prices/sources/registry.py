@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from outlay import plugins
 from outlay.errors import InvalidValue, choices
 from outlay.prices.sources.base import OfferSource
-from outlay.prices.sources.gpuhunt_catalog import GpuhuntSource
+from outlay.prices.sources.catalogs import GpuhuntSource
+from outlay.prices.sources.http import VendorSource
 from outlay.prices.sources.lambda_cloud import LAMBDA
 from outlay.prices.sources.runpod import RUNPOD
 from outlay.prices.sources.vast import VAST
-from outlay.prices.sources.vendor import VendorSource
 
 VENDORS = {vendor.name: vendor for vendor in (RUNPOD, LAMBDA, VAST)}
 _GPUHUNT = "gpuhunt:"

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 import msgspec
 
 from outlay.prices.gpus import resolve
-from outlay.prices.interconnect import nvlink_between
-from outlay.prices.offer import Offer, Tier
+from outlay.prices.offer import Offer, Tier, nvlink_between
 from outlay.prices.sources.base import Parsed, SourceFailed
-from outlay.prices.sources.reading import Amount, Count, numbered, read_answer, read_rows
-from outlay.prices.sources.vendor import Vendor
+from outlay.prices.sources.http import Amount, Count, HttpVendor, numbered, read_answer, read_rows
 from outlay.units import Money
 
 NAME = "runpod"
@@ -167,7 +165,7 @@ def _availability(row: RunpodGpuType) -> int | None:
     return 1 if row.lowest_price.stock else 0
 
 
-RUNPOD = Vendor(
+RUNPOD = HttpVendor(
     name=NAME,
     method="POST",
     url="https://api.runpod.io",

@@ -14,8 +14,7 @@ import msgspec
 from outlay.prices.gpus import resolve
 from outlay.prices.offer import Offer, Tier
 from outlay.prices.sources.base import Parsed
-from outlay.prices.sources.reading import Amount, Count, numbered, read_answer, read_rows
-from outlay.prices.sources.vendor import Vendor
+from outlay.prices.sources.http import Amount, Count, HttpVendor, numbered, read_answer, read_rows
 from outlay.units import Money
 
 NAME = "vast"
@@ -113,7 +112,7 @@ def _small(number: float | None, most: int, *, per: int = 1) -> float | None:
     return None if number is None or not 0 < number <= most else number / per
 
 
-VAST = Vendor(
+VAST = HttpVendor(
     name=NAME,
     method="POST",
     url="https://console.vast.ai",

@@ -1,16 +1,102 @@
-"""What the meters saw, written into the step during which they saw it."""
+"""What the meters saw, written into the step during which they saw it.
+
+Tokens, FLOPs, energy, bytes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from msgspec.structs import replace
 
+from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import KnownRecord, Step
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import EnergyMeter
-from outlay.record.writers import Writer
+from outlay.record.recorder import Writer
+
+# How many tokens a batch holds, by its shape: every augmented view counts.
+#
+# Needs no torch: anything with a ``shape`` is a tensor.
+
+
+def count_tokens(batch: Any) -> int:
+    """Return the samples of a batch over all its views.
+
+    A tensor holds its first dimension. A mapping holds its list of ``crops``; else its entries
+    named ``view...``; else its ``image``; else the first entry that holds anything, ``index``
+    aside. A list or tuple holds the sum of its parts, so a pair of images and labels needs a
+    function of its own: ``run.steps(loader, tokens=lambda batch: len(batch[0]))``.
+    """
+    shape = getattr(batch, "shape", None)
+    if shape is not None:
+        return int(shape[0]) if len(shape) else 0
+    if isinstance(batch, Mapping):
+        return _count_mapping(batch)
+    if isinstance(batch, list | tuple):
+        return sum(map(count_tokens, batch))
+    return 0
+
+
+def _count_mapping(batch: Mapping[Any, Any]) -> int:
+    if isinstance(batch.get("crops"), list | tuple):
+        return count_tokens(batch["crops"])
+    views = [batch[key] for key in batch if str(key).startswith("view")]
+    if views:
+        return sum(map(count_tokens, views))
+    if "image" in batch:
+        return count_tokens(batch["image"])
+    counts = (count_tokens(value) for key, value in batch.items() if key != "index")
+    return next(filter(None, counts), 0)
+
+
+# Floating-point operations of a step: by formula, or counted by torch while it runs.
+
+
+@dataclass(frozen=True, slots=True)
+class FlopsPerToken:
+    """A fixed number of operations for every token.
+
+    Six per parameter and token is the usual estimate of a dense transformer's training step,
+    forward and backward: C = 6·N·D (Kaplan et al., 2020, arXiv:2001.08361; Hoffmann et al., 2022,
+    arXiv:2203.15556).
+    """
+
+    per_token: int
+
+    @classmethod
+    def six_per_parameter(cls, parameters: int) -> FlopsPerToken:
+        """Return the 6·N·D estimate for a model of this many parameters."""
+        if type(parameters) is not int or parameters < 1:
+            raise InvalidValue("parameters", parameters, "a whole number of parameters, 1 or more")
+        return cls(6 * parameters)
+
+    def __call__(self, tokens: int) -> int:
+        """Return the operations of a step of this many tokens."""
+        return self.per_token * tokens
+
+
+def counted_by_torch(step: Callable[[], object]) -> int:
+    """Run one step and return the operations torch's own counter saw in it.
+
+    The counter slows the step down, so count one and multiply (``FlopsPerToken``).
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+    try:
+        from torch.utils.flop_counter import FlopCounterMode
+    except ImportError:
+        raise MissingExtra("counting FLOPs", "torch") from None
+    counter: Any = FlopCounterMode(display=False)
+    with counter:
+        step()
+    return int(counter.get_total_flops())
+
+
+# What the meters saw, written into the step during which they saw it.
 
 
 @dataclass(slots=True, kw_only=True)

@@ -9,20 +9,18 @@ from typing import Any
 
 import msgspec
 
-from outlay.budget.document import read_document
+from outlay.budget.display import read_document
 from outlay.clock import utc_datetime
 from outlay.errors import Finding
 from outlay.escaping import write_csv
 from outlay.files import write_whole
-from outlay.sweep.aggregate.facts import RunFacts
-from outlay.sweep.aggregate.from_csv import missing_files, read_artefacts, totals_in
-from outlay.sweep.aggregate.from_ledger import read_ledger
-from outlay.sweep.aggregate.markdown import page
-from outlay.sweep.aggregate.rows import Row, Subject, columns_of, rows_of
+from outlay.sweep.aggregate.comparison import page
+from outlay.sweep.aggregate.reading import missing_files, read_artefacts, read_ledger, totals_in
+from outlay.sweep.aggregate.rows import Row, RunFacts, Subject, columns_of, rows_of
 from outlay.sweep.errors import IncompleteRuns
-from outlay.sweep.manifest import read_manifest
-from outlay.sweep.money import head_of
-from outlay.sweep.states import RunState
+from outlay.sweep.run.money import head_of
+from outlay.sweep.state.manifest import read_manifest
+from outlay.sweep.state.outcomes import RunState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from outlay.clock import Clock
-from outlay.ledger import SUPERVISOR
-from outlay.ledger.segments import id_from_name, segment_paths
+from outlay.ledger import SUPERVISOR, segment_paths
+from outlay.ledger.segments import id_from_name
 
 
 class FiguresKeeper:
@@ -42,6 +42,6 @@ class FiguresKeeper:
 
 def _keep(run_dir: Path, now_ns: int) -> None:
     # Here, since it loads NumPy, which sweeps of programs without a log never need.
-    from outlay.sweep.aggregate.from_ledger import read_ledger
+    from outlay.sweep.aggregate.reading import read_ledger
 
     read_ledger(run_dir, now_ns)

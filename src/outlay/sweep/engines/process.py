@@ -1,22 +1,29 @@
-"""Runs as processes of this machine, under a keeper that sees to it that none outlives us."""
+"""Runs as processes of this machine.
+
+With or without torchrun, under a keeper that none outlives.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import secrets
 import signal
 import sys
 from pathlib import Path
 from typing import ClassVar, Final
 
-from outlay.proc.exits import exit_path, read_exit
+from outlay.errors import MissingExtra
 from outlay.proc.identity import MARK_VARIABLE, end_marked
 from outlay.proc.keeper import KeeperTerms
+from outlay.proc.strays import exit_path, read_exit
 from outlay.proc.supervisor import KeeperKilled, KeptEvent, Launch, ProcessSupervisor
 from outlay.store import outlay_home
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import EngineBroken
 
-OUTLIVE: Final = ("outlay.guard.watch", "outlay.export.worker")
+# Runs as processes of this machine, under a keeper that sees to it that none outlives us.
+
+OUTLIVE: Final = ("outlay.guard.rental.watch", "outlay.export.worker")
 """What outlives a run by right: the watcher of a rental, and an uploader with its last upload."""
 
 
@@ -34,7 +41,7 @@ class ProcessEngine:
         terms = KeeperTerms(
             session=self._session,
             spared=OUTLIVE,
-            afterwards=(sys.executable, "-m", "outlay.sweep.manifest", str(root)),
+            afterwards=(sys.executable, "-m", "outlay.sweep.state.manifest", str(root)),
             record=str(outlay_home() / "kept" / f"{self._session}.json"),
         )
         self._processes = ProcessSupervisor(terms, about={"kind": "sweep", "root": str(root)})
@@ -120,3 +127,19 @@ class ProcessEngine:
         else:
             return
         self._live.discard(event.ticket)
+
+
+# Runs that torchrun starts, which has to be installed.
+
+
+class TorchrunEngine(ProcessEngine):
+    """Starts torchrun commands; their flags are made in ``outlay.sweep.plan.launch``.
+
+    Raises:
+        MissingExtra: torch is not installed.
+    """
+
+    def __init__(self, root: Path) -> None:
+        if importlib.util.find_spec("torch") is None:
+            raise MissingExtra("engine: torchrun", "torch")
+        super().__init__(root)

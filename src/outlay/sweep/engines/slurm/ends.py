@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from outlay.proc.exits import ExitRecord
+from outlay.proc.strays import ExitRecord
 from outlay.sweep.engines.base import Ended, How
+from outlay.sweep.engines.slurm.allocation import Times
 from outlay.sweep.engines.slurm.queue import JobLook
-from outlay.sweep.engines.slurm.times import Times
 
 _UNTOLD: Final[dict[str, tuple[How, str]]] = {
     "CANCELLED": ("exited", "cancelled in Slurm"),

@@ -11,12 +11,10 @@ import msgspec
 
 from outlay.clock import SYSTEM, Clock
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
-from outlay.sweep.engines.slurm.batches import Batch, read_batches, run_of
-from outlay.sweep.engines.slurm.handover import Handover
+from outlay.sweep.engines.slurm.allocation import read_times
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
-from outlay.sweep.engines.slurm.queue import Looks, Slurm
-from outlay.sweep.engines.slurm.submission import check_available
-from outlay.sweep.engines.slurm.times import read_times
+from outlay.sweep.engines.slurm.queue import Batch, Looks, Slurm, read_batches, run_of
+from outlay.sweep.engines.slurm.submission import Handover, check_available
 
 UNLIMITED: Final = 10**9
 NOT_QUEUED: Final = TaskStanding(text="not in the queue yet", queued=True)

@@ -26,7 +26,6 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue
 from outlay.ledger import EndStatus, GpuCount, gpu_count_of
 from outlay.ledger.price import typed_price
-from outlay.proc.exits import ExitRecord, exit_path, write_exit
 from outlay.proc.identity import (
     MARK_VARIABLE,
     Process,
@@ -37,19 +36,26 @@ from outlay.proc.identity import (
     set_subreaper,
     signal_group,
 )
+from outlay.proc.strays import ExitRecord, exit_path, write_exit
 from outlay.record.supervision import Supervision
-from outlay.sweep.attempt_log import begin as begin_log
-from outlay.sweep.attempt_log import logged_end, starts_without_progress, supervised
-from outlay.sweep.engines.slurm.allocation import Allocation, node_log
-from outlay.sweep.engines.slurm.spec import (
+from outlay.sweep.engines.slurm.allocation import (
     WORD,
+    JobAllocation,
+    JobMoment,
     JobSpec,
+    Times,
+    What,
+    give_sign,
     listed_spec,
+    node_log,
+    note,
     opened_command,
     read_spec,
+    read_times,
 )
-from outlay.sweep.engines.slurm.times import Moment, Times, What, give_sign, note, read_times
-from outlay.sweep.outcomes import TAKEN_BACK
+from outlay.sweep.run.attempt_log import begin as begin_log
+from outlay.sweep.run.attempt_log import logged_end, starts_without_progress, supervised
+from outlay.sweep.state.outcomes import TAKEN_BACK
 from outlay.units import Duration
 
 LOOK_EVERY_S: Final = 0.1
@@ -71,7 +77,7 @@ class JobRun:
     """
 
     spec: JobSpec
-    place: Allocation
+    place: JobAllocation
     clock: Clock = SYSTEM
     told: list[int] = field(default_factory=list)
     late: str = ""
@@ -134,7 +140,7 @@ class JobRun:
 
     def _note(self, what: What, t_ns: int, *, restart: int | None = None) -> None:
         if self.place.first:
-            moment = Moment(
+            moment = JobMoment(
                 ticket=self.spec.ticket, what=what, t_ns=t_ns, job=self.place.job,
                 restart=self.place.restart if restart is None else restart, node=self.place.node,
             )  # fmt: skip
@@ -334,7 +340,7 @@ def main() -> None:
     """
     place = int(os.environ.get("SLURM_ARRAY_TASK_ID", "0"))
     spec = read_spec(listed_spec(Path(sys.argv[1]), place))
-    sys.exit(JobRun(spec, Allocation.of(os.environ)).run())
+    sys.exit(JobRun(spec, JobAllocation.of(os.environ)).run())
 
 
 if __name__ == "__main__":

@@ -59,7 +59,7 @@ DEFAULTS: Final = SlurmOptions()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
+class SlurmRequest:
     """What is asked of Slurm for one run; runs that ask the same go into one array.
 
     Attributes:
@@ -75,7 +75,7 @@ class Request:
 
 
 def parameters(
-    request: Request, *, name: str, jobs: int | None, after: str | None, comment: str = ""
+    request: SlurmRequest, *, name: str, jobs: int | None, after: str | None, comment: str = ""
 ) -> dict[str, Any]:
     """Return submitit's parameters for a batch of jobs.
 
@@ -122,7 +122,7 @@ def _with_count(gres: str, processes: int) -> str:
     return f"{gres}:{processes}"
 
 
-def _minutes(request: Request) -> int | None:
+def _minutes(request: SlurmRequest) -> int | None:
     """Return a job's time limit; what the run itself may take is kept by the job, not by Slurm."""
     if request.options.time is not None:
         return request.options.time.ns // MINUTE_NS

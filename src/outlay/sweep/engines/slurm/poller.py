@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Final
 
 from outlay.clock import Clock
-from outlay.proc.exits import ExitRecord, read_exit
+from outlay.proc.strays import ExitRecord, read_exit
 from outlay.sweep.engines.base import Ended
-from outlay.sweep.engines.slurm.batches import Batch
+from outlay.sweep.engines.slurm.allocation import read_times
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
-from outlay.sweep.engines.slurm.queue import UNKNOWN, JobLook, Looks, Slurm
-from outlay.sweep.engines.slurm.times import read_times
+from outlay.sweep.engines.slurm.queue import UNKNOWN, Batch, JobLook, Looks, Slurm
 
 SOONEST_NS: Final = 250_000_000
 LATEST_NS: Final = 30 * 10**9

@@ -6,9 +6,9 @@ import re
 from typing import Final
 
 from outlay.errors import InvalidValue
-from outlay.sweep import readers
-from outlay.sweep.blocks import Block
 from outlay.sweep.engines.slurm.options import EARLY_NS, MINUTE_NS, SlurmOptions
+from outlay.sweep.grid import reading as readers
+from outlay.sweep.grid.reading import Block
 from outlay.units import Duration
 
 KEYS: Final = (

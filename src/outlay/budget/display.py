@@ -1,0 +1,292 @@
+"""How a run shows its budget while it trains.
+
+``budget.json``, events in the log, a bar or lines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final, Protocol, TextIO
+
+from outlay.budget import statements as snapshots
+from outlay.budget.limits import StopReason, Threshold
+from outlay.budget.tracker import BudgetTracker
+from outlay.clock import Clock
+from outlay.decoding import BadDocument, read_file
+from outlay.errors import Finding, InvalidValue
+from outlay.files import write_whole
+from outlay.ledger import EndStatus
+from outlay.record import Recorder, facts
+from outlay.units import Duration
+
+# ``budget.json``: the budget's state in the run's directory, whole or not there, never half.
+
+NAME: Final = "budget.json"
+
+
+def write_document(run_dir: Path, snapshot: Mapping[str, Any]) -> Finding | None:
+    """Put the snapshot in place of the last one; a disk that refuses is a finding.
+
+    The new file is synced before it replaces the old one, so that a crash or a full disk at any
+    moment leaves one of the two.
+    """
+    path = run_dir / NAME
+    try:
+        run_dir.mkdir(parents=True, exist_ok=True)
+        write_whole(path, snapshots.as_json(snapshot).encode(), synced=True)
+    except OSError as error:
+        message = f"could not be written: {error.strerror}"
+        return Finding(source=str(path), message=message, severity="warning")
+    return None
+
+
+def read_document(run_dir: Path) -> dict[str, Any] | None:
+    """Return the last state that was written, or None where there is none that can be read."""
+    try:
+        return snapshots.from_json(read_file(run_dir / NAME))
+    except (OSError, BadDocument, InvalidValue):
+        return None
+
+
+# How a run shows its budget while it trains: a bar on a terminal, else a line now and then.
+
+_BAR_EVERY_NS = 500_000_000
+_LINE_EVERY_NS = 60_000_000_000
+_BAR_COLUMNS = 16
+
+
+class Display(Protocol):
+    """Shows how a budget stands."""
+
+    def update(self, tracker: BudgetTracker) -> None:
+        """Show the present state, if it is time to."""
+
+    def close(self, tracker: BudgetTracker) -> None:
+        """Show the last state, and nothing after it."""
+
+
+class NoDisplay:
+    """Shows nothing."""
+
+    def update(self, tracker: BudgetTracker) -> None:
+        """Do nothing."""
+
+    def close(self, tracker: BudgetTracker) -> None:
+        """Do nothing."""
+
+
+def budget_line(tracker: BudgetTracker) -> str:
+    """Return how the budget stands in one line: what is left, of what, and until when."""
+    limits = [
+        f"{bound.dimension.text(bound.left(tracker.used))} left of "
+        f"{bound.dimension.text(bound.limit)}"
+        for bound in tracker.bounds
+    ]
+    return ", ".join([_used(tracker), *limits, *_ahead(tracker)])
+
+
+def short_line(tracker: BudgetTracker) -> str:
+    """Return the same for a narrow terminal: of the limits, the one closest to its end."""
+    total = tracker.used
+    nearest_last = sorted(tracker.bounds, key=lambda bound: bound.used(total) / bound.limit)
+    left = [f"{bound.dimension.text(bound.left(total))} left" for bound in nearest_last[-1:]]
+    return ", ".join([_used(tracker), *left, *_ahead(tracker)])
+
+
+def _used(tracker: BudgetTracker) -> str:
+    return f"budget {tracker.fraction_used:.0%} used"
+
+
+def _ahead(tracker: BudgetTracker) -> list[str]:
+    """Return what stopped the run, or else when that will happen, if it can be told."""
+    if (reason := tracker.stop_reason) is not None:
+        return [f"stopped by {reason.key}"]
+    if (forecast := tracker.forecast()) is None:
+        return []
+    return [f"about {Duration(forecast.time_left_ns)} ({forecast.steps_left:,} steps) to go"]
+
+
+class BudgetLines:
+    """A line at the start, at every quarter of a budget, once a minute, and at the end."""
+
+    def __init__(self, stream: TextIO, clock: Clock) -> None:
+        self._stream = stream
+        self._monotonic_ns = clock.monotonic_ns
+        self._next_ns = 0
+        self._next_fraction = 0.0
+
+    def update(self, tracker: BudgetTracker) -> None:
+        """Write a line, if it is time to."""
+        now_ns, fraction = self._monotonic_ns(), tracker.fraction_used
+        if now_ns >= self._next_ns or fraction >= self._next_fraction:
+            self._next_ns = now_ns + _LINE_EVERY_NS
+            self._next_fraction = (int(fraction * 4) + 1) / 4
+            self._write(tracker)
+
+    def close(self, tracker: BudgetTracker) -> None:
+        """Write the last line."""
+        self._write(tracker)
+
+    def _write(self, tracker: BudgetTracker) -> None:
+        with _ignoring_a_lost_stream():
+            self._stream.write(f"outlay: {budget_line(tracker)}\n")
+            self._stream.flush()
+
+
+class BudgetBar:
+    """A rich progress bar, redrawn twice a second at most.
+
+    A terminal that goes away, as with a lost connection, takes the bar with it and nothing else.
+    """
+
+    def __init__(self, clock: Clock, console: Any = None) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        self._monotonic_ns = clock.monotonic_ns
+        self._next_ns = 0
+        self._progress = Progress(
+            BarColumn(bar_width=_BAR_COLUMNS),
+            TextColumn("{task.description}"),
+            console=console or Console(stderr=True),
+            auto_refresh=False,
+        )
+        self._task = self._progress.add_task("budget", total=1.0)
+        with _ignoring_a_lost_stream():
+            self._progress.start()
+
+    def update(self, tracker: BudgetTracker) -> None:
+        """Redraw, if it is time to."""
+        now_ns = self._monotonic_ns()
+        if now_ns >= self._next_ns:
+            self._next_ns = now_ns + _BAR_EVERY_NS
+            self._draw(tracker)
+
+    def close(self, tracker: BudgetTracker) -> None:
+        """Draw the last state and give the terminal back."""
+        self._draw(tracker)
+        with _ignoring_a_lost_stream():
+            self._progress.stop()
+
+    def _draw(self, tracker: BudgetTracker) -> None:
+        line = budget_line(tracker)
+        if len(line) > self._progress.console.width - _BAR_COLUMNS - 1:
+            line = short_line(tracker)
+        with _ignoring_a_lost_stream():
+            self._progress.update(
+                self._task,
+                completed=min(1.0, tracker.fraction_used),
+                description=line,
+                refresh=True,
+            )
+
+
+def _ignoring_a_lost_stream() -> contextlib.suppress:
+    # A closed or broken stream is no reason to end a training run.
+    return contextlib.suppress(OSError, ValueError)
+
+
+def display_for(stream: TextIO, clock: Clock) -> Display:
+    """Return what suits the stream: a bar on a terminal, else lines."""
+    return (
+        BudgetBar(clock) if stream is sys.stderr and stream.isatty() else BudgetLines(stream, clock)
+    )
+
+
+# What a run tells of its budget while it trains: events in the log, ``budget.json``, a bar.
+#
+# Rank 0 tells it for all.
+
+REFRESH_NS: Final = 10_000_000_000
+"""How often ``budget.json`` is refreshed while the run goes on."""
+
+
+class Telling:
+    """One rank's word on the budget; only rank 0 has one.
+
+    Args:
+        rank: Of this process.
+        tracker: Whose state is told.
+        recorder: Where events are recorded.
+        run_dir: Where ``budget.json`` is kept.
+        document: Returns what that holds.
+        clock: Paces refreshes and the bar.
+    """
+
+    def __init__(
+        self,
+        rank: int,
+        tracker: BudgetTracker,
+        recorder: Recorder,
+        *,
+        run_dir: Path,
+        document: Callable[[], dict[str, Any]],
+        clock: Clock,
+    ) -> None:
+        self._speaks = rank == 0
+        self._tracker = tracker
+        self._recorder = recorder
+        self._run_dir = run_dir
+        self._document = document
+        self._monotonic_ns = clock.monotonic_ns
+        self._next_refresh_ns = 0
+        self._stop_told = False
+        self._display: Display = NoDisplay()
+        if self._speaks and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
+            self._display = display_for(sys.stderr, clock)
+        tracker.on_threshold(self._threshold)
+
+    def terms(self, before: Mapping[str, Any] | None) -> None:
+        """Record the limits, and what they were ``before`` where that differs."""
+        budget = self._tracker.budget
+        changes = {} if before is None else budget.changed_from(before["mode"], before["limits"])
+        terms: dict[str, Any] = {"mode": budget.mode, "limits": dict(budget.limits)}
+        terms |= {"charge": budget.charge, "charge_cost": budget.charge_cost}
+        terms["steps_per_epoch"] = budget.steps_per_epoch
+        if changes:
+            terms["was"] = {key: then for key, (then, _now) in changes.items()}
+        self._event("changed" if changes else "set", terms)
+
+    def epoch(self, steps_per_epoch: int) -> None:
+        """Record how long the loader says that an epoch is."""
+        self._event("epoch", {"steps_per_epoch": steps_per_epoch})
+
+    def stopped(self, reason: StopReason) -> None:
+        """Record why no further step may run, once."""
+        if not self._stop_told:
+            self._stop_told = True
+            self._event("stopped", {"limit_key": reason.key, "text": str(reason)})
+
+    def step(self) -> None:
+        """A step is over: refresh what is due."""
+        if self._monotonic_ns() >= self._next_refresh_ns:
+            self.refresh()
+        self._display.update(self._tracker)
+
+    def refresh(self) -> None:
+        """Write ``budget.json`` as things stand; also from a signal handler, and amid a refresh."""
+        self._next_refresh_ns = self._monotonic_ns() + REFRESH_NS
+        if self._speaks:
+            finding = write_document(self._run_dir, self._document())
+            if finding is not None and finding not in self._tracker.findings:
+                self._tracker.findings.append(finding)
+
+    def ended(self, status: EndStatus) -> None:
+        """Record how the budget stands at the attempt's end; show it for the last time."""
+        document = self._document()
+        state = {key: document[key] for key in ("totals", "clocks_ms", "stop_reason")}
+        self._event("ended", {"status": status, **state})
+        self.refresh()
+        self._display.close(self._tracker)
+
+    def _threshold(self, threshold: Threshold) -> None:
+        data = {"limit_key": threshold.bound.dimension.key, "percent": threshold.percent}
+        self._event("threshold", data | {"text": str(threshold)})
+
+    def _event(self, event: str, data: dict[str, Any]) -> None:
+        if self._speaks:
+            self._recorder.budget_event(event, data)

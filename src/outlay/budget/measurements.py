@@ -1,0 +1,210 @@
+"""What is measured for a budget.
+
+A step's figures as whole numbers, and whether a limit can be measured at all.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import sys
+from collections.abc import Container, Mapping
+
+from outlay.budget.fold import PER_STEP_MAX
+from outlay.budget.limits import COMM, COST, CURRENCY, ENERGY, FLOPS, TOKENS
+from outlay.budget.terms import Budget
+from outlay.budget.usage import Usage
+from outlay.clock import Clock
+from outlay.errors import Finding, InvalidValue, Refused
+from outlay.ledger import Price
+from outlay.rates import units as priced_units
+from outlay.rates import units_of
+from outlay.record.facts import is_first_of_node
+from outlay.record.meters.collectives import CollectiveMeter
+from outlay.record.meters.energy import Quality, detect_energy
+from outlay.record.meters.steps import StepMeters
+from outlay.units import Money, Rate
+from outlay.units.quantity import MILLIJOULES_PER_WH
+
+# A step's measurements, as callers state them, turned into whole numbers or refused.
+
+_EXPECTED_COUNT = f"a whole number from 0 to {PER_STEP_MAX:,}"
+_EXPECTED_AMOUNT = "a finite number, zero or more"
+
+
+def step_usage(
+    step_samples: int,
+    step_wall_ms: float,
+    comm_bytes: int,
+    energy_Wh: float,
+    cost: Money | float | None,
+    flops: int,
+    rate: Rate | None,
+) -> Usage:
+    """Return one step's use; without a stated cost, its time is priced at ``rate``.
+
+    Raises:
+        InvalidValue: A negative, NaN or infinite amount, or a count that is not whole.
+    """
+    tokens = _count(step_samples, "step_samples")
+    # Half-even to the nanosecond: the error of a whole run stays below a microsecond.
+    time_ns = round(_amount(step_wall_ms, "step_wall_ms") * 1_000_000)
+    if cost is None:
+        units = priced_units(rate, time_ns) if rate is not None else 0
+    else:
+        units = money_units(cost)
+    return Usage(
+        tokens,
+        1,
+        _count(flops, "flops") if flops else 0,
+        time_ns,
+        units,
+        millijoules(energy_Wh) if energy_Wh else 0,
+        _count(comm_bytes, "comm_bytes") if comm_bytes else 0,
+    )
+
+
+def _count(value: int, name: str) -> int:
+    if type(value) is int and 0 <= value <= PER_STEP_MAX:
+        return value
+    return _unusual_count(value, name)
+
+
+def _unusual_count(value: object, name: str) -> int:
+    """Return a count given as a NumPy integer or a whole float, as tensors' items are."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    try:
+        count = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise InvalidValue(name, value, _EXPECTED_COUNT) from None
+    if isinstance(value, bool) or not 0 <= count <= PER_STEP_MAX:
+        raise InvalidValue(name, value, _EXPECTED_COUNT)
+    return count
+
+
+def _amount(value: float, name: str) -> float:
+    # NaN fails every comparison, so this refuses it together with the negative and the infinite.
+    try:
+        if 0 <= value < math.inf and value is not True:
+            return value
+    except TypeError:
+        pass
+    raise InvalidValue(name, value, _EXPECTED_AMOUNT)
+
+
+def millijoules(energy_Wh: float) -> int:
+    """Return watt-hours as millijoules, rounded up: energy that was used never counts as none.
+
+    A microjoule is forgiven, so that 0.1 Wh is 360,000 mJ in floating point too.
+    """
+    return math.ceil(_amount(energy_Wh, "energy_Wh") * MILLIJOULES_PER_WH - 0.001)
+
+
+def money_units(cost: Money | float) -> int:
+    """Return a cost in dollars as exact units, rounded up to the micro-dollar."""
+    money = Money.parse(cost, name="cost", rounding="up")
+    if money.currency != CURRENCY:
+        raise InvalidValue("cost", str(money), f"an amount in {CURRENCY}, zero or more")
+    return units_of(money)
+
+
+# Whether a limit can be reached at all: one that nothing measures is refused, never zero.
+
+_MISSING = {
+    TOKENS.key: (
+        "tokens",
+        "the first step reported no tokens: say how many with run.steps(loader, tokens=...)",
+    ),
+    FLOPS.key: (
+        "flops",
+        "the first step reported no FLOPs: run.meters.flops = FlopsPerToken.six_per_parameter(...)",
+    ),
+}
+
+
+class BudgetRefused(Refused):
+    """A limit was set that nothing here can measure, so that it would never be reached."""
+
+    def __init__(self, key: str, why: str) -> None:
+        super().__init__(f"{key} is set, but {why}")
+
+
+def meters_for(budget: Budget, environ: Mapping[str, str], clock: Clock) -> StepMeters:
+    """Return the meters that a budget needs, and energy's wherever this node has a sensor.
+
+    Raises:
+        BudgetRefused: Energy is limited and this node can measure none.
+    """
+    meters = StepMeters()
+    if COMM.key in budget.limits:
+        meters.collectives = CollectiveMeter()
+    energy = detect_energy(environ, clock)
+    if energy.quality is not Quality.UNAVAILABLE:
+        meters.energy = energy
+    elif ENERGY.key in budget.limits and is_first_of_node(environ):
+        raise BudgetRefused(
+            ENERGY.key,
+            "nothing here measures energy: no GPU that NVML can ask (pip install "
+            "'outlay[energy]') and no readable /sys/class/powercap/*-rapl:*/energy_uj",
+        )
+    return meters
+
+
+def begin_metering(meters: StepMeters) -> None:
+    """Count collectives from now on: where they are limited, and where ranks train together."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return
+    distributed = torch.distributed
+    if meters.collectives is None and distributed.is_available() and distributed.is_initialized():
+        meters.collectives = CollectiveMeter()
+    if meters.collectives is not None:
+        meters.collectives.start()
+
+
+def measured_by(meters: StepMeters, *, priced: bool) -> set[str]:
+    """Return the totals that something measures here, of those that a run need not measure."""
+    measured = {
+        "comm_bytes": meters.collectives is not None,
+        "energy_Wh": meters.energy is not None,
+        "cost_usd": priced,
+        "flops": meters.flops is not None,
+    }
+    return {name for name, is_measured in measured.items() if is_measured}
+
+
+def unmeasured(total: Usage, measured: Container[str] = ()) -> list[str]:
+    """Return the totals that are zero because nothing measured them, under the documented names."""
+    amounts = {
+        "comm_bytes": total.comm_bytes,
+        "energy_Wh": total.energy_mj,
+        "cost_usd": total.cost_units,
+        "flops": total.flops,
+    }
+    return [name for name, amount in amounts.items() if not amount and name not in measured]
+
+
+def unread_energy(meters: StepMeters) -> list[Finding]:
+    """Return what is wrong with the energy that was measured, if anything."""
+    if meters.energy is None or not meters.energy.lost:
+        return []
+    message = f"{meters.energy.lost} readings of energy failed; the total is too low"
+    return [Finding(source="energy", message=message)]
+
+
+def refuse_unpriced(budget: Budget, price: Price | None) -> None:
+    """Refuse a limit on money for a run that has no price, or one in another currency."""
+    if COST.key not in budget.limits:
+        return
+    if price is None:
+        raise BudgetRefused(COST.key, "the run has no price: price='1.50 USD/h' or OUTLAY_PRICE")
+    if price.currency != CURRENCY:
+        raise BudgetRefused(COST.key, f"the run pays in {price.currency}")
+
+
+def refuse_unreported(budget: Budget, first_step: Usage) -> None:
+    """Refuse limits on what the first step did not report."""
+    for key, (name, why) in _MISSING.items():
+        if key in budget.limits and not getattr(first_step, name):
+            raise BudgetRefused(key, why)

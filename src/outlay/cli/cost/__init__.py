@@ -1,0 +1,1 @@
+"""``outlay cost`` and ``outlay cost-report``."""

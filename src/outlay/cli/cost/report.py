@@ -1,0 +1,198 @@
+"""``outlay cost-report``: one command with the flags of a cost report script."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from outlay.cli.advise import print_advice
+from outlay.cli.cost.money import forecast_lines
+from outlay.cli.cost.tables import (
+    CostBooks,
+    UnknownModel,
+    budget_rows,
+    budget_table,
+    comparison_table,
+    open_books,
+)
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.prices.prices import VENDORS, ask, print_some_findings
+from outlay.compat.cost_module.analyzer import CostAnalyzer
+from outlay.compat.cost_module.gpu_price import GPUPrice
+from outlay.compat.cost_module.optimizer import CostOptimizer
+from outlay.cost.compare import by_model, compare
+from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.prices.book import PriceBook, anything_loaded, must_be_loaded
+
+Section = tuple[Any, Callable[[], None]]
+"""A part of the report: its values for a program, and how to show them to a person."""
+
+
+def show_cost_report(
+    summary: Annotated[bool, typer.Option("--summary", help="Models, prices and budgets.")] = False,
+    fetch_prices: Annotated[
+        bool, typer.Option("--fetch-prices", help="Ask vendors for their prices first.")
+    ] = False,
+    prices: Annotated[bool, typer.Option("--prices", help="Show the cheapest prices.")] = False,
+    model: Annotated[str | None, typer.Option(help="Show what a model cost and bought.")] = None,
+    recommendations: Annotated[
+        bool, typer.Option("--recommendations", help="Show the advice of the last 24 hours.")
+    ] = False,
+    budget: Annotated[bool, typer.Option("--budget", help="Show how budgets stand.")] = False,
+    forecast: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="MODEL RUNS", help="Show what planned runs of a model will cost."),
+    ] = None,
+    set_budget: Annotated[
+        tuple[str, str] | None,
+        typer.Option(metavar="MODEL AMOUNT", help="Set a model's budget."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show costs, prices, budgets and advice; without a flag, the summary.
+
+    Example: outlay cost-report --forecast bert-base 5
+    """
+    asked = any((fetch_prices, prices, model, recommendations, budget, forecast, set_budget))
+    sections: dict[str, Section] = {}
+    books = open_books()
+    from_vendors: list[Finding] = []
+    if set_budget is not None:
+        _set_budget(*set_budget)
+    if fetch_prices:
+        sections["fetched"], from_vendors = _fetched(books)
+    if summary or not asked:
+        sections["models"] = _models(books)
+    if prices or summary or not asked:
+        sections["prices"] = _prices(books, demanded=prices and not fetch_prices)
+    if model is not None:
+        sections["model"] = _model(books, model)
+    if recommendations:
+        sections["recommendations"] = _recommendations(books)
+    if budget or set_budget is not None or summary or not asked:
+        sections["budgets"] = _budgets(books)
+    if forecast is not None:
+        sections["forecast"] = _forecast(*forecast)
+    if as_json:
+        values = {name: values for name, (values, _) in sections.items()}
+        print_json(values | {"findings": [*books.findings, *from_vendors]})
+        return
+    for _, show in sections.values():
+        show()
+        console.print()
+    print_findings(books.findings)
+    print_some_findings(from_vendors)
+
+
+class BadNumber(OutlayError):
+    """A number that cannot be read.
+
+    The script whose flags this command has exits with 1 then, and so does the command, where
+    another of outlay's would exit with 2.
+    """
+
+    def __init__(self, flag: str, seen: str, expected: str) -> None:
+        super().__init__(f"{flag}: {seen!r} cannot be used; expected {expected}")
+
+
+def _set_budget(model: str, amount: str) -> None:
+    try:
+        CostAnalyzer().set_budget(model, amount)
+    except InvalidValue:
+        raise BadNumber("--set-budget", amount, "a model and an amount, zero or more") from None
+
+
+def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
+    snapshots = ask(VENDORS)
+    book = PriceBook(books.store)
+    book.record(snapshots)
+    book.publish()
+    values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
+
+    def show() -> None:
+        for one in snapshots:
+            said = "not loaded" if one.failed else f"{len(one.offers):,} offers"
+            console.print(f"{one.source}: {said}")
+
+    return (values, show), [finding for one in snapshots for finding in one.findings]
+
+
+def _models(books: CostBooks) -> Section:
+    models = {name: compare(rows) for name, rows in by_model(books.book.reports()).items()}
+
+    def show() -> None:
+        console.print(comparison_table(models) if models else "No costs are known.")
+
+    return models, show
+
+
+def _prices(books: CostBooks, *, demanded: bool) -> Section:
+    """Return the cheapest prices; None for a program when none were ever loaded.
+
+    Raises:
+        NothingLoaded: None were, and they are what was asked for.
+    """
+    book = PriceBook(books.store)
+    if demanded:
+        must_be_loaded(book)
+    loaded = anything_loaded(book)
+    offers = book.cheapest_rentable()
+    books.findings.extend(book.damage)
+
+    def show() -> None:
+        if not loaded:
+            console.print("No prices are known: outlay cost-report --fetch-prices")
+            return
+        if not offers:
+            console.print("Nothing can be rented at the prices that were loaded.")
+            return
+        table = new_table("gpu", "provider", "terms", ">per GPU-hour")
+        for offer in offers[:20]:
+            price = f"{offer.price_per_gpu.amount:.4f} {offer.price_per_gpu.currency}"
+            table.add_row(offer.gpu, offer.provider, str(offer.tier), price)
+        console.print(table)
+
+    values = [GPUPrice.from_offer(offer) for offer in offers] if loaded else None
+    return values, show
+
+
+def _model(books: CostBooks, model: str) -> Section:
+    rows = books.book.reports(model)
+    if not rows:
+        raise UnknownModel(model, [row.model for row in books.book.reports()])
+    models = {name: compare(found) for name, found in by_model(rows).items()}
+    roi = CostAnalyzer().get_roi_analysis(model)
+
+    def show() -> None:
+        console.print(comparison_table(models))
+        gained = roi["best_improvement"]
+        if gained is not None:
+            console.print(f"best accuracy {gained:+.4f} over the first run's")
+
+    return {"figures": models, "roi": roi}, show
+
+
+def _recommendations(books: CostBooks) -> Section:
+    optimizer = CostOptimizer()
+    found = optimizer.get_all_recommendations()
+    books.findings.extend(optimizer.damage)
+    return found, lambda: print_advice(found)
+
+
+def _budgets(books: CostBooks) -> Section:
+    rows = budget_rows(books.book)
+    return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
+
+
+def _forecast(model: str, runs: str) -> Section:
+    if not runs.isdecimal():
+        raise BadNumber("--forecast", runs, "a model and a whole number of runs")
+    found = CostAnalyzer().forecast_cost(model, int(runs))
+
+    def show() -> None:
+        for line in forecast_lines(found):
+            console.print(line)
+
+    return found, show

@@ -1,0 +1,231 @@
+"""``outlay cost``: what runs and models cost, what they will cost, and what that bought.
+
+What opens a log or draws a picture is imported where it is used: a summary does neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from outlay.cli.cost import money as cost_allocate
+from outlay.cli.cost import money as cost_budget
+from outlay.cli.cost import money as cost_files
+from outlay.cli.cost import money as cost_forecast
+from outlay.cli.cost.tables import (
+    UnknownModel,
+    amount,
+    comparison_table,
+    kind_suffix,
+    must_be_drawable,
+    open_books,
+    run_table,
+    score,
+    unit_lines,
+)
+from outlay.cli.output import (
+    AsJson,
+    DefaultGroup,
+    Model,
+    Png,
+    RunDir,
+    console,
+    counted,
+    new_table,
+    print_findings,
+    print_json,
+    print_rows,
+)
+from outlay.clock import SYSTEM, utc_text
+from outlay.cost.book import CostRow
+from outlay.cost.compare import by_model, candidates_of, compare, pareto_front, total_of
+from outlay.ledger.price import KINDS, Kind
+
+app = typer.Typer(
+    cls=DefaultGroup,
+    help="What runs and models cost, what they will cost, and what that bought.",
+    no_args_is_help=True,
+)
+app.add_typer(cost_budget.app, name="budget")
+
+
+@app.command("show")
+def show(run: RunDir, as_json: AsJson = False) -> None:
+    """Show what a run cost: by phase, and per step, sample, token and point of accuracy.
+
+    Example: outlay cost runs/001
+    """
+    from outlay.cost.run_cost import cost_of
+    from outlay.goodput.follower import read_view
+
+    cost = cost_of(read_view(run, SYSTEM.wall_ns()))
+    if as_json:
+        print_json({"cost": cost, "per": cost.unit_costs()})
+        return
+    console.print(run_table(cost))
+    for line in unit_lines(cost):
+        console.print(line)
+    print_findings(cost.findings)
+
+
+@app.command("summary")
+def summary(png: Png = None, as_json: AsJson = False) -> None:
+    """Show what every model cost so far.
+
+    Example: outlay cost summary --png cost.png
+    """
+    books = open_books()
+    rows = books.book.reports()
+    models = {name: compare(found) for name, found in by_model(rows).items()}
+    if png is not None:
+        from outlay.cost.chart import save_bars
+
+        must_be_drawable(png, models, "a cost")
+        save_bars(
+            {name: figures.total_cost for name, figures in models.items()},
+            png,
+            title="Cost by model",
+            unit="/".join(sorted({figures.currency for figures in models.values()})),
+        )
+    if as_json:
+        print_json(
+            {
+                "models": models,
+                "totals": _totals(rows, "cash"),
+                "showback_totals": _totals(rows, "showback"),
+                "findings": books.findings,
+            }
+        )
+        return
+    if not models:
+        console.print("No costs are known. Register runs with: outlay collect DIR")
+    else:
+        console.print(comparison_table(models))
+        for kind in KINDS:
+            for currency, total in _totals(rows, kind).items():
+                console.print(f"\nIn all: {amount(total, currency)}{kind_suffix(kind)}")
+    print_findings(books.findings)
+
+
+@app.command("model")
+def show_model(model: Model, as_json: AsJson = False) -> None:
+    """Show the runs of a model: what each cost and reached.
+
+    Example: outlay cost model bert-base
+    """
+    books = open_books()
+    rows = books.book.reports(model)
+    if not rows:
+        raise UnknownModel(model, [row.model for row in books.book.reports()])
+    models = {name: compare(found) for name, found in by_model(rows).items()}
+    if as_json:
+        print_json({"model": model, "figures": models, "runs": rows, "findings": books.findings})
+        return
+    console.print(comparison_table(models))
+    console.print()
+    columns = ("run", "when", ">cost", ">GPU-hours", ">accuracy", "source")
+    print_rows(columns, [_run_cells(row) for row in rows])
+    print_findings(books.findings)
+
+
+def _run_cells(row: CostRow) -> Sequence[str]:
+    return (
+        row.run_id, utc_text(row.at_ns)[:10], str(row.cost), f"{row.gpu_us / 3.6e9:,.2f}",
+        score(row.accuracy), row.source,
+    )  # fmt: skip
+
+
+@app.command("compare")
+def compare_models(
+    model: Annotated[
+        str | None, typer.Option(help="Compare the runs of this model instead of models.")
+    ] = None,
+    png: Png = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare runs: which of them nothing beats in accuracy, cost, time and energy.
+
+    Example: outlay cost compare --model bert-base --png front.png
+    """
+    books = open_books()
+    rows = books.book.reports(model)
+    candidates = candidates_of(rows)
+    front = pareto_front(candidates)
+    models = {name: compare(found) for name, found in by_model(rows).items()}
+    if png is not None:
+        from outlay.cost.chart import save_front
+
+        must_be_drawable(png, candidates, "a run with an accuracy")
+        save_front(candidates, front, png, title=model or "All runs")
+    if as_json:
+        print_json({"models": models, "front": front, "findings": books.findings})
+        return
+    if models:
+        console.print(comparison_table(models))
+    if front:
+        console.print("\nNothing beats", style="bold")
+        table = new_table("run", ">accuracy", ">cost", ">hours", ">Wh")
+        for each in front:
+            energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
+            table.add_row(
+                each.name, score(each.metric), amount(each.cost, each.currency),
+                f"{each.hours:,.2f}", energy,
+            )  # fmt: skip
+        console.print(table)
+    else:
+        console.print("No run with an accuracy is known: run.metric('accuracy', ...) records one.")
+    print_findings(books.findings)
+
+
+@app.command("roi")
+def roi(model: Model, as_json: AsJson = False) -> None:
+    """Show what a model's runs cost and what accuracy that bought.
+
+    Example: outlay cost roi bert-base
+    """
+    from outlay.compat.cost_module.analyzer import CostAnalyzer
+
+    books = open_books()
+    analyzer = CostAnalyzer()
+    found = analyzer.get_roi_analysis(model)
+    books.findings.extend(analyzer.damage)
+    if not found["runs"]:
+        raise UnknownModel(model, [row.model for row in books.book.reports()])
+    if as_json:
+        print_json(found | {"findings": books.findings})
+        return
+    currency = found["currency"]
+    console.print(f"{counted(found['runs'], 'run')}, {amount(found['total_investment'], currency)}")
+    console.print(
+        f"accuracy: first {score(found['first_accuracy'])}, "
+        f"last {score(found['current_accuracy'])}, best {score(found['best_accuracy'])}"
+    )
+    if found["gains"]:
+        table = new_table("run", ">accuracy", ">gained", ">spent since", f">per {currency}")
+        for gain in found["gains"]:
+            rate = "-" if gain["per_dollar"] is None else f"{gain['per_dollar']:.3g}"
+            table.add_row(
+                gain["run_id"], score(gain["accuracy"]), f"{gain['gained']:+.4f}",
+                amount(gain["spent"], currency), rate,
+            )  # fmt: skip
+        console.print(table)
+    print_findings(books.findings)
+
+
+def _totals(rows: Sequence[CostRow], kind: Kind) -> dict[str, float]:
+    """Return what all runs of a kind cost together, by currency."""
+    groups = _by_currency([row for row in rows if row.kind == kind])
+    return {currency: float(total_of(mine).amount) for currency, mine in groups.items()}
+
+
+def _by_currency(rows: Sequence[CostRow]) -> dict[str, list[CostRow]]:
+    currencies = sorted({row.currency for row in rows})
+    return {currency: [row for row in rows if row.currency == currency] for currency in currencies}
+
+
+app.command("forecast")(cost_forecast.show_forecast)
+app.command("allocate")(cost_allocate.allocate_cost)
+app.command("import")(cost_files.import_files)
+app.command("export")(cost_files.export_files)

@@ -1,0 +1,1 @@
+"""``outlay guard``."""

@@ -1,0 +1,316 @@
+"""``outlay guard status | verify | accept | history | reconcile | set-ceiling``: the spend log."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
+from outlay.cli.output import AsJson, console, fits, new_table, print_findings, print_json
+from outlay.clock import SYSTEM, wall_ns_of
+from outlay.errors import InvalidValue, Refused
+from outlay.guard.balance import Hold, ScopeStanding
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.captures import cost_on_machine
+from outlay.guard.entries import AnyLine, Simple, parse_timestamp
+from outlay.guard.locking import why_stale
+from outlay.rates import cost_at_most
+from outlay.runs.collect import refresh_registered
+from outlay.store import open_store
+from outlay.store.runs import RunFilter, list_runs
+from outlay.units import Money, Rate
+
+_BAR_WIDTH = 24
+
+
+def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson = False) -> None:
+    """Show every scope's limit, what was spent and held, and the open holds.
+
+    Example: outlay guard status --log experiments/35-cloud-budget/spend.jsonl
+    """
+    print_status(open_guard(log, ceiling), as_json=as_json)
+
+
+def show_verify(
+    expect: Annotated[
+        str, typer.Option(metavar="HASH", help="The head that an earlier report shows.")
+    ] = "",
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Check that no line was changed, removed or moved, and every decision; exit 3 if one is wrong.
+
+    Example: outlay guard verify --expect 3f9c0d52a1b7
+    """
+    guard = open_guard(log, None, lenient=True)
+    verification = guard.verify(expect=expect, runs=_registered_runs())
+    if as_json:
+        print_json(verification)
+    else:
+        sound = "sound" if verification.sound else "NOT SOUND"
+        chained = f"{verification.chained} of {verification.lines} lines chained"
+        console.print(f"{guard.log_path}: {sound}, {chained}", soft_wrap=True)
+        _print_head(verification.head)
+        print_findings(verification.findings)
+    raise typer.Exit(0 if verification.sound else Refused.exit_code)
+
+
+def _registered_runs() -> dict[str, Path]:
+    """Return where the runs are that this machine knows, by their ids."""
+    store = open_store()
+    refresh_registered(store, SYSTEM.wall_ns())
+    return {row.run_id: Path(row.dir) for row in list_runs(store, RunFilter())}
+
+
+def show_accept(
+    reason: Annotated[str, typer.Option(help="Why it is right as it is now.")],
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Take a log that is not the one seen before for what it is now; a line says who and why.
+
+    Example: outlay guard accept --reason "the disk was restored from the backup of Monday"
+    """
+    guard = open_guard(log, None, lenient=True)
+    guard.accept(reason)
+    if as_json:
+        print_json({"log": os.fspath(guard.log_path), "head": guard.head})
+        return
+    console.print(f"{guard.log_path}: accepted as it is", soft_wrap=True)
+    _print_head(guard.head)
+
+
+def show_set_ceiling(
+    amount: Annotated[str, typer.Argument(help='The new ceiling, such as "8 USD".')],
+    reason: Annotated[str, typer.Option(help="Why it is changed.")],
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Raise or lower the ceiling, in the manifest if there is one; a line says who and why.
+
+    Example: outlay guard set-ceiling "8 USD" --reason "agreed with the team on Monday"
+    """
+    guard = open_guard(log, None)
+    guard.set_ceiling(amount, reason)
+    print_status(open_guard(log, None), as_json=as_json)
+
+
+def show_history(
+    label: Annotated[str | None, typer.Option(help="Only this operation.")] = None,
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Show every line of the spend log, oldest first.
+
+    Example: outlay guard history --label lab02-tp-spinup
+    """
+    guard = open_guard(log, None, lenient=True)
+    lines = [line for line in guard.log.lines() if label in (None, line.op_label)]
+    if as_json:
+        print_json([{"kind": _kind(line), "line": line} for line in lines])
+        return
+    table = new_table("time (UTC)", "what", "operation", ">estimated", ">actual", "hold")
+    for line in lines:
+        table.add_row(
+            str(line.ts)[:19].replace("T", " "), _kind(line), line.op_label,
+            _amount(line.estimated, line), _amount(line.actual, line), getattr(line, "hold", ""),
+        )  # fmt: skip
+    console.print(table)
+
+
+def show_reconcile(
+    hold: Annotated[
+        str | None, typer.Argument(metavar="[HOLD]", help="The id of a hold to settle.")
+    ] = None,
+    actual: Annotated[str | None, typer.Option(help='What it cost, such as "1.20 USD".')] = None,
+    void: Annotated[str | None, typer.Option(help="Why nothing was spent on it.")] = None,
+    as_held: Annotated[
+        bool, typer.Option("--as-held", help="Record all of it as spent; an assumption.")
+    ] = False,
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """List holds that nobody may be left to settle, or settle one.
+
+    Example: outlay guard reconcile 1f0a2b3c4d5e --actual "1.20 USD"
+    """
+    guard = open_guard(log, None)
+    if hold is not None:
+        _settle(guard, hold, actual=actual, void=void, as_held=as_held)
+    elif actual is not None or void is not None or as_held:
+        raise InvalidValue("HOLD", None, "the id of a hold; `outlay guard status` lists them")
+    now_ns = SYSTEM.wall_ns()
+    stale = [(found, why) for found in guard.holds() if (why := _why_open(found, now_ns))]
+    if as_json:
+        print_json([_hold_row(found) for found, _ in stale])
+        return
+    for found, why in stale:
+        held = f"{found.amount} for {found.op_label} since {minute_of(found.ts)}"
+        console.print(f"hold {found.id}: {held}; {why}", soft_wrap=True)
+    if not stale:
+        console.print("every hold has somebody to settle it")
+
+
+def _why_open(hold: Hold, now_ns: int) -> str:
+    """Return why nobody may be left to settle a hold; "" where somebody is."""
+    unknown = "what it pays for is unknown" if hold.state == "unknown" else ""
+    return why_stale(hold, now_ns) or unknown
+
+
+def _settle(
+    guard: BudgetGuard, hold_id: str, *, actual: str | None, void: str | None, as_held: bool
+) -> None:
+    hold = guard.log.books().hold(hold_id)
+    if sum([actual is not None, void is not None, as_held]) != 1:
+        raise InvalidValue("reconcile", hold_id, "one of --actual, --void or --as-held")
+    if void is not None:
+        guard.void(hold, void)
+    else:
+        amount: object = hold.amount if actual is None else actual
+        basis = "assumed" if as_held else "measured"
+        guard.record_actual(hold.op_label, amount, hold=hold, basis=basis)
+
+
+def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
+    """Show every scope and every open hold."""
+    standings, holds, findings = guard.standings(), guard.holds(), guard.findings()
+    if as_json:
+        scopes = [
+            {
+                "scope": str(row.scope), "limit": row.limit, "spent": row.captured,
+                "held": row.held, "remaining": row.remaining,
+            }
+            for row in standings
+        ]  # fmt: skip
+        about = {
+            "log": os.fspath(guard.log_path), "ceiling": guard.ceilings.whole, "head": guard.head,
+        }  # fmt: skip
+        rows = [_hold_row(hold) | _shares_of(hold) for hold in holds]
+        print_json(about | {"scopes": scopes, "holds": rows, "findings": findings})
+        return
+    table = _scopes_table(standings, bars=True)
+    console.print(table if fits(table) else _scopes_table(standings, bars=False))
+    if holds:
+        console.print()
+        console.print(_holds_table(holds))
+    rentals = [_shares(hold) for hold in holds if hold.rental is not None]
+    if rentals:
+        console.print()
+        console.print(_rentals_table(rentals))
+    _print_head(guard.head)
+    print_findings(findings)
+
+
+def _print_head(head: str) -> None:
+    """Show the hash by which a later `verify --expect` tells whether a line was removed since."""
+    if head:
+        console.print(f"head {head}", soft_wrap=True, highlight=False)
+
+
+def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
+    table = new_table("scope", ">limit", ">spent", ">held", ">remaining", *([""] if bars else []))
+    for row in standings:
+        amounts = map(str, (row.limit, row.captured, row.held, row.remaining))
+        table.add_row(str(row.scope), *amounts, *([_bar(row)] if bars else []))
+    return table
+
+
+def _holds_table(holds: tuple[Hold, ...]) -> object:
+    table = new_table("hold", "operation", "lab", ">held", "since", "state")
+    for hold in holds:
+        state = " ".join(part for part in (hold.state, hold.resource) if part) or "open"
+        since = minute_of(hold.ts)
+        table.add_row(hold.id, hold.op_label, hold.lab, str(hold.amount), since, state)
+    return table
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalShares:
+    """What a rental has cost, and how much of that lies in runs.
+
+    Attributes:
+        cost: Up to now, at its rate.
+        in_runs: What the registered runs cost that carry its instance id.
+        in_no_run: The rest: before, between and after them.
+    """
+
+    hold: Hold
+    cost: Money
+    in_runs: Money
+
+    @property
+    def in_no_run(self) -> Money:
+        """What lies in no run; negative where runs on it claim more than it costs."""
+        return self.cost - self.in_runs
+
+
+def _shares(hold: Hold) -> RentalShares:
+    assert hold.rental is not None
+    started_ns = wall_ns_of(parse_timestamp(hold.rental.started))
+    rate = Rate.parse(hold.rental.rate)
+    cost = cost_at_most(rate, max(SYSTEM.wall_ns() - started_ns, 0))
+    in_runs = Money(0, rate.currency)
+    if hold.resource:
+        store = open_store()
+        refresh_registered(store, SYSTEM.wall_ns())
+        for row in list_runs(store, RunFilter(since_ns=started_ns)):
+            part = cost_on_machine(Path(row.dir), hold.resource)
+            if part is not None and part.currency == rate.currency:
+                in_runs += part
+    return RentalShares(hold=hold, cost=cost, in_runs=in_runs)
+
+
+def _shares_of(hold: Hold) -> dict[str, object]:
+    if hold.rental is None:
+        return {}
+    shares = _shares(hold)
+    return {"cost": shares.cost, "in_runs": shares.in_runs, "in_no_run": shares.in_no_run}
+
+
+def _rentals_table(rentals: list[RentalShares]) -> Table:
+    table = new_table("rental", "ends at", ">cost so far", ">in runs", ">in no run")
+    for each in rentals:
+        assert each.hold.rental is not None
+        table.add_row(
+            each.hold.resource or each.hold.rental.name, minute_of(each.hold.rental.deadline),
+            str(each.cost), str(each.in_runs), str(each.in_no_run),
+        )  # fmt: skip
+    return table
+
+
+def _bar(row: ScopeStanding) -> Text:
+    """Return spent, held and free as a bar; a limit that was passed fills it in red."""
+    limit = max(row.limit.micros, 1)
+    # Corrections may leave less than nothing spent: a bar has no room left of its beginning.
+    spent = max(0, min(_BAR_WIDTH, -(-row.captured.micros * _BAR_WIDTH // limit)))
+    held = min(_BAR_WIDTH - spent, -(-row.held.micros * _BAR_WIDTH // limit))
+    over = row.remaining < Money(0, row.limit.currency)
+    bar = Text("█" * spent, style="red" if over else "cyan")
+    bar.append("▒" * held, style="yellow")
+    return bar.append("·" * (_BAR_WIDTH - spent - held), style="dim")
+
+
+def _hold_row(hold: Hold) -> dict[str, object]:
+    return {
+        "hold": hold.id, "op_label": hold.op_label, "lab": hold.lab, "held": hold.amount,
+        "since": hold.ts, "by": hold.by, "state": hold.state, "resource": hold.resource,
+        "deadline": hold.rental.deadline if hold.rental else None,
+    }  # fmt: skip
+
+
+def _amount(value: Decimal | None, line: AnyLine) -> str:
+    return "" if value is None else f"{value} {line.currency}"
+
+
+def _kind(line: AnyLine) -> str:
+    if isinstance(line, Simple):
+        return "simple"
+    event = getattr(line, "event", "")
+    return event or str(type(line).__struct_config__.tag)

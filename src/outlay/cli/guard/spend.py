@@ -1,0 +1,343 @@
+"""``outlay guard run | rent | adopt | reap | down``: spending under the guard's eyes."""
+
+from __future__ import annotations
+
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from outlay.cli.guard.options import (
+    DEFAULT_LOG,
+    Ceiling,
+    Lab,
+    Log,
+    VendorName,
+    minute_of,
+    open_guard,
+    read_rate,
+    say,
+    watched,
+)
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.clock import SYSTEM
+from outlay.errors import InvalidValue, Refused
+from outlay.guard.balance import Hold
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import Vendor
+from outlay.guard.lease import Terms
+from outlay.guard.locking import is_here
+from outlay.guard.rental.reap import Census, Reaper
+from outlay.guard.rental.rental import NotARental, words
+from outlay.guard.rental.renting import RentalOrder, check_rate, rent
+from outlay.guard.rental.vendors import preset
+from outlay.guard.rental.watch import start_watcher
+from outlay.guard.supervise import Supervisor
+from outlay.ledger import read_identity
+from outlay.runs.directories import leave_notice
+from outlay.runs.options import Arguments, resolve
+from outlay.units import Duration, Money, Rate
+from outlay.units.numbers import exact_decimal
+
+Label = Annotated[str, typer.Option(help="What the spend is called, such as lab02-train.")]
+RateOption = Annotated[
+    str,
+    typer.Option("--rate", help='What all of it costs, such as "0.70 USD/h" or lambda:8xH100.'),
+]
+MostRate = Annotated[
+    str | None,
+    typer.Option("--most-rate", help='Refuse a --rate above this, such as "2.50 USD/h".'),
+]
+MaxHours = Annotated[
+    str | None, typer.Option("--max-hours", help='The longest it may cost money: 3, or "90m".')
+]
+Limit = Annotated[str | None, typer.Option(help='What it may cost, such as "20 USD".')]
+Poll = Annotated[str, typer.Option(help="How often the watcher asks the vendor.")]
+ListCommand = Annotated[
+    str | None,
+    typer.Option("--list", metavar="COMMAND", help="Prints everything that runs, as JSON."),
+]
+TerminateCommand = Annotated[
+    str | None,
+    typer.Option(
+        "--terminate", metavar="COMMAND", help="Ends {id} for good; never merely stops it."
+    ),
+]
+
+
+def show_run(
+    label: Label,
+    rate: RateOption,
+    command: Annotated[
+        list[str] | None, typer.Argument(metavar="-- CMD...", help="The command and its arguments.")
+    ] = None,
+    limit: Limit = None,
+    max_hours: MaxHours = None,
+    most_rate: MostRate = None,
+    slice: Annotated[str, typer.Option(help="How much time is paid for at once.")] = "5m",
+    notice: Annotated[str, typer.Option(help="How long it has from SIGTERM to SIGKILL.")] = "30s",
+    directory: Annotated[
+        Path | None,
+        typer.Option("--dir", metavar="DIR", help="Where its run log goes; default: a new one."),
+    ] = None,
+    lab: Lab = None,
+    log: Log = DEFAULT_LOG,
+    ceiling: Ceiling = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a command that is the spend: it ends when its money or its time does.
+
+    Example: outlay guard run --label lab02 --rate "0.70 USD/h" --max-hours 3 -- python train.py
+    """
+    if not command:
+        raise InvalidValue("CMD", "nothing", "a command after --, such as -- python train.py")
+    guard = open_guard(log, ceiling)
+    per_hour = _rate(rate, most_rate, guard.currency)
+    terms = Terms(
+        rate=per_hour,
+        most=_longest(per_hour, limit, max_hours),
+        slice=Duration.parse(slice, name="--slice"),
+        notice=Duration.parse(notice, name="--notice"),
+    )
+    arguments = Arguments(model=None, name=label, dir=directory)
+    run_dir = resolve(arguments, os.environ, SYSTEM.wall_ns()).dir
+    supervisor = Supervisor(guard, label, terms, lab=lab, run_dir=run_dir, say=say)
+    outcome = supervisor.run(command, os.environ)
+    if (identity := read_identity(run_dir)) is not None:
+        leave_notice(identity.run_id, run_dir)
+    if as_json:
+        print_json(outcome)
+    raise typer.Exit(outcome.exit_code or (0 if outcome.recorded else 1))
+
+
+def show_rent(
+    label: Label,
+    rate: RateOption,
+    create: Annotated[str, typer.Option(metavar="COMMAND", help="Creates it, with {name} in it.")],
+    vendor: VendorName = None,
+    list_command: ListCommand = None,
+    terminate_command: TerminateCommand = None,
+    id_from: Annotated[
+        str | None, typer.Option(help="Where creation prints the id, such as json:.id.")
+    ] = None,
+    limit: Limit = None,
+    max_hours: MaxHours = None,
+    most_rate: MostRate = None,
+    margin: Annotated[str, typer.Option(help="Termination begins this early.")] = "2m",
+    settle: Annotated[str, typer.Option(help="How long to look for a failed creation.")] = "60s",
+    poll: Poll = "30s",
+    lab: Lab = None,
+    log: Log = DEFAULT_LOG,
+    ceiling: Ceiling = None,
+    as_json: AsJson = False,
+) -> None:
+    """Rent something that bills on by itself, with a watcher that ends it in time.
+
+    Example: outlay guard rent --label lab02 --limit "20 USD" --rate "0.70 USD/h" --vendor runpod
+    --create 'runpodctl pod create --name {name} --gpu-id "NVIDIA GeForce RTX 4090"'
+    """
+    guard, every = open_guard(log, ceiling), Duration.parse(poll, name="--poll")
+    per_hour, before_end = _rate(rate, most_rate, guard.currency), Duration.parse(margin)
+    order = RentalOrder(
+        label=label,
+        limit=_rental_limit(per_hour, limit, max_hours, before_end),
+        rate=per_hour,
+        vendor=_vendor(vendor, list_command, terminate_command, id_from),
+        create=words(create, name="--create"),
+        lab=lab,
+        most=None if max_hours is None else _hours(max_hours),
+        margin=before_end,
+        settle=Duration.parse(settle, name="--settle"),
+    )
+    hold = rent(
+        guard, order, os.environ, say=say,
+        start_watcher=lambda held: start_watcher(guard.log_path, held, os.environ, every),
+    )  # fmt: skip
+    assert hold.rental is not None
+    if as_json:
+        print_json(hold)
+        return
+    console.print(
+        f"{hold.rental.name} is {hold.resource}; hold {hold.id}: {hold.amount}. It is told to end "
+        f"at {hold.rental.deadline[:19]}Z, or now with `outlay guard down {label}`.",
+        soft_wrap=True,
+    )  # fmt: skip
+
+
+def show_reap(
+    terminate: Annotated[
+        bool, typer.Option("--terminate", help="End what is overdue and ours, settle what is gone.")
+    ] = False,
+    vendor: VendorName = None,
+    list_command: ListCommand = None,
+    pause: Annotated[
+        str, typer.Option(help="How long to wait between two looks at the vendor.")
+    ] = "5s",
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Compare what vendors run with the books; safe to run from cron, any number of times.
+
+    Exits 3 while something of ours is overdue or lost, or a vendor does not answer.
+
+    Example: outlay guard reap --terminate
+    """
+    guard, pause_s = open_guard(log, None), Duration.parse(pause, name="--pause").seconds
+    reaper = Reaper(guard, os.environ, extra=_lister(vendor, list_command), say=say)
+    census = reaper.census()
+    if terminate:
+        reaper.reap(census, pause_s=pause_s)
+        census = reaper.census()
+    _show_census(census, as_json=as_json)
+    bad = census.findings or any(r.needs_ending or r.state == "lost" for r in census.rows)
+    raise typer.Exit(Refused.exit_code if bad else 0)
+
+
+def show_adopt(
+    hold: Annotated[
+        str | None, typer.Argument(metavar="[HOLD]", help="The hold of one; default: all orphans.")
+    ] = None,
+    poll: Poll = "30s",
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """Give a rental whose watcher is dead a new one, here.
+
+    Example: outlay guard adopt 1f0a2b3c4d5e
+    """
+    guard, every = open_guard(log, None), Duration.parse(poll, name="--poll")
+    orphans = Reaper(guard, os.environ).orphans()
+    if hold is not None:
+        orphans = (_adoptable(guard, hold),)
+    for orphan in orphans:
+        start_watcher(guard.log_path, orphan, os.environ, every)
+    books = guard.log.books()
+    adopted = [books.rentals[orphan.id] for orphan in orphans]
+    if as_json:
+        print_json(adopted)
+        return
+    for each in adopted:
+        console.print(
+            f"hold {each.id} ({each.op_label}) is watched by {each.watcher}", soft_wrap=True
+        )
+    if not adopted:
+        console.print("every rental has a watcher")
+
+
+def _adoptable(guard: BudgetGuard, hold_id: str) -> Hold:
+    hold = guard.log.books().hold(hold_id)
+    if hold.rental is None:
+        raise NotARental(hold.id)
+    if is_here(hold.watcher):
+        raise InvalidValue(
+            "HOLD", hold_id, f"a rental without a watcher; {hold.watcher} watches it"
+        )
+    return hold
+
+
+def show_down(
+    label: Annotated[str, typer.Argument(help="The operation whose rented things to end.")],
+    pause: Annotated[
+        str, typer.Option(help="How long to wait between two looks at the vendor.")
+    ] = "5s",
+    rounds: Annotated[int, typer.Option(help="How often to look before giving up.")] = 60,
+    log: Log = DEFAULT_LOG,
+    as_json: AsJson = False,
+) -> None:
+    """End everything that was rented for an operation, and wait until it is gone.
+
+    Example: outlay guard down lab02-train
+    """
+    guard, pause_s = open_guard(log, None), Duration.parse(pause, name="--pause").seconds
+    holds = [hold for hold in guard.holds() if hold.op_label == label and hold.rental]
+    if not holds:
+        expected = "an operation with something rented; `outlay guard status` lists them"
+        raise InvalidValue("LABEL", label, expected)
+    reaper = Reaper(guard, os.environ, say=say)
+    gone = {hold.id: reaper.end(hold, rounds=rounds, pause_s=pause_s) for hold in holds}
+    if as_json:
+        print_json([{"hold": hold, "gone": ended} for hold, ended in gone.items()])
+    raise typer.Exit(0 if all(gone.values()) else 1)
+
+
+def _show_census(census: Census, *, as_json: bool) -> None:
+    if as_json:
+        print_json({"rows": census.rows, "findings": census.findings})
+        return
+    table = new_table("vendor", "name", "id", "state", "operation", "ends at")
+    for row in census.rows:
+        table.add_row(
+            row.vendor,
+            row.name,
+            row.id,
+            row.state,
+            row.label,
+            minute_of(row.deadline) if row.deadline else "",
+        )
+    console.print(table if census.rows else "nothing is rented")
+    print_findings(census.findings)
+
+
+def _rate(rate: str, most: str | None, currency: str) -> Rate:
+    """Return what all of it costs per hour, unless that is more than is wanted."""
+    per_hour = read_rate(rate, name="--rate", currency=currency)
+    highest = None if most is None else read_rate(most, name="--most-rate", currency=currency)
+    check_rate(per_hour, highest)
+    return per_hour
+
+
+def _longest(rate: Rate, limit: str | None, max_hours: str | None) -> Duration | None:
+    """Return the longest that something may cost money: what the limit pays for, or the hours."""
+    ends = [] if max_hours is None else [_hours(max_hours)]
+    if limit is not None:
+        paid_ns = Terms(rate=rate).paid_ns(_limit(rate, limit))
+        ends += [] if paid_ns is None else [Duration(paid_ns)]
+    return min(ends, default=None)
+
+
+def _limit(rate: Rate, text: str) -> Money:
+    return Money.parse(text, name="--limit", currency=rate.currency)
+
+
+def _rental_limit(rate: Rate, limit: str | None, max_hours: str | None, margin: Duration) -> Money:
+    """Return what a rental may cost: the limit; without one, its longest time and its ending."""
+    if limit is not None:
+        return _limit(rate, limit)
+    if max_hours is None:
+        raise InvalidValue("--limit", None, "--limit, --max-hours, or both")
+    return Terms(rate=rate).cost(_hours(max_hours).ns + margin.ns)
+
+
+def _hours(text: str) -> Duration:
+    """Return "3" as three hours; "90m" and "1h30m" as they say."""
+    try:
+        hours = exact_decimal(text, name="--max-hours", expected="hours")
+    except InvalidValue:
+        return Duration.parse(text, name="--max-hours")
+    return Duration(int(hours * Decimal(3600 * 10**9)))
+
+
+def _vendor(
+    name: str | None, list_command: str | None, terminate: str | None, id_from: str | None
+) -> Vendor:
+    """Return the vendor's commands: a preset, our own, or a preset with some of our own."""
+    if not name and not (list_command and terminate):
+        raise InvalidValue("--vendor", name, "--vendor, or both --list and --terminate")
+    vendor = preset(name) if name else Vendor(name="own", list=(), terminate=())
+    if list_command:
+        # Our own command prints what it prints: a bare array, and it reads nothing.
+        own = words(list_command, name="--list")
+        vendor = msgspec.structs.replace(vendor, list=own, items="", stdin="")
+    if terminate:
+        vendor = msgspec.structs.replace(vendor, terminate=words(terminate, name="--terminate"))
+    return msgspec.structs.replace(vendor, id_from=id_from) if id_from else vendor
+
+
+def _lister(name: str | None, list_command: str | None) -> tuple[Vendor, ...]:
+    """Return a vendor to be looked at and never told anything, if one was named."""
+    if list_command:
+        return (Vendor(name=name or "own", list=words(list_command, name="--list"), terminate=()),)
+    return watched(name)

@@ -1,0 +1,269 @@
+"""``outlay sweep``: plan, run, go on with and look at sweeps."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from outlay.cli.output import (
+    AsJson,
+    console,
+    counted,
+    new_table,
+    print_findings,
+    print_json,
+    print_sentence,
+)
+from outlay.cli.sweep.aggregate import show_aggregate
+from outlay.cli.sweep.live import show_while, standing, status_document, status_table
+from outlay.clock import SYSTEM
+from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.grid.redaction import Redactor
+from outlay.sweep.plan.launch import SWEEP_MARK
+from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.plan.planning import (
+    budget_text,
+    command_lines,
+    params_text,
+    plan_document,
+    planned_command,
+    start_up_text,
+)
+from outlay.sweep.run.detached import catch_up
+from outlay.sweep.run.devices import find_devices
+from outlay.sweep.run.money import head_of
+from outlay.sweep.run.sweeps import HowToRun, Result, cancel, resume, start
+from outlay.sweep.state.manifest import captured, planned, read_manifest
+from outlay.sweep.state.setup import holder_of
+from outlay.units.quantity import duration_text
+
+# How a sweep's plan looks before anything is started.
+
+_INDENT: Final = "  "
+
+
+def print_plan(plan: SweepPlan, *, commands: bool = False) -> None:
+    """Print a plan as people read it, and every run's command where that is wanted."""
+    table = new_table("run", "parameters", "budget", ">GPUs", ">time", ">cost")
+    redact = plan.redactor(os.environ)
+    for run in plan.runs:
+        ns, cost = run.prediction.ns, run.prediction.cost
+        table.add_row(
+            run.id, params_text(run, redact), budget_text(run),
+            str(run.gpus) if run.gpus is not None else f"≤{run.most_gpus}",
+            "?" if ns is None else duration_text(ns), "?" if cost is None else str(cost),
+        )  # fmt: skip
+    console.print(table)
+    console.print()
+    if commands:
+        _print_commands(plan, redact)
+    print_sentence(_total(plan))
+    print_sentence(start_up_text(plan))
+    print_findings(plan.warnings)
+
+
+def _print_commands(plan: SweepPlan, redact: Redactor) -> None:
+    print_sentence(f"Commands; {SWEEP_MARK} stands for the sweep's directory:")
+    for run in plan.runs:
+        lines = command_lines(planned_command(plan, run, redact), console.width - len(_INDENT))
+        text = "\n".join(f"{_INDENT}{line}" for line in lines)
+        console.print(f"\n{run.id}\n{text}", soft_wrap=True)
+    console.print()
+
+
+def _total(plan: SweepPlan) -> str:
+    ns, cost, ceiling = plan.predicted_ns, plan.predicted_cost, plan.grid.ceiling
+    time = "an unknown time" if ns is None else f"{duration_text(ns)} of training"
+    money = "unknown cost" if cost is None else f"{cost} (estimated)"
+    room = "" if ceiling is None else f", ceiling {ceiling}"
+    if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
+        room += ": all of them fit" if cost <= ceiling else ": not all of them will fit"
+    return f"{counted(len(plan.runs), 'run')}: {time}, {money}{room}"
+
+
+# Sweeps: plan them, run them, go on with them, and look at how they stand.
+
+app = typer.Typer(
+    help="Many configurations under the same budget, and which is best.", no_args_is_help=True
+)
+
+GridFile = Annotated[Path, typer.Argument(metavar="GRID", help="A YAML or JSON grid.")]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs", "-j", min=1, help="Runs at the same time; default: one here, all on a cluster."
+    ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Leave when a cluster has every run; look again later.")
+]
+Gpus = Annotated[
+    str | None,
+    typer.Option(help="GPUs to share out, such as 0,1,2,3; default: those visible here."),
+]
+SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
+
+
+@app.command("plan")
+def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
+    """Show the runs of a grid, their budgets, hours, dollars and commands; start nothing.
+
+    Example: outlay sweep plan configs/sweeps/example_iso_time.yaml
+    """
+    plan = plan_file(grid)
+    if as_json:
+        print_json(plan_document(plan, os.environ))
+    else:
+        print_plan(plan, commands=True)
+
+
+@app.command("run")
+def show_run(
+    grid: GridFile,
+    enable_sweeps: Annotated[
+        bool, typer.Option("--enable-sweeps", help="Say yes to starting many runs.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="The same as --enable-sweeps.")] = False,
+    jobs: Jobs = None,
+    detach: Detach = False,
+    gpus: Gpus = None,
+    output_dir: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the sweep goes; default: what the grid says."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run every run of a grid, after a yes; exits 1 when one failed, 3 when one did not fit.
+
+    Example: outlay sweep run grid.yaml --enable-sweeps --jobs 4
+    """
+    plan = plan_file(grid)
+    if not (enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"):
+        _ask(plan)
+    with show_while(quiet=as_json) as watch:
+        devices = find_devices(gpus, os.environ)
+        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
+        result = start(plan, output_dir, how)
+    _conclude(result, as_json=as_json)
+
+
+@app.command("resume")
+def show_resume(
+    directory: SweepDir,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Also run again what failed.")
+    ] = False,
+    grid: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The grid, where it was moved; default: where it was."),
+    ] = None,
+    jobs: Jobs = None,
+    detach: Detach = False,
+    gpus: Gpus = None,
+    as_json: AsJson = False,
+) -> None:
+    """Go on with a sweep: run what is not done, never what is.
+
+    Example: outlay sweep resume runs/demo --retry-failed
+    """
+    with show_while(quiet=as_json) as watch:
+        devices = find_devices(gpus, os.environ)
+        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
+        result = resume(directory, how, grid=grid, retry_failed=retry_failed)
+    _conclude(result, as_json=as_json)
+
+
+@app.command("status")
+def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
+    """Show how the runs of a sweep stand, running or not.
+
+    Example: outlay sweep status runs/demo
+    """
+    looked = catch_up(directory)
+    manifest, told, now_ns = looked.manifest, looked.standing, SYSTEM.wall_ns()
+    holder = holder_of(directory)
+    if as_json:
+        print_json(status_document(looked, now_ns, None if holder is None else holder.pid))
+        return
+    console.print(status_table(manifest, now_ns, told))
+    print_findings(looked.findings)
+    running = f"run by {holder}" if holder else "nobody runs it"
+    console.print()
+    print_sentence(f"{standing(manifest, now_ns, told)}; {running}")
+    _print_head(directory)
+
+
+@app.command("cancel")
+def show_cancel(
+    directory: SweepDir,
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="RUN...", help="Runs to end; default: all of them."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """End a sweep that runs, or some of its runs: they are told to end, and their books closed.
+
+    Example: outlay sweep cancel runs/demo 003_lr_02
+    """
+    told = cancel(directory, runs or ())
+    if as_json:
+        print_json({"told": told.harness, "jobs": told.jobs})
+    elif told.harness is not None:
+        console.print(f"Told process {told.harness} to end the sweep; once more forces it.")
+    elif told.jobs:
+        stand = standing(read_manifest(directory), SYSTEM.wall_ns())
+        console.print(f"Cancelled {told.jobs} on the cluster; now {stand}.")
+    else:
+        console.print("Nobody runs this sweep; nothing was left running.")
+
+
+app.command("aggregate")(show_aggregate)
+
+
+def _ask(plan: SweepPlan) -> None:
+    """Show the plan on a terminal and ask; without one, refuse."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise NotAcknowledged
+    print_plan(plan)
+    if not typer.confirm("Start these runs?"):
+        raise NotAcknowledged
+
+
+def _print_head(root: Path) -> None:
+    """Show by which hash `guard verify --expect` finds later what was removed from its money."""
+    if head := head_of(root):
+        console.print(f"head {head}", soft_wrap=True, highlight=False)
+
+
+def _conclude(result: Result, *, as_json: bool) -> None:
+    """Say how the sweep went, and exit with what that means."""
+    failed = result.of_status("error", "cancelled", "preempted")
+    skipped = result.of_status("skipped")
+    if as_json:
+        print_json(
+            {
+                "root": result.root, "counts": result.counts, "failed": failed,
+                "skipped": skipped, "planned": planned(result.manifest),
+                "spent": captured(result.manifest), "head": head_of(result.root),
+                "findings": result.findings,
+            }
+        )  # fmt: skip
+    else:
+        print_findings(result.findings)
+        print_sentence(standing(result.manifest, SYSTEM.wall_ns()))
+        _print_head(result.root)
+        then = "Look at it" if result.of_status("running") else "Summarise it"
+        command = "status" if result.of_status("running") else "aggregate"
+        console.print(f"{then} with: outlay sweep {command} {result.root}", soft_wrap=True)
+    if result.cancelled:
+        raise typer.Exit(130)
+    if failed:
+        raise RunsFailed(failed)
+    if skipped:
+        raise RunsSkipped(skipped)

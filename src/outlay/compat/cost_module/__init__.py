@@ -1,0 +1,1 @@
+"""The classes of a cost module that users know: CostAnalyzer, GPUPriceTracker, CostOptimizer."""

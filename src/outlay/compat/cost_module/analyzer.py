@@ -1,0 +1,382 @@
+"""CostAnalyzer.
+
+Reports, budgets, comparisons and forecasts of models, kept in the store; and its files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
+from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
+from outlay.cost.book import CostBook, CostRow, ModelBudget
+from outlay.cost.compare import (
+    PERCENTS,
+    BudgetAlert,
+    by_model,
+    candidates_of,
+    compare,
+    of_last_unit,
+    pareto_front,
+    percent_used,
+    reached,
+    return_on_investment,
+)
+from outlay.cost.forecast import Estimate, forecast_runs
+from outlay.decoding import BadDocument, convert, read_document
+from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.files import write_whole
+from outlay.store import open_store
+from outlay.units import Money
+from outlay.units.quantity import MILLIJOULES_PER_WH
+
+# The files of the cost module that CostAnalyzer comes from, read and written.
+#
+# ``cost_history.json`` holds ``{run id: report with its metrics}``, ``budgets.json`` holds
+# ``{model: limit}``, in dollars: budgets in other currencies are not in it. A file that cannot be
+# read is neither imported nor written over.
+
+HISTORY, BUDGETS = "cost_history.json", "budgets.json"
+T = TypeVar("T")
+
+
+class CorruptCosts(OutlayError):
+    """A cost file is not what its name says."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} cannot be read: {reason}. Repair it or move it away first; "
+            "it was left as it is."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exchanged:
+    """How many reports and budgets were read or written, and which could not be taken."""
+
+    reports: int
+    budgets: int
+    findings: tuple[Finding, ...] = ()
+
+
+def import_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
+    """Add the reports and budgets of a directory; any number of times with the same result.
+
+    Raises:
+        CorruptCosts: A file is there and cannot be read; nothing was imported.
+    """
+    history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
+    findings: list[Finding] = []
+    reports = _take(history, lambda name, value: _import_report(analyzer, name, value), findings)
+    limits = _take(budgets, analyzer.set_budget, findings)
+    return Exchanged(reports=reports, budgets=limits, findings=tuple(findings))
+
+
+def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
+    """Write all stated reports and budgets, with what stands in the files already.
+
+    Raises:
+        CorruptCosts: A file is there and cannot be read; nothing was written.
+    """
+    history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
+    history |= {run_id: report.to_dict() for run_id, report in analyzer.cost_history.items()}
+    limits = analyzer.limits
+    budgets |= {model: float(m.amount) for model, m in limits.items() if m.currency == "USD"}
+    write_json(directory / HISTORY, history)
+    write_json(directory / BUDGETS, budgets)
+    left_out = [
+        Finding(source=model, message=f"its budget of {limit} is not in dollars, so not written")
+        for model, limit in limits.items()
+        if limit.currency != "USD"
+    ]
+    findings = (*left_out, *analyzer.damage)
+    return Exchanged(reports=len(history), budgets=len(budgets), findings=findings)
+
+
+def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: list[Finding]) -> int:
+    """Hand over each value; one that is refused is a finding, and the others go on."""
+    taken = 0
+    for name, value in values.items():
+        try:
+            take(name, value)
+        except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
+            findings.append(Finding(source=name, message=f"{type(error).__name__}: {error}"))
+        else:
+            taken += 1
+    return taken
+
+
+def _import_report(analyzer: CostAnalyzer, run_id: str, report: object) -> None:
+    values = convert(report, dict[str, Any])
+    metrics = values.get("metrics") or _metrics_behind(values, run_id)
+    analyzer.analyze_training_run(TrainingMetrics.from_dict(metrics))
+
+
+def _metrics_behind(report: dict[str, Any], run_id: str) -> dict[str, Any]:
+    """Return the metrics that follow from a report, for one that was kept without its own."""
+    return {
+        "run_id": run_id,
+        "model_name": report["model_name"],
+        "num_samples": 0,
+        "num_epochs": 0,
+        "batch_size": 0,
+        "learning_rate": 0.0,
+        "total_duration_hours": report["gpu_hours"],
+        "gpu_name": "",
+        "gpu_price_per_hour": 0.0,
+        "total_cost": report["total_cost"],
+        "timestamp": report["timestamp"],
+    }
+
+
+def _read(path: Path) -> dict[str, Any]:
+    return read_json(path, dict[str, Any]) or {}
+
+
+def read_json(path: Path, kind: type[T]) -> T | None:
+    """Return what a file holds; None where there is none.
+
+    Raises:
+        CorruptCosts: It holds something else.
+    """
+    try:
+        return read_document(path, kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, BadDocument) as error:
+        raise CorruptCosts(path, str(error)) from None
+
+
+def write_json(path: Path, values: object) -> None:
+    """Write a file whole: a reader sees the old one or the new one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(values), indent=2), synced=True)
+
+
+# CostAnalyzer: reports, budgets, comparisons and forecasts of models, kept in the store.
+#
+# A thin, documented face of the cost book. It keeps nothing in memory: what it answers is what
+# the store holds, whichever process put it there.
+
+_WARN_PERCENT = 90
+
+
+class CostAnalyzer:
+    """Analyses what trainings cost and holds them against a budget for each model.
+
+    Args:
+        data_dir: Where to keep the reports; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        clock: When a budget is set and an alert is raised.
+    """
+
+    def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
+        self._book = CostBook(open_store(data_dir))
+        self._clock = clock
+
+    @property
+    def damage(self) -> list[Finding]:
+        """Rows of the store that were to be read and could not be; they are left out."""
+        return self._book.damage
+
+    def analyze_training_run(self, metrics: TrainingMetrics) -> TrainingCostReport:
+        """Return what a training cost, and keep it; the same run again replaces its report.
+
+        Raises:
+            InvalidValue: A figure cannot be counted with; nothing is kept.
+        """
+        report = TrainingCostReport.of(metrics)
+        self._book.record([_row(metrics, self._clock.wall_ns())])
+        return report
+
+    def set_budget(self, model_name: str, limit: object) -> None:
+        """Set what may be spent on all runs of a model; it need not have any yet.
+
+        Args:
+            model_name: The model.
+            limit: A number (US dollars), or text such as ``"1000 EUR"``.
+        """
+        if not model_name:
+            raise InvalidValue("model_name", model_name, "a non-empty name")
+        self._book.set_budget(model_name, Money.parse(limit, name="limit"), self._clock.wall_ns())
+
+    def check_budget(
+        self, model_name: str, current_cost: float | None = None
+    ) -> BudgetAlert | None:
+        """Return an alert when a threshold is reached that nobody was told of before.
+
+        The thresholds are 50, 75, 90 and 100 percent; of several at once the highest is returned.
+
+        Args:
+            model_name: The model; None is returned for one without a budget.
+            current_cost: What was spent on the model so far. The cost of all its reports is known
+                anyway: the greater of the two counts.
+        """
+        budget = self._book.budget(model_name)
+        if budget is None:
+            return None
+        spent = self._spent(budget, current_cost)
+        now_ns = self._clock.wall_ns()
+        fresh = self._book.tell(budget, reached(spent, budget.limit), spent, now_ns)
+        if not fresh:
+            return None
+        return BudgetAlert(
+            model_name=model_name,
+            alert_type=PERCENTS[max(fresh)],
+            current_cost=float(spent.amount),
+            budget_limit=float(budget.limit.amount),
+            percent_used=percent_used(spent, budget.limit),
+            timestamp=utc_datetime(now_ns),
+            currency=spent.currency,
+        )
+
+    def _spent(self, budget: ModelBudget, stated: float | None = None) -> Money:
+        currency = budget.limit.currency
+        known = self._book.spent(budget.model, currency)
+        if stated is None:
+            return known
+        return max(known, Money.parse(stated, name="current_cost", currency=currency))
+
+    def get_cost_comparison(self) -> dict[str, dict[str, Any]]:
+        """Return the figures of every model, by name."""
+        groups = by_model(self._book.reports())
+        return {name: asdict(compare(rows)) for name, rows in groups.items()}
+
+    def forecast_cost(
+        self, model_name: str, planned_runs: int, avg_cost_per_run: float | None = None
+    ) -> dict[str, Any]:
+        """Return what planned runs will cost, with an interval, and how the budget then stands.
+
+        ``budget_status`` is OVER where what was spent and the estimate together pass the budget,
+        WARNING beyond 90 % of it, OK below or without one, and UNKNOWN without any history or with
+        a budget in another currency than the runs'.
+
+        Args:
+            model_name: The model.
+            planned_runs: How many more runs.
+            avg_cost_per_run: What one costs, where that is known better than from history.
+        """
+        rows, budget = of_last_unit(self._book.reports(model_name)), self._book.budget(model_name)
+        unspent_in = "USD" if budget is None else budget.limit.currency
+        currency = rows[-1].currency if rows else unspent_in
+        history = [float(row.cost.amount) for row in rows]
+        if avg_cost_per_run is not None:
+            stated = Money.parse(avg_cost_per_run, name="avg_cost_per_run", currency=currency)
+            history = [float(stated.amount)]
+        estimate = forecast_runs(history, planned_runs)
+        if estimate is not None and avg_cost_per_run is not None:
+            estimate = Estimate(
+                point=estimate.point, low=None, high=None, samples=0, note="a stated cost per run"
+            )
+        figures = {
+            "model_name": model_name,
+            "planned_runs": planned_runs,
+            "avg_cost_per_run": sum(history) / len(history) if history else None,
+            "currency": currency,
+            **_estimate_figures(estimate),
+        }
+        if budget is not None and budget.limit.currency != currency:
+            other = f"the budget is in {budget.limit.currency}, the runs are in {currency}"
+            note = "; ".join(filter(None, [figures["note"], other]))
+            return figures | {"note": note} | _budget_figures(None, None, None)
+        spent = None if budget is None else self._spent(budget)
+        return figures | _budget_figures(budget, spent, estimate)
+
+    def get_roi_analysis(self, model_name: str) -> dict[str, Any]:
+        """Return what a model's runs cost and what accuracy that bought, first, last and best."""
+        rows = of_last_unit(self._book.reports(model_name))
+        return asdict(return_on_investment(model_name, rows))
+
+    def get_pareto_front(self, model_name: str | None = None) -> list[dict[str, Any]]:
+        """Return the runs that no other run beats in accuracy, cost, hours and energy."""
+        candidates = candidates_of(self._book.reports(model_name))
+        return [asdict(candidate) for candidate in pareto_front(candidates)]
+
+    def calculate_cost_efficiency(self, metrics: TrainingMetrics) -> float:
+        """Return accuracy per currency unit, else throughput per currency unit, else 0."""
+        cost = metrics.cost()
+        gain = metrics.test_accuracy or metrics.throughput
+        return gain / float(cost.amount) if gain and cost else 0.0
+
+    @property
+    def budgets(self) -> dict[str, float]:
+        """Every model's budget, in currency units."""
+        return {model: float(limit.amount) for model, limit in self.limits.items()}
+
+    @property
+    def limits(self) -> dict[str, Money]:
+        """Every model's budget, exactly and with its currency."""
+        return {model: budget.limit for model, budget in self._book.budgets().items()}
+
+    @property
+    def cost_history(self) -> dict[str, TrainingCostReport]:
+        """Every report that was analysed from stated metrics, by run."""
+        found: dict[str, TrainingCostReport] = {}
+        for run_id, metrics in self._book.metrics().items():
+            try:
+                found[run_id] = TrainingCostReport.of(TrainingMetrics.from_dict(metrics))
+            except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
+                self._book.leave_out(f"cost of run {run_id}", f"{type(error).__name__}: {error}")
+        return found
+
+
+def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
+    cost, duration_ns = metrics.cost(), metrics.duration_ns()
+    energy_wh = metrics.energy_wh
+    return CostRow(
+        run_id=metrics.run_id,
+        model=metrics.model_name,
+        source="stated",
+        cost_micros=cost.micros,
+        currency=cost.currency,
+        gpu_us=duration_ns * metrics.gpu_count // 1000,
+        wall_us=duration_ns // 1000,
+        energy_mj=None if energy_wh is None else round(energy_wh * MILLIJOULES_PER_WH),
+        samples=metrics.num_samples,
+        epochs=metrics.num_epochs,
+        tokens=metrics.tokens_processed,
+        accuracy=metrics.test_accuracy,
+        loss=metrics.validation_loss,
+        at_ns=wall_ns_of(as_utc(metrics.timestamp)),
+        metrics=metrics.to_dict(),
+        updated_ns=now_ns,
+    )
+
+
+def _budget_figures(
+    budget: ModelBudget | None, spent: Money | None, estimate: Estimate | None
+) -> dict[str, Any]:
+    """Return how a budget will stand after what is estimated; without one it is never passed."""
+    status, overage = "UNKNOWN" if estimate is None else "OK", 0.0
+    if budget is not None and spent is not None and estimate is not None:
+        limit = budget.limit
+        projected = spent + Money.parse(estimate.point, currency=limit.currency)
+        if projected > limit:
+            status, overage = "OVER", float((projected - limit).amount)
+        elif projected * 100 > limit * _WARN_PERCENT:
+            status = "WARNING"
+    return {
+        "budget": None if budget is None else float(budget.limit.amount),
+        "spent": None if spent is None else float(spent.amount),
+        "budget_status": status,
+        "overage": overage,
+    }
+
+
+def _estimate_figures(estimate: Estimate | None) -> dict[str, Any]:
+    if estimate is None:
+        note = "no run of this model is known, so what one costs has to be stated"
+        unknown = dict.fromkeys(("estimated_total", "low", "high", "confidence"))
+        return unknown | {"history": 0, "note": note}
+    return {
+        "estimated_total": estimate.point,
+        "low": estimate.low,
+        "high": estimate.high,
+        "confidence": estimate.confidence,
+        "history": estimate.samples,
+        "note": estimate.note,
+    }

@@ -1,0 +1,157 @@
+"""The price history file of the cost module that GPUPriceTracker comes from, read and written.
+
+``{"GPU|provider": [[price, ISO time], ...]}``, prices in dollars per GPU-hour. Nothing is lost
+either way: a price keeps all its digits, and what stands in a file already stays in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+from sqlalchemy import Engine
+
+from outlay.clock import as_utc, utc_datetime
+from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice
+from outlay.decoding import BadDocument, read_document
+from outlay.errors import Finding, InvalidValue, OutlayError
+from outlay.files import write_whole
+from outlay.prices.book import PriceBook
+from outlay.prices.offer import Offer, Snapshot
+from outlay.prices.series import points
+
+_FILE_IN_DIRECTORY = Path("prices") / "price_history.json"
+_Histories = dict[str, list[tuple[float, datetime]]]
+
+
+class CorruptHistory(OutlayError):
+    """A price history file cannot be read, so it is neither imported nor written over."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(
+            f"{path} is not a price history: {reason}. Repair it or move it away first; "
+            "it was left as it is."
+        )
+
+
+class Tracked(NamedTuple):
+    """One price in the file."""
+
+    gpu: str
+    provider: str
+    at: datetime
+    price: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportedPrices:
+    """What an import did: how many prices are new, and which could not be taken."""
+
+    added: int
+    known: int
+    findings: tuple[Finding, ...]
+
+
+def history_file(path: Path) -> Path:
+    """Return the history file itself where its data directory was named."""
+    return path / _FILE_IN_DIRECTORY if path.is_dir() else path
+
+
+def read_history(path: Path) -> list[Tracked]:
+    """Return every price in a file.
+
+    Raises:
+        CorruptHistory: It is not such a file.
+    """
+    try:
+        histories = read_document(path, _Histories)
+    except (OSError, BadDocument) as error:
+        raise CorruptHistory(path, str(error)) from None
+    found: list[Tracked] = []
+    for key, prices in histories.items():
+        gpu, bar, provider = key.rpartition("|")
+        if not bar:
+            raise CorruptHistory(path, f"the key {key!r} is not GPU|provider")
+        found += [Tracked(gpu, provider, as_utc(at), price) for price, at in prices]
+    return found
+
+
+def import_history(store: Engine, path: Path) -> ImportedPrices:
+    """Add a file's prices to the store; those that are there already are not added again."""
+    wanted = Counter(read_history(path))
+    findings: list[Finding] = []
+    known = Counter(_tracked_in(store, findings))
+    offers: list[Offer] = []
+    for tracked, count in (wanted - known).items():
+        try:
+            offer = _price_of(tracked).to_offer()
+        except InvalidValue as error:
+            findings.append(Finding(source=str(path), message=f"{tracked.gpu}: {error}"))
+        else:
+            offers += [offer] * count
+    PriceBook(store).record(_as_snapshots(offers), alerting=False)
+    return ImportedPrices(
+        added=len(offers), known=(wanted & known).total(), findings=tuple(findings)
+    )
+
+
+def export_history(store: Engine, path: Path, damage: list[Finding] | None = None) -> int:
+    """Write every price to a file, with what stands in it already; return how many that is.
+
+    Prices tracked one by one are written as they were; a fetched snapshot as its cheapest offer.
+    The file knows dollars only, so prices in other currencies are not in it. Findings about prices
+    that cannot be read are added to ``damage``.
+
+    Raises:
+        CorruptHistory: There is something else in the file's place.
+    """
+    present = Counter(read_history(path)) if path.exists() else Counter[Tracked]()
+    damage = [] if damage is None else damage
+    known = Counter(_tracked_in(store, damage)) | Counter(_fetched_in(store, damage))
+    everything = known | present
+    histories: dict[str, list[tuple[float, str]]] = {}
+    for tracked in sorted(everything.elements(), key=lambda tracked: tracked[:3]):
+        key = f"{tracked.gpu}|{tracked.provider}"
+        histories.setdefault(key, []).append((tracked.price, tracked.at.isoformat()))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, msgspec.json.format(msgspec.json.encode(histories), indent=2), synced=True)
+    return everything.total()
+
+
+def _price_of(tracked: Tracked) -> GPUPrice:
+    return GPUPrice(tracked.gpu, tracked.provider, tracked.price, timestamp=tracked.at)
+
+
+def _as_snapshots(offers: Iterable[Offer]) -> list[Snapshot]:
+    grouped: dict[tuple[str, int], list[Offer]] = {}
+    for offer in offers:
+        grouped.setdefault((offer.source, offer.fetched_ns), []).append(offer)
+    return [
+        Snapshot(source=source, fetched_ns=at_ns, offers=tuple(same))
+        for (source, at_ns), same in grouped.items()
+    ]
+
+
+def _tracked_in(store: Engine, damage: list[Finding]) -> Iterable[Tracked]:
+    book = PriceBook(store)
+    for offer in book.observed(source_prefix=TRACKED):
+        price = GPUPrice.from_offer(offer)
+        yield Tracked(price.gpu_name, price.provider, price.timestamp, price.price_per_hour)
+    damage += book.damage
+
+
+def _fetched_in(store: Engine, damage: list[Finding]) -> Iterable[Tracked]:
+    cheapest: dict[Tracked, float] = {}
+    for point in points(store, currency="USD", damage=damage):
+        series = point.series
+        if series.source.startswith(TRACKED):
+            continue
+        at = Tracked(series.gpu, series.provider, utc_datetime(point.at_ns), 0.0)
+        each = float(point.price.amount)
+        cheapest[at] = min(each, cheapest.get(at, each))
+    return (at._replace(price=price) for at, price in cheapest.items())

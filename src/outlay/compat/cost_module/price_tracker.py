@@ -1,0 +1,261 @@
+"""GPUPriceTracker: prices tracked over time, the same after a restart and in every process.
+
+A thin, documented face of the price book. It keeps nothing in memory: what it answers is what the
+store holds.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from outlay.clock import SYSTEM, Clock, utc_datetime
+from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
+from outlay.errors import Finding
+from outlay.prices.alerts import AlertRules
+from outlay.prices.book import PriceBook
+from outlay.prices.offer import Snapshot
+from outlay.prices.recording import Series, series_of
+from outlay.prices.series import PricePoint, PriceWindow, alerts, current_points, points, windows
+from outlay.prices.sources.base import OfferSource, fetch
+from outlay.prices.sources.http import VendorSource
+from outlay.prices.sources.vast import VAST
+from outlay.store import open_store
+from outlay.units.quantity import NS_PER_HOUR
+
+# The documented figures are plain dollars, so prices in other currencies are left out of them.
+_CURRENCY = "USD"
+_log = logging.getLogger(__name__)
+
+
+class CheapestGPU(NamedTuple):
+    """The cheapest GPU, and its average price over the last 24 hours."""
+
+    price: GPUPrice
+    average_24h: float
+
+
+class PriceRecommendation(NamedTuple):
+    """A price, and why it may be a good moment for it."""
+
+    price: GPUPrice
+    reason: str
+
+
+class TieredKey(NamedTuple):
+    """What prices are compared by: on-demand is not measured against spot."""
+
+    gpu_name: str
+    provider: str
+    tier: str
+
+
+Key = tuple[str, str]  # GPU name, provider: what histories are documented to be kept by
+K = TypeVar("K", Key, TieredKey)
+
+
+class GPUPriceTracker:
+    """Tracks GPU prices across providers and says when they move.
+
+    Args:
+        data_dir: Where to keep the prices; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        drop_percent: A fall of more than this raises an alert.
+        surge_percent: A rise of more than this raises an alert.
+        vast: Whom ``fetch_vastai_prices`` asks.
+        clock: What "the last 24 hours" ends at.
+    """
+
+    def __init__(
+        self,
+        data_dir: Path | str | None = None,
+        *,
+        drop_percent: float = 10,
+        surge_percent: float = 20,
+        vast: OfferSource | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._store = open_store(data_dir)
+        self._book = PriceBook(self._store, rules=AlertRules.parse(drop_percent, surge_percent))
+        self._vast = vast or VendorSource(VAST)
+        self._clock = clock
+        self.findings: list[Finding] = []
+        self.damage: list[Finding] = []
+
+    def track_price(self, price: GPUPrice) -> PriceAlert | None:
+        """Track a price point; return the alert that it raises, if any.
+
+        Prices of one GPU with the same timestamp are one look at the market: the cheapest of them
+        is compared with the cheapest of the look before.
+        """
+        offer = price.to_offer()
+        snapshot = Snapshot(source=offer.source, fetched_ns=offer.fetched_ns, offers=(offer,))
+        self._book.record([snapshot])
+        for alert in alerts(self._store, since_ns=offer.fetched_ns, until_ns=offer.fetched_ns):
+            if alert.series == series_of(offer) and alert.current == offer.price:
+                return PriceAlert.from_alert(alert)
+        return None
+
+    def fetch_vastai_prices(self) -> list[GPUPrice]:
+        """Return Vast.ai's prices per GPU, cheapest first; track them to keep them.
+
+        Where Vast.ai cannot be asked the list is empty, and ``findings`` and a log line say why.
+        """
+        snapshot = fetch(self._vast, clock=self._clock)
+        self.findings = list(snapshot.findings)
+        if snapshot.failed:
+            _log.warning("%s", snapshot.findings[0])
+        prices = [GPUPrice.from_offer(offer) for offer in snapshot.offers]
+        return sorted(prices, key=lambda price: price.price_per_hour)
+
+    def get_cheapest_gpu(self, gpu_type: str | None = None) -> CheapestGPU | None:
+        """Return the cheapest GPU that is not known to be sold out, whose name holds the text."""
+        price = next(iter(self._rentable(gpu_type)), None)
+        if price is None:
+            return None
+        history = _history_of(price, self._histories_24h(), self._clock)
+        return CheapestGPU(price, history.get_average())
+
+    def get_price_recommendations(
+        self, gpu_type: str | None = None, max_price: float | None = None
+    ) -> list[PriceRecommendation]:
+        """Return what can be rented for the price at most, cheapest first, each with a reason."""
+        histories = self._histories_24h()
+        return [
+            PriceRecommendation(
+                price, _reason(price.price_per_hour, _history_of(price, histories, self._clock))
+            )
+            for price in self._rentable(gpu_type)
+            if max_price is None or price.price_per_hour <= max_price
+        ]
+
+    def get_alerts(self, hours: float = 24) -> list[PriceAlert]:
+        """Return the alerts of the last hours, oldest first, whichever process raised them."""
+        since_ns = self._clock.wall_ns() - round(hours * NS_PER_HOUR)
+        return self._alerts(since_ns)
+
+    def get_price_statistics(self) -> dict[str, Any]:
+        """Return figures of everything tracked, keyed ``provider:gpu``.
+
+        Where nothing was observed in 24 hours, the average is the price last seen and the trend 0.
+        """
+        current = _current_by_key(current_points(self._store, self.damage))
+        recent = windows(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
+        day = {
+            key: recent.get(key, PriceWindow(average=price, trend_percent=0.0))
+            for key, price in current.items()
+        }
+        by_type: dict[str, list[str]] = defaultdict(list)
+        for gpu, provider in sorted(current):
+            by_type[gpu].append(provider)
+        return {
+            "total_tracked": len(current),
+            "gpus_by_type": dict(by_type),
+            "current_prices": {_text(key): price for key, price in current.items()},
+            "average_prices_24h": {_text(key): day[key].average for key in current},
+            "price_trends_24h": {_text(key): day[key].trend_percent for key in current},
+        }
+
+    @property
+    def histories(self) -> dict[Key, PriceHistory]:
+        """Everything ever tracked, by GPU and provider."""
+        return _histories(points(self._store, currency=_CURRENCY), _key, self._clock)
+
+    @property
+    def current_prices(self) -> dict[Key, GPUPrice]:
+        """The cheapest price that can be had now, by GPU and provider."""
+        cheapest: dict[Key, GPUPrice] = {}
+        for price in self._rentable():
+            cheapest.setdefault((price.gpu_name, price.provider), price)
+        return cheapest
+
+    @property
+    def alerts(self) -> list[PriceAlert]:
+        """Every alert ever raised, oldest first."""
+        return self._alerts(0)
+
+    def _alerts(self, since_ns: int) -> list[PriceAlert]:
+        found = alerts(self._store, since_ns=since_ns)
+        return [PriceAlert.from_alert(one) for one in found if one.series.currency == _CURRENCY]
+
+    def _rentable(self, gpu_type: str | None = None) -> list[GPUPrice]:
+        wanted = (gpu_type or "").lower()
+        offers = self._book.cheapest_rentable()
+        prices = [GPUPrice.from_offer(one) for one in offers if one.price.currency == _CURRENCY]
+        found = [price for price in prices if wanted in price.gpu_name.lower()]
+        return sorted(found, key=lambda price: (price.price_per_hour, price.gpu_name))
+
+    def _histories_24h(self) -> dict[TieredKey, PriceHistory]:
+        recent = points(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
+        return _histories(recent, _tiered_key, self._clock)
+
+    def _a_day_ago_ns(self) -> int:
+        return self._clock.wall_ns() - 24 * NS_PER_HOUR
+
+
+def _histories(
+    found: Iterable[PricePoint], key_of: Callable[[PricePoint], K], clock: Clock
+) -> dict[K, PriceHistory]:
+    """Return a history for each key: at each instant the cheapest of its points."""
+    cheapest: dict[K, dict[int, float]] = defaultdict(dict)
+    series: dict[K, Series] = {}
+    for point in found:
+        at = cheapest[key_of(point)]
+        each = float(point.price.amount)
+        at[point.at_ns] = min(each, at.get(point.at_ns, each))
+        series[key_of(point)] = point.series
+    return {
+        key: PriceHistory(
+            series[key].gpu,
+            series[key].provider,
+            [(utc_datetime(at_ns), price) for at_ns, price in at.items()],
+            clock=clock,
+        )
+        for key, at in cheapest.items()
+    }
+
+
+def _history_of(
+    price: GPUPrice, histories: dict[TieredKey, PriceHistory], clock: Clock
+) -> PriceHistory:
+    """Return the last day of a price; the price itself where nothing was observed in it."""
+    key = TieredKey(price.gpu_name, price.provider, price.tier)
+    alone = PriceHistory(price.gpu_name, price.provider, clock=clock)
+    alone.add_price(price.price_per_hour)
+    return histories.get(key, alone)
+
+
+def _tiered_key(point: PricePoint) -> TieredKey:
+    return TieredKey(point.series.gpu, point.series.provider, str(point.series.tier))
+
+
+def _key(point: PricePoint) -> Key:
+    return point.series.gpu, point.series.provider
+
+
+def _text(key: Key) -> str:
+    gpu, provider = key
+    return f"{provider}:{gpu}"
+
+
+def _current_by_key(found: Iterable[PricePoint]) -> dict[Key, float]:
+    """Return the cheapest of each key's latest points; a newer look replaces an older one."""
+    current: dict[Key, tuple[int, float]] = {}
+    for point in found:
+        if point.series.currency != _CURRENCY:
+            continue
+        candidate = (-point.at_ns, float(point.price.amount))
+        current[_key(point)] = min(candidate, current.get(_key(point), candidate))
+    return {key: price for key, (_, price) in current.items()}
+
+
+def _reason(current: float, history: PriceHistory) -> str:
+    lowest, _ = history.get_min_max()
+    average = history.get_average()
+    if current <= 1.05 * lowest:
+        return f"Near 24h low (${lowest:.4f})"
+    if current < 0.9 * average:
+        return f"Below 24h average (${average:.4f})"
+    return "Within price range"

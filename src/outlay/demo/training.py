@@ -1,0 +1,154 @@
+"""The demo's grid, what goes wrong in it for real, and what the bookkeeping costs a step."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import outlay
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import NotARun
+from outlay.ledger import SUPERVISOR, segment_paths
+from outlay.ledger.segments import id_from_name
+from outlay.runs.figures import read_figures
+from outlay.units import Money
+
+# The demo's grid: three sizes of network, two seeds each, for the same money.
+
+PRICE: Final = "3600 USD/h"
+JOBS: Final = 2
+LEAST: Final = Money(2_000_000)
+"""What a run needs: a second or two of it goes by before its first step."""
+TARGET: Final = "target_metric: accuracy, target_value: 0.9"
+
+
+@dataclass(frozen=True, slots=True)
+class Stakes:
+    """What the demo plays for.
+
+    Attributes:
+        limit: What each of the six runs may spend.
+    """
+
+    limit: Money
+
+    @property
+    def ceiling(self) -> Money:
+        """What all of it may cost: room for the six, for what goes wrong, and for no seventh."""
+        return self.limit * 20
+
+    @property
+    def too_much(self) -> Money:
+        """What the seventh run asks for; what the six spend leaves less."""
+        return self.limit * 18
+
+    @property
+    def mishap_at(self) -> Money:
+        """After what a run is killed, or loses its machine: early, as a new start costs too."""
+        return Money(self.limit.micros // 5, self.limit.currency)
+
+
+def grid_text(stakes: Stakes) -> str:
+    """Return the grid as YAML."""
+    return f"""\
+# Written by `outlay demo`. Which size of network is best for the same money?
+name: demo
+engine: process
+arguments: flags                    # parameters become --hidden 16 and so on
+entrypoint: -m outlay.demo.mlp --dir {{run_dir}} --steps 1000000 --turns 5 --learning-rate 0.1
+price: {PRICE}                   # invented: as if 1,440 GPUs at 2.50 USD/h, a dollar a second
+ceiling: {stakes.ceiling}
+retries: 1                          # a run that is killed goes on from its last checkpoint
+env: {{OMP_NUM_THREADS: 1, OPENBLAS_NUM_THREADS: 1}}   # two runs at once share the cores
+# Starting up is paid for and not charged, so that all sizes train for the same money.
+budget: {{mode: iso_cost, limit: {stakes.limit}, charge: training, {TARGET}}}
+grid:
+  - name: size
+    params: {{hidden: [16, 64, 192]}}
+    seeds: [1, 2]
+  - name: greedy                    # a seventh run, which the ceiling has no room for
+    params: {{hidden: 512}}
+    budget: {{mode: iso_cost, limit: {stakes.too_much}, charge: training, {TARGET}}}
+"""
+
+
+# What goes wrong in the demo, for real: a run is killed, another has to give its machine back.
+
+
+@dataclass(slots=True)
+class Mishap:
+    """A signal that a run is sent once its steps have cost so much."""
+
+    run: str
+    number: signal.Signals
+    spent: Money
+    happened: bool = False
+
+
+@dataclass(slots=True)
+class Mishaps:
+    """Sends the signals when it is their time."""
+
+    root: Path
+    planned: Sequence[Mishap]
+    clock: Clock = SYSTEM
+
+    def look(self) -> None:
+        """Let happen what is due."""
+        for mishap in self.planned:
+            if not mishap.happened and self._is_due(mishap):
+                mishap.happened = _send(self.root / mishap.run, mishap.number)
+
+    def _is_due(self, mishap: Mishap) -> bool:
+        try:
+            figures = read_figures(self.root / mishap.run, self.clock.wall_ns())
+        except NotARun:
+            return False
+        if figures.cost is None or figures.status != "running" or not figures.wall_ns:
+            return False
+        trained_ns = figures.step_ns + figures.wait_ns
+        return figures.cost.micros * trained_ns >= mishap.spent.micros * figures.wall_ns
+
+
+def _send(run_dir: Path, number: signal.Signals) -> bool:
+    """Send a signal to the process that trains; say whether there was one."""
+    for path in reversed(segment_paths(run_dir)):
+        writer = id_from_name(path)
+        if writer is not None and writer.rank != SUPERVISOR:
+            with suppress(ProcessLookupError):
+                os.kill(writer.pid, number)
+                return True
+    return False
+
+
+# What the bookkeeping itself costs a step, measured on this machine.
+
+STEPS = 5_000
+ROUNDS = 5
+
+
+def recording_ns_per_step(directory: Path, clock: Clock = SYSTEM) -> int:
+    """Return how much longer an empty loop takes when its steps are recorded; the best of five."""
+    with outlay.run("overhead", dir=directory) as run:
+        recorded = min(_loop_ns(run, clock) for _ in range(ROUNDS))
+    bare = min(_bare_loop_ns(clock) for _ in range(ROUNDS))
+    return (recorded - bare) // STEPS
+
+
+def _loop_ns(run: outlay.Run, clock: Clock) -> int:
+    begun_ns = clock.monotonic_ns()
+    for _ in run.steps(range(STEPS)):
+        pass
+    return clock.monotonic_ns() - begun_ns
+
+
+def _bare_loop_ns(clock: Clock) -> int:
+    begun_ns = clock.monotonic_ns()
+    for _ in range(STEPS):
+        pass
+    return clock.monotonic_ns() - begun_ns

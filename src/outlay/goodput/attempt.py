@@ -1,0 +1,230 @@
+"""One attempt's wall time, split into phases exactly.
+
+First match holds an instant: the latest-begun open span; the wait for data; a step's own time;
+``other``. What lies before the first record is ``program_startup``. Of own time, the head of an
+attempt's first step beyond the typical one is ``program_startup`` as well, the tail of a stalled
+step is ``stall``, and what a later execution of the same step undid is ``wasted_progress``. All of
+it is pure arithmetic on integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from outlay.account.segment import Committed
+from outlay.account.steps import Ints, cumulative
+from outlay.goodput import phases as ph
+from outlay.goodput.steps import OwnTimes, Typical, Undone, UndoneTime, segment_cover, undone_steps
+
+
+@dataclass(frozen=True, slots=True)
+class _Split:
+    """The own time of one step in its order: startup, kept progress, undone progress, stall."""
+
+    startup_ns: int
+    kept_ns: int
+    undone_ns: int
+    stall_ns: int
+
+    def before(self, own_ns: int) -> _Split:
+        """Return the split of the step's first ``own_ns`` nanoseconds of own time."""
+        parts = []
+        for part_ns in (self.startup_ns, self.kept_ns, self.undone_ns, self.stall_ns):
+            parts.append(min(part_ns, own_ns))
+            own_ns -= parts[-1]
+        return _Split(*parts)
+
+
+class AttemptTimeline:
+    """The phases of one attempt over ``[start_ns, end_ns)``.
+
+    Args:
+        start_ns: When the attempt began.
+        end_ns: Its end: the last sign of life, the present, or where a later attempt began.
+        times: The process whose records make the timeline, and the own times of its steps.
+        typical: What is typical of the whole run, if anything is.
+        redone_from: The least step number that a later attempt executed, if any did.
+    """
+
+    def __init__(
+        self,
+        start_ns: int,
+        end_ns: int,
+        times: OwnTimes,
+        typical: Typical | None,
+        redone_from: int | None,
+    ) -> None:
+        self.start_ns = start_ns
+        self.end_ns = end_ns
+        segment = times.segment
+        self._segment_start_ns = segment.life.segment.start_ns
+        header = segment.life.header
+        self._knows_its_begin = header is not None and header.nodes > 0
+        self._steps = segment.steps
+        self.checkpoints: Sequence[Committed] = tuple(segment.checkpoints)
+        self._cover = segment_cover(segment, start_ns, end_ns)
+        self._own, self._waited = times.before()
+        self._typical = typical
+        self._only_grows = segment.only_grows
+        self.undone: Undone = undone_steps(
+            self._steps.number, self._steps.count, redone_from, only_grows=segment.only_grows
+        )
+        self._undone_time = UndoneTime(self.undone, self._own)
+        self._startup_ns = self._startup()
+        self.stalled = self._stalled(times)
+        self._stalls = self._beyond_typical(self.stalled)
+        self._stall_before = cumulative(self._stalls)
+        is_undone = self.undone.contains(self.stalled)
+        self._undone_stall_before = cumulative(np.where(is_undone, self._stalls, 0))
+
+    @property
+    def step_count(self) -> int:
+        """How many step records the attempt has."""
+        return len(self._own) - 1
+
+    @property
+    def furthest_step(self) -> int:
+        """The highest step number that the attempt executed; -1 when it executed none."""
+        latest = slice(-1, None) if self._only_grows else slice(None)
+        reached = self._steps.number[latest] + self._steps.count[latest] - 1
+        return int(reached.max(initial=-1))
+
+    @property
+    def first_step_end_ns(self) -> int:
+        """When the attempt's first step was done; its end when it has none."""
+        return self._bounds(0)[2] if self.step_count else self.end_ns
+
+    def last_step_before(self, t_ns: int | None) -> int | None:
+        """Return the number of the last step that was done by ``t_ns`` (default: ever), if any."""
+        ends = self._steps.end
+        done = len(ends) if t_ns is None else int(np.searchsorted(ends, t_ns, side="right"))
+        if not done:
+            return None
+        return int(self._steps.number[done - 1] + self._steps.count[done - 1]) - 1
+
+    def when_past(self, step: int) -> int:
+        """Return when the first step beyond ``step`` began; the attempt's end when none did."""
+        number = self._steps.number
+        if self._only_grows:
+            place = int(np.searchsorted(number, step, side="right"))
+        else:
+            place = next(iter(np.flatnonzero(number > step).tolist()), self.step_count)
+        return self._bounds(place)[1] if place < self.step_count else self.end_ns
+
+    def first_kept_after(self, step: int) -> int | None:
+        """Return when the first surviving step beyond ``step`` began, or None without one."""
+        reached = self._steps.number + self._steps.count - 1
+        beyond = np.flatnonzero(reached > step)
+        surviving = beyond[~self.undone.contains(beyond)]
+        return self._bounds(int(surviving[0]))[1] if len(surviving) else None
+
+    def own_ns(self, index: int) -> int:
+        """Return the own time of one step record."""
+        return int(self._own[index + 1] - self._own[index])
+
+    def own_times(self) -> Ints:
+        """Return the own time of every step record."""
+        return np.diff(self._own)
+
+    def before(self, t_ns: int) -> dict[str, int]:
+        """Return the nanoseconds of each phase between the attempt's start and ``t_ns``."""
+        index = int(np.searchsorted(self._steps.end, t_ns, side="right"))
+        split, waited_ns = self._whole_steps_before(index), int(self._waited[index])
+        if index < self.step_count:
+            begun, begun_wait_ns = self._begun_step_before(index, t_ns)
+            split, waited_ns = _joined(split, begun), waited_ns + begun_wait_ns
+        found = {
+            ph.PROGRAM_STARTUP: split.startup_ns + self._unrecorded_before(t_ns),
+            ph.STEP: split.kept_ns,
+            ph.WASTED_PROGRESS: split.undone_ns,
+            ph.STALL: split.stall_ns,
+        }
+        found = ph.added(found, self._cover.phases_before(t_ns))
+        found[ph.DATA_LOADING] = found.get(ph.DATA_LOADING, 0) + waited_ns
+        found[ph.OTHER] = t_ns - self.start_ns - sum(found.values())
+        return found
+
+    def _unrecorded_before(self, t_ns: int) -> int:
+        """Return how much of the time until ``t_ns`` was before the first record.
+
+        In logs that do not say when processes were started, it is not known to be startup.
+        """
+        if not self._knows_its_begin:
+            return 0
+        return max(min(t_ns, self._segment_start_ns) - self.start_ns, 0)
+
+    def _startup(self) -> int:
+        if self._typical is None or not self.step_count:
+            return 0
+        usual_ns = self._typical.step_ns * int(self._steps.count[0])
+        own_ns = self.own_ns(0)
+        return own_ns - usual_ns if own_ns > usual_ns else 0
+
+    def _stalled(self, times: OwnTimes) -> Ints:
+        """Return the places of the steps that stalled."""
+        if self._typical is None or self.step_count < 2:
+            return np.empty(0, dtype=np.int64)
+        late = times.beyond(self._typical.stall_beyond_ns)
+        return late[late > 0]  # What the first step takes too long is startup.
+
+    def _beyond_typical(self, stalled: Ints) -> Ints:
+        """Return the tail of each stalled step beyond the typical one."""
+        if self._typical is None:
+            return stalled
+        own = self._own[stalled + 1] - self._own[stalled]
+        return own - self._typical.step_ns * self._steps.count[stalled]
+
+    def _whole_steps_before(self, index: int) -> _Split:
+        """Return the split of all steps before ``index``, from cumulative sums."""
+        if not index:
+            return _Split(0, 0, 0, 0)
+        stalls = int(np.searchsorted(self.stalled, index))
+        stall_ns = int(self._stall_before[stalls])
+        undone_ns = self._undone_time.before(index)
+        undone_ns -= int(self._undone_stall_before[stalls])
+        if self.undone.is_undone(0):
+            undone_ns -= self._startup_ns
+        undone_ns += sum(self._split(i).undone_ns for i in self.undone.partly if i < index)
+        kept_ns = int(self._own[index]) - self._startup_ns - stall_ns - undone_ns
+        return _Split(self._startup_ns, kept_ns, undone_ns, stall_ns)
+
+    def _begun_step_before(self, index: int, t_ns: int) -> tuple[_Split, int]:
+        """Return the split of a step that ends after ``t_ns``, and its wait, up to then."""
+        wait_start, start, _ = self._bounds(index)
+        waited_ns = self._free_between(wait_start, min(t_ns, start))
+        return self._split(index).before(self._free_between(start, t_ns)), waited_ns
+
+    def _bounds(self, index: int) -> tuple[int, int, int]:
+        """Return when the wait for a step, the step, and its end were, without overlaps."""
+        wait_start, start, end = self._steps.bounds(self._segment_start_ns, index, index + 1)
+        return int(wait_start[0]), int(start[0]), int(end[0])
+
+    def _split(self, index: int) -> _Split:
+        own_ns = self.own_ns(index)
+        startup_ns = self._startup_ns if index == 0 else 0
+        place = int(np.searchsorted(self.stalled, index))
+        is_stalled = place < len(self.stalled) and self.stalled[place] == index
+        stall_ns = int(self._stalls[place]) if is_stalled else 0
+        progress_ns = own_ns - startup_ns - stall_ns
+        kept, of = self.undone.kept(index)
+        kept_ns = progress_ns * kept // of
+        return _Split(startup_ns, kept_ns, progress_ns - kept_ns, stall_ns)
+
+    def _free_between(self, start_ns: int, end_ns: int) -> int:
+        """Return how much of ``[start_ns, end_ns)`` no span holds; 0 when it is empty."""
+        if end_ns <= start_ns:
+            return 0
+        held = self._cover.before(np.array([start_ns, end_ns], dtype=np.int64))
+        return end_ns - start_ns - int(held[1] - held[0])
+
+
+def _joined(left: _Split, right: _Split) -> _Split:
+    return _Split(
+        left.startup_ns + right.startup_ns,
+        left.kept_ns + right.kept_ns,
+        left.undone_ns + right.undone_ns,
+        left.stall_ns + right.stall_ns,
+    )

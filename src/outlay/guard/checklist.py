@@ -1,0 +1,454 @@
+"""What is written and checked before a launch.
+
+The budget, the checklist, the manifest, preflight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import asdict
+
+from outlay.clock import utc_text, wall_ns_of
+from outlay.errors import InvalidValue, OutlayError
+from outlay.files import write_whole
+from outlay.guard.balance import ScopeStanding
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.ceilings import CeilingManifest
+from outlay.guard.entries import BUFFER, WHOLE, Noted, Scope, amount_of, lab_of, parse_timestamp
+from outlay.guard.lease import Terms
+from outlay.guard.locking import why_stale
+from outlay.guard.rental.reap import Census
+from outlay.units import Duration, Money, Rate
+from outlay.units.numbers import EXACT
+from outlay.units.quantity import NS_PER_HOUR
+
+# The pages that are written before anything is rented: the budget, the checklist, the manifest.
+#
+# Planning launches nothing. Every sum on a page is computed here, and what does not add up is
+# refused instead of written.
+
+AUTO_TERMINATION = Duration(4 * 3600 * 10**9)
+ALERT_PERCENT = 80
+HEADROOM_PERCENT = 50
+SURVEY_FILE = "vendor-survey.md"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchEstimate:
+    """What a lab is expected to cost: GPUs, what each costs, and for how long.
+
+    ``assumed`` marks a price that nobody looked up.
+    """
+
+    gpus: int = 2
+    price: Rate = Rate(350_000)  # noqa: RUF009 - a frozen value
+    hours: Decimal = Decimal(3)
+    assumed: bool = True
+
+    @property
+    def rate(self) -> Rate:
+        """What all GPUs cost per hour."""
+        return self.price * self.gpus
+
+    @property
+    def cost(self) -> Money:
+        """What the whole lab costs."""
+        return Terms(rate=self.rate).cost(int(EXACT.multiply(self.hours, NS_PER_HOUR)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SurveySummary:
+    """What a survey of vendors found: the pick, when, and the price per GPU-hour of each."""
+
+    vendor: str = "<chosen>"
+    date: str = ""
+    prices: dict[str, str | float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchPlan:
+    """A ceiling, divided; ``day`` and ``month`` cap what one of them (UTC) may take of it.
+
+    Raises:
+        InvalidValue: The caps and the buffer are more than the ceiling, or a cap is no amount of
+            zero or more in its currency.
+    """
+
+    ceiling: Money
+    labs: dict[str, Money]
+    buffer: Money
+    day: Money | None = None
+    month: Money | None = None
+    estimate: LaunchEstimate = LaunchEstimate()
+    survey: SurveySummary = SurveySummary()
+    seed: int = 35000
+    hardware_target: str = "to be filled in lab 02"
+
+    def __post_init__(self) -> None:
+        currency = self.ceiling.currency
+        caps = {"day": self.day, "month": self.month, "buffer": self.buffer}
+        for name, cap in (*caps.items(), *(("lab", cap) for cap in self.labs.values())):
+            if cap is not None and (cap.currency != currency or cap.micros < 0):
+                raise InvalidValue(name, str(cap), f"an amount of zero or more in {currency}")
+        if self.total > self.ceiling:
+            seen = f"{self.total} in caps and buffer"
+            raise InvalidValue("lab", seen, f"at most the ceiling of {self.ceiling}")
+
+    @property
+    def total(self) -> Money:
+        """What the caps and the buffer add up to."""
+        return sum(self.labs.values(), self.buffer)
+
+    @property
+    def paying_lab(self) -> str:
+        """The lab with the largest cap: the one that rents something."""
+        return max(self.labs, key=lambda lab: self.labs[lab].micros, default=BUFFER)
+
+    @property
+    def cap(self) -> Money:
+        """That lab's cap."""
+        return self.labs.get(self.paying_lab, self.buffer)
+
+
+def alert_of(cap: Money) -> Money:
+    """Return at which spend the vendor is to warn of a cap."""
+    return Money(cap.micros * ALERT_PERCENT // 100, cap.currency)
+
+
+def needed_for(estimate: Money) -> Money:
+    """Return what has to remain before a launch: the estimate and its headroom, rounded up."""
+    hundredths = estimate.micros * (100 + HEADROOM_PERCENT)
+    return Money(-(-hundredths // 100), estimate.currency)
+
+
+class FilesExist(OutlayError):
+    """A plan is there already; replacing it is a deliberate act."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        names = ", ".join(str(path) for path in paths)
+        super().__init__(f"{names}: already written. Change them on purpose with --replace.")
+
+
+def write_documents(
+    directory: Path, plan: LaunchPlan, *, replace: bool = False
+) -> tuple[Path, ...]:
+    """Write the pages; return their paths.
+
+    Raises:
+        FilesExist: One of them is there already.
+    """
+    pages = {
+        directory / "budget.md": budget_page(plan),
+        directory / "pre-flight-checklist.md": checklist_page(plan),
+        directory / "manifest.json": manifest_text(plan, str(directory / "spend.jsonl")),
+    }
+    existing = [path for path in pages if path.exists()]
+    if existing and not replace:
+        raise FilesExist(existing)
+    directory.mkdir(parents=True, exist_ok=True)
+    for path, text in pages.items():
+        write_whole(path, text.encode())
+    return tuple(pages)
+
+
+def manifest_text(plan: LaunchPlan, spend_log_path: str = "spend.jsonl") -> str:
+    """Return ``manifest.json``: the documented keys."""
+    labs = {lab: amount_of(cap.micros) for lab, cap in sorted(plan.labs.items())}
+    manifest = CeilingManifest(
+        seed=plan.seed,
+        hardware_target=plan.hardware_target,
+        vendor=plan.survey.vendor,
+        currency=plan.ceiling.currency,
+        ceiling_usd=amount_of(plan.ceiling.micros),
+        ceiling_per_lab={**labs, BUFFER: amount_of(plan.buffer.micros)},
+        spend_log_path=spend_log_path,
+        vendor_snapshot_date=plan.survey.date,
+        vendor_snapshot_prices=plan.survey.prices,
+        ceiling_per_day_usd=None if plan.day is None else amount_of(plan.day.micros),
+        ceiling_per_month_usd=None if plan.month is None else amount_of(plan.month.micros),
+    )
+    # Every documented key is written, empty ones too: a reader should see what is still open.
+    # The caps on days and months are ours, and stand there when they were asked for.
+    stated = {key: value for key, value in asdict(manifest).items() if value is not None}
+    encoded = msgspec.json.Encoder(decimal_format="number").encode(stated)
+    return msgspec.json.format(encoded, indent=2).decode() + "\n"
+
+
+def budget_page(plan: LaunchPlan) -> str:
+    """Return ``budget.md``: the table, its sum, and why the caps are what they are."""
+    rows = [
+        f"| Lab {lab}{'' if cap else ' (no cloud)'} | {'≤' if cap else '='} {_amount(cap)} |"
+        for lab, cap in sorted(plan.labs.items())
+    ]
+    return "\n".join(
+        [
+            f"# Cloud budget: {_amount(plan.ceiling)}, hard ceiling",
+            "",
+            "| for | cap |",
+            "|---|---:|",
+            *rows,
+            f"| Buffer for retries and setup | ≤ {_amount(plan.buffer)} |",
+            f"| **Total** | **{_amount(plan.total)} ≤ {_amount(plan.ceiling)}** |",
+            "",
+            *_paces(plan),
+            "## Why",
+            "",
+            _reasoning(plan),
+            "",
+            "The ceiling is a boundary. Raising it is a decision of its own, made before the next",
+            "launch and written down; `outlay guard status` shows every raise.",
+            "",
+        ]
+    )
+
+
+def _paces(plan: LaunchPlan) -> list[str]:
+    caps = (("day", plan.day), ("month", plan.month))
+    parts = [f"{_amount(cap)} a {name}" for name, cap in caps if cap is not None]
+    return [f"Of all of it together at most {' and '.join(parts)} (UTC).", ""] if parts else []
+
+
+def _reasoning(plan: LaunchPlan) -> str:
+    e, cap = plan.estimate, plan.cap
+    sum_text = f"{e.gpus} x {_amount(e.price.per_hour)}/h x {e.hours} h = {_amount(e.cost)}"
+    if e.cost > cap:
+        room = f"MORE than the cap of {_amount(cap)}: shorten it or rent something cheaper"
+    elif e.cost:
+        permille = ((cap - e.cost).micros * 2000 + e.cost.micros) // (2 * e.cost.micros)
+        room = (
+            f"the cap of {_amount(cap)} leaves {permille // 10}.{permille % 10} % "
+            "for setup, container pulls and retries"
+        )
+    else:
+        room = f"the cap is {_amount(cap)}"
+    source = (
+        "The price per GPU-hour is an assumption that nobody looked up."
+        if e.assumed
+        else "The price per GPU-hour was stated when this page was written."
+    )
+    survey = f" See {SURVEY_FILE} for the vendors compared." if plan.survey.prices else ""
+    return f"Lab {plan.paying_lab}: {sum_text}; {room}. {source}{survey}"
+
+
+def checklist_page(plan: LaunchPlan) -> str:
+    """Return ``pre-flight-checklist.md``: one action a line, in the order to do them."""
+    e, cap, lab = plan.estimate, plan.cap, plan.paying_lab
+    timer = Terms(rate=e.rate).cost(AUTO_TERMINATION.ns)
+    label = f"lab{lab}-spinup" if lab != BUFFER else "spinup"
+    timer_fits = "within" if timer <= cap else "MORE THAN"
+    return f"""# Before every launch
+
+Do the steps in order. Tick each one. If one fails: stop, nothing is lost yet.
+
+- [ ] 1. Run `outlay guard preflight --label {label} --estimate "{e.cost}"`.
+         It checks by itself what it can, and asks for the rest.
+- [ ] 2. Budget: `outlay guard status` must show at least {_amount(needed_for(e.cost))} remaining
+         (estimate {_amount(e.cost)} + {HEADROOM_PERCENT} %).
+- [ ] 3. Vendor console: is any other instance running? If yes, you forgot it: terminate it now.
+- [ ] 4. Instance type: is it {e.gpus} GPUs, each at most {_amount(e.price.per_hour)} an hour?
+- [ ] 5. Vendor console: set a budget alert at {_amount(alert_of(cap))}
+         ({ALERT_PERCENT} % of lab {lab}'s cap of {_amount(cap)}).
+- [ ] 6. Vendor console: set auto-termination at {AUTO_TERMINATION}
+         ({_amount(timer)}, {timer_fits} the cap), if it has one. It is no safety net: RunPod's
+         timers were accepted and ignored. `outlay watch --install` is one.
+- [ ] 7. Note the start time. `preflight` writes it to the log.
+- [ ] 8. Set an alarm on your phone for {e.hours} hours from now.
+- [ ] 9. Say aloud how you will end it: `outlay guard down {label}`.
+
+Launch it with `outlay guard run` (it runs here) or `outlay guard rent` (it runs there).
+A spot machine can be taken back with 30 seconds' notice: save results after every measurement.
+
+# After every launch
+
+- [ ] 1. `outlay guard down {label}`, and wait for "verified gone".
+         If you launched it by hand: end it by hand, and then run
+         `outlay guard record {label} --rate "{e.rate}"`.
+- [ ] 2. Vendor console: nothing is running. Take a screenshot.
+- [ ] 3. Run `outlay guard postflight --label {label} --proof proof-terminated.png`.
+- [ ] 4. Commit the directory.
+"""
+
+
+def _amount(money: Money) -> str:
+    text = f"{amount_of(money.micros)}"
+    return f"${text}" if money.currency == "USD" else f"{text} {money.currency}"
+
+
+# What has to be true before a launch: checked by machine where it can be, asked for elsewhere.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One line of the checklist.
+
+    Attributes:
+        name: What to confirm it by.
+        passed: None when a machine can't tell, so that a person has to.
+        text: What was found, or what to look at.
+    """
+
+    name: str
+    passed: bool | None
+    text: str
+
+    def confirmed(self, names: Iterable[str]) -> Check:
+        """Return the check, passed if a person confirmed what no machine could tell."""
+        if self.passed is not None or self.name not in names:
+            return self
+        return Check(name=self.name, passed=True, text=f"{self.text} (confirmed)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Flight:
+    """What is about to be launched."""
+
+    label: str
+    estimate: Money
+    rate: Rate | None = None
+    lab: str | None = None
+
+
+def preflight(
+    guard: BudgetGuard, flight: Flight, *, now_ns: int, census: Census | None = None
+) -> tuple[Check, ...]:
+    """Return every check, in the order of the checklist. Launches and writes nothing."""
+    lab = lab_of(flight.label, flight.lab)
+    standings = {row.scope: row for row in guard.standings(lab=lab)}
+    lab_row = standings.get(Scope("lab", lab))
+    cap = lab_row.limit if lab_row else standings[WHOLE].limit
+    paces = [row for row in standings.values() if row.scope.kind in ("day", "month")]
+    return (
+        _log(guard),
+        _ceiling(guard),
+        _headroom(standings[WHOLE], flight.estimate),
+        _lab(lab, lab_row, flight.estimate),
+        *(_fits(row, flight.estimate) for row in paces),
+        _stale(guard, now_ns),
+        _others(census),
+        _alert(lab, cap),
+        _timer(flight, cap),
+        Check(
+            name="instance-type",
+            passed=None,
+            text="the instance has the GPUs, and the price, that the estimate assumes",
+        ),
+        Check(name="start", passed=True, text=f"start {utc_text(now_ns)}"),
+    )
+
+
+def _log(guard: BudgetGuard) -> Check:
+    verification = guard.verify()
+    doubts = "; ".join(str(finding) for finding in verification.findings)
+    text = f"the spend log's {verification.lines} lines are as they were written"
+    return Check(name="log", passed=verification.sound, text=doubts or text)
+
+
+def _ceiling(guard: BudgetGuard) -> Check:
+    raised = [finding for finding in guard.findings() if finding.severity == "warning"]
+    text = f"the ceiling is {guard.ceilings.whole}"
+    if not raised:
+        return Check(name="ceiling", passed=True, text=text)
+    return Check(name="ceiling", passed=None, text=f"{text}, and {raised[-1].message}: on purpose?")
+
+
+def _headroom(whole: ScopeStanding, estimate: Money) -> Check:
+    needed = needed_for(estimate)
+    text = f"{whole.remaining} remaining; the estimate and {HEADROOM_PERCENT} % are {needed}"
+    return Check(name="headroom", passed=whole.remaining >= needed, text=text)
+
+
+def _lab(lab: str, row: ScopeStanding | None, estimate: Money) -> Check:
+    if row is None:
+        return Check(name="lab", passed=True, text=f"lab {lab} has no cap of its own")
+    return _fits(row, estimate)
+
+
+def _fits(row: ScopeStanding, estimate: Money) -> Check:
+    text = f"{row.scope} has {row.remaining} of {row.limit} left; the estimate is {estimate}"
+    return Check(name=row.scope.kind, passed=row.remaining >= estimate, text=text)
+
+
+def _stale(guard: BudgetGuard, now_ns: int) -> Check:
+    stale = [hold for hold in guard.holds() if why_stale(hold, now_ns)]
+    names = ", ".join(f"{hold.id} ({hold.op_label}, {hold.amount})" for hold in stale)
+    text = f"settle these with `outlay guard reconcile`: {names}" if stale else "no stale holds"
+    return Check(name="stale-holds", passed=not stale, text=text)
+
+
+def _others(census: Census | None) -> Check:
+    if census is None:
+        text = "the vendor's console shows no other instance running"
+        return Check(name="others", passed=None, text=text)
+    if census.findings:
+        return Check(name="others", passed=None, text=f"{census.findings[0]}; look at the console")
+    names = ", ".join(f"{row.name or row.id} ({row.state})" for row in census.rows)
+    text = f"already running: {names}" if names else "the vendor runs nothing else"
+    return Check(name="others", passed=not names, text=text)
+
+
+def _alert(lab: str, cap: Money) -> Check:
+    share = f"{ALERT_PERCENT} % of {cap}, lab {lab}"
+    text = f"the vendor's budget alert is set at {alert_of(cap)} ({share})"
+    return Check(name="alert", passed=None, text=text)
+
+
+def _timer(flight: Flight, cap: Money) -> Check:
+    text = f"the vendor's auto-termination is set at {AUTO_TERMINATION}"
+    if flight.rate is None:
+        return Check(name="auto-termination", passed=None, text=text)
+    cost = Terms(rate=flight.rate).cost(AUTO_TERMINATION.ns)
+    if cost > cap:
+        text = f"{AUTO_TERMINATION} at {flight.rate} are {cost}, more than {cap}: set it shorter"
+        return Check(name="auto-termination", passed=False, text=text)
+    text += f" ({cost} at {flight.rate}, within {cap})"
+    return Check(name="auto-termination", passed=None, text=text)
+
+
+def cost_since_start(guard: BudgetGuard, label: str, rate: Rate, *, now_ns: int) -> Money:
+    """Return what an operation cost by now: the time since its last preflight, at a rate.
+
+    Raises:
+        InvalidValue: No preflight of this label recorded a start, or it lies ahead.
+    """
+    starts = [
+        line.detail["start"]
+        for line in guard.log.lines()
+        if isinstance(line, Noted)
+        and (line.event, line.op_label) == ("preflight", label)
+        and "start" in line.detail
+    ]
+    if not starts:
+        raise InvalidValue("label", label, "an operation whose start a preflight recorded")
+    elapsed_ns = now_ns - wall_ns_of(parse_timestamp(starts[-1]))
+    if elapsed_ns < 0:
+        raise InvalidValue("label", label, f"a start in the past; it is {starts[-1]}")
+    return Terms(rate=rate).cost(elapsed_ns)
+
+
+def postflight(guard: BudgetGuard, label: str, *, census: Census | None) -> tuple[Check, ...]:
+    """Return whether everything of a label was ended and settled."""
+    books = guard.log.books()
+    open_holds = [hold for hold in books.open.values() if hold.op_label == label]
+    names = ", ".join(f"{hold.id} ({hold.amount})" for hold in open_holds)
+    settled = Check(
+        name="settled",
+        passed=not open_holds,
+        text=f"still open: {names}" if open_holds else f"nothing of {label} is held any more",
+    )
+    rented = [hold for hold in books.rentals.values() if hold.op_label == label]
+    not_gone = [hold.id for hold in rented if hold.state != "gone"]
+    proofs = Check(
+        name="gone",
+        passed=(not not_gone) if rented else None,
+        text=f"not seen to be gone: {', '.join(not_gone)}"
+        if not_gone
+        else "everything rented was seen to be gone"
+        if rented
+        else "the vendor's console shows the instance terminated",
+    )
+    return (settled, proofs) if census is None else (settled, proofs, _others(census))

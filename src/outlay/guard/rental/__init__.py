@@ -1,0 +1,1 @@
+"""Rented machines: ordered, watched until gone, reaped."""

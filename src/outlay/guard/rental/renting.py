@@ -1,0 +1,224 @@
+"""Ordering something rented: the money first, a watcher second, the thing itself last.
+
+Whatever goes wrong in between leaves a hold that still counts and a unique name to look for.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import InvalidValue, OutlayError, Refused
+from outlay.guard.balance import Hold
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import Rental, Vendor, timestamp
+from outlay.guard.lease import Terms
+from outlay.guard.rental.rental import CONFIRMATIONS, Reply, Tenancy, ask_list, call, filled
+from outlay.guard.rental.vendors import Garbled, check_id_from, parse_id
+from outlay.units import Duration, Money, Rate
+
+MARGIN = Duration(120 * 10**9)
+"""How long before the money ends termination begins: vendors take their time."""
+SETTLE = Duration(60 * 10**9)
+CREATE_TIMEOUT = Duration(600 * 10**9)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RentalOrder:
+    """What is to be rented, and for how much.
+
+    Attributes:
+        label: What the spend is called.
+        limit: What it may cost; the deadline follows from it and the rate.
+        rate: What it costs per hour, everything included.
+        vendor: How to list and end what runs there.
+        create: The command that creates it, with ``{name}`` in it.
+        most: The longest it may live, when that is less than the limit pays for.
+        margin: How long before the money ends termination begins.
+        settle: How long to look for it when creation failed, before believing that.
+        create_timeout: How long creation may take.
+        most_rate: The highest rate at which anything is ordered.
+    """
+
+    label: str
+    limit: Money
+    rate: Rate
+    vendor: Vendor
+    create: tuple[str, ...]
+    lab: str | None = None
+    most: Duration | None = None
+    margin: Duration = MARGIN
+    settle: Duration = SETTLE
+    create_timeout: Duration = CREATE_TIMEOUT
+    most_rate: Rate | None = None
+
+    def lifetime_ns(self) -> int:
+        """Return how long it may live before it is told to end.
+
+        Raises:
+            InvalidValue: The limit does not even pay for ending it, or it may not live at all.
+        """
+        paid_ns = Terms(rate=self.rate).paid_ns(self.limit)
+        if paid_ns is None:
+            raise InvalidValue("rate", str(self.rate), "a rate above zero")
+        life_ns = paid_ns - self.margin.ns
+        if self.most is not None and self.most.ns <= 0:
+            raise InvalidValue("max-hours", str(self.most), "a duration above zero, such as 3h")
+        if life_ns <= 0:
+            expected = (
+                f"more than {Terms(rate=self.rate).cost(self.margin.ns)}, {self.margin} of it"
+            )
+            raise InvalidValue("limit", str(self.limit), expected)
+        return life_ns if self.most is None else min(life_ns, self.most.ns)
+
+
+class RateTooHigh(Refused):
+    """What is to be paid per hour is more than was said to be acceptable."""
+
+    def __init__(self, rate: Rate, most: Rate) -> None:
+        super().__init__(f"{rate} is above the {most} of --most-rate. Nothing was started.")
+
+
+class VendorUnusable(OutlayError):
+    """The vendor's list does not work, so nothing rented there could be watched."""
+
+    def __init__(self, problem: str) -> None:
+        super().__init__(
+            f"{problem}. Nothing was ordered: what can't be listed can't be seen to be gone. "
+            "Try the --list command by hand."
+        )
+
+
+class CreationFailed(OutlayError):
+    """The vendor refused, and lists nothing of that name; the hold was released."""
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"{name} was not created: {problem}. The hold was released.")
+
+
+class RentalUnknown(OutlayError):
+    """Something may be running and billing, and its id is not known. The hold still counts."""
+
+    def __init__(self, hold: Hold, name: str, problem: str) -> None:
+        super().__init__(
+            f"{problem}, and the vendor's list does not show {name}. IT MAY BE RUNNING. "
+            f"Its {hold.amount} stay held. Look at the vendor's console for that name, and "
+            f"`outlay guard reap` will look again; if it never was, "
+            f"`outlay guard void {hold.id} --reason ...`."
+        )
+
+
+def rent(
+    guard: BudgetGuard,
+    order: RentalOrder,
+    environ: Mapping[str, str],
+    *,
+    start_watcher: Callable[[Hold], None],
+    clock: Clock = SYSTEM,
+    say: Callable[[str], None] = lambda _: None,
+) -> Hold:
+    """Hold the money, start the watcher, create the thing, and write down its id.
+
+    Raises:
+        BudgetGuardExceeded: There is no room; nothing was ordered.
+        VendorUnusable: The vendor's list does not work; nothing was ordered.
+        CreationFailed: Nothing was created; the hold was released.
+        RentalUnknown: Something may have been created; the hold still counts.
+    """
+    _check(order, environ)
+    try:
+        ask_list(order.vendor, environ)
+    except Garbled as error:
+        raise VendorUnusable(str(error)) from error
+    hold = guard.authorize(
+        order.label, order.limit, lab=order.lab, rental=rental_of(order, clock.wall_ns())
+    )
+    try:
+        start_watcher(hold)
+    except OSError as error:
+        guard.release_rental(hold, "nothing was ordered: its watcher could not be started")
+        raise VendorUnusable(f"the watcher could not be started: {error}") from error
+    place = Tenancy(guard=guard, hold=hold, environ=environ, clock=clock, say=say)
+    reply = call(
+        order.create, environ, stdin=order.vendor.stdin,
+        places={"name": place.rental.name, "hold": hold.id},
+        timeout_s=order.create_timeout.seconds,
+    )  # fmt: skip
+    _write_down(place, order, reply)
+    return place.hold
+
+
+def check_rate(rate: Rate, most: Rate | None) -> None:
+    """Refuse a rate above the highest that is wanted.
+
+    Raises:
+        RateTooHigh: It is above.
+        InvalidValue: The two are in different currencies.
+    """
+    if most is not None and most.currency != rate.currency:
+        raise InvalidValue("most-rate", str(most), f"a rate in {rate.currency}, as --rate is")
+    if most is not None and rate.micros_per_hour > most.micros_per_hour:
+        raise RateTooHigh(rate, most)
+
+
+def _check(order: RentalOrder, environ: Mapping[str, str]) -> None:
+    """Refuse what could not be ended again, before any money is held."""
+    if not any("{name}" in word for word in order.create):
+        expected = "a command with {name} in it, by which it is found again"
+        raise InvalidValue("create", " ".join(order.create), expected)
+    if not any("{id}" in word for word in order.vendor.terminate):
+        raise InvalidValue("terminate", " ".join(order.vendor.terminate), "{id} in it")
+    check_rate(order.rate, order.most_rate)
+    order.lifetime_ns()
+    check_id_from(order.vendor.id_from)
+    for text in (*order.create, *order.vendor.list, *order.vendor.terminate, order.vendor.stdin):
+        filled(text, environ, {})
+
+
+def rental_of(order: RentalOrder, now_ns: int) -> Rental:
+    """Return what a hold says of something that is ordered now: its name, and when it ends."""
+    now_ns -= now_ns % 1000  # as finely as the log writes it, so that no deadline is rounded up
+    slug = re.sub(r"[^a-z0-9]+", "-", order.label.lower()).strip("-")[:24]
+    return Rental(
+        name=f"outlay-{slug}-{secrets.token_hex(4)}",
+        rate=str(order.rate),
+        started=timestamp(now_ns),
+        deadline=timestamp(now_ns + order.lifetime_ns()),
+        vendor=order.vendor,
+    )
+
+
+def _write_down(place: Tenancy, order: RentalOrder, reply: Reply) -> None:
+    """Record the id that creation printed; else find the thing by its name, or call it lost."""
+    problem = reply.problem
+    if not problem:
+        try:
+            place.take_id(parse_id(order.vendor.id_from, reply.output, place.rental.name))
+        except Garbled as error:
+            problem = str(error)
+        else:
+            return
+    if _found_by_name(place, order.settle):
+        place.say(f"{place.rental.name}: {problem}; found by its name as {place.hold.resource}")
+        return
+    seen_not_to_be = place.sightings.absent >= CONFIRMATIONS
+    if reply.problem and reply.finished and seen_not_to_be:
+        proof = f"creation failed: {problem}; the vendor lists no such name"
+        place.guard.release_rental(place.hold, proof)
+        raise CreationFailed(place.rental.name, problem)
+    place.note_if_possible("unknown", problem=problem)
+    raise RentalUnknown(place.hold, place.rental.name, problem)
+
+
+def _found_by_name(place: Tenancy, settle: Duration) -> bool:
+    deadline_ns = place.clock.monotonic_ns() + settle.ns
+    while True:
+        place.look()
+        if place.hold.resource:
+            return True
+        if place.clock.monotonic_ns() >= deadline_ns:
+            return False
+        place.clock.sleep(min(5.0, settle.seconds / 5))

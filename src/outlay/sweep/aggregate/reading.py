@@ -1,0 +1,220 @@
+"""A run's figures from its log or from documented CSV files, and the cache beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from outlay.budget.display import read_document
+from outlay.decoding import BadDocument, Decoder, csv_records, open_csv, read_file
+from outlay.errors import NotARun
+from outlay.files import write_whole
+from outlay.goodput.follower import GoodputFollower, RunView
+from outlay.goodput.summary import known_goodput
+from outlay.ledger import SUPERVISOR, segment_paths
+from outlay.sweep.aggregate.rows import RunFacts, Seen
+from outlay.units.quantity import MILLIJOULES_PER_WH
+
+# A run's figures from the documented artefacts of programs that write those.
+
+REQUIRED: Final = ("timings.csv", "comms.csv", "budget.json")
+_KNOWN: Final = ("timings.csv", "comms.csv", "energy.csv", "fidelity.csv", "memory.csv")
+_MINUTES: Final = ("time_minutes", "elapsed_minutes")
+_PLACES: Final = ("step", "global_step")
+_PLACE_COLUMNS: Final = {*_MINUTES, *_PLACES, "epoch", "timestamp", "time", "split"}
+
+
+def missing_files(run_dir: Path) -> list[str]:
+    """Return the required artefacts that a run does not have."""
+    return [name for name in REQUIRED if not (run_dir / name).is_file()]
+
+
+def read_artefacts(run_dir: Path) -> RunFacts | None:
+    """Return a run's figures, or None where it wrote no artefact."""
+    if len(missing_files(run_dir)) == len(REQUIRED):
+        return None
+    problems: list[str] = []
+    timings = list(_rows(run_dir / "timings.csv", problems))
+    comms = _rows(run_dir / "comms.csv", problems)
+    moved = [sent for row in comms if (sent := _number(row, "bytes_total")) is not None]
+    times = [ms for row in timings if (ms := _number(row, "t_step_ms")) is not None]
+    pairs = ((_number(row, "ips_step"), _number(row, "t_step_ms")) for row in timings)
+    totals = totals_in(read_document(run_dir))
+    energy = _energy_mj(run_dir / "energy.csv", problems)
+    if energy is None:
+        energy = _whole(totals.get("energy_Wh"), times=MILLIJOULES_PER_WH) or None
+    return RunFacts(
+        source="csv",
+        steps=len(times),
+        step_ns=round(sum(times) * 1e6),
+        items=sum(ips * ms / 1000 for ips, ms in pairs if ips is not None and ms is not None),
+        tokens=_whole(totals.get("tokens")),
+        comm_bytes=round(sum(moved)) if moved else None,
+        energy_mj=energy,
+        fidelity_mean=_mean(run_dir / "fidelity.csv", "grad_cos", problems),
+        metrics=_metrics(run_dir, problems),
+        findings=problems,
+    )
+
+
+def _rows(path: Path, problems: list[str]) -> Iterator[dict[str, str]]:
+    """Yield the rows of a file; one that is missing has none, one that is damaged says so."""
+    try:
+        yield from csv_records(open_csv(path))
+    except FileNotFoundError:
+        return
+    except (OSError, BadDocument) as error:
+        problems.append(f"{path.name}: cannot be read: {error}")
+
+
+def _number(row: dict[str, str], column: str) -> float | None:
+    try:
+        number = float(row.get(column) or "nan")
+    except (TypeError, ValueError):
+        return None
+    return number if math.isfinite(number) else None
+
+
+def totals_in(document: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return what a run's own ``budget.json`` says it used; nothing where that is no mapping."""
+    totals = None if document is None else document.get("totals")
+    return totals if isinstance(totals, Mapping) else {}
+
+
+def _whole(value: object, *, times: int = 1) -> int | None:
+    if not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return round(value * times)
+
+
+def _mean(path: Path, column: str, problems: list[str]) -> float | None:
+    values = [v for row in _rows(path, problems) if (v := _number(row, column)) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def _energy_mj(path: Path, problems: list[str]) -> int | None:
+    """Return the energy of all GPUs; a counter that falls back was begun anew by a resume."""
+    last: dict[str, float] = {}
+    total = 0.0
+    for row in _rows(path, problems):
+        joules = _number(row, "energy_J_cum")
+        if joules is not None:
+            before = last.get(row.get("gpu_id") or "", 0.0)
+            total += joules - before if joules >= before else joules
+            last[row.get("gpu_id") or ""] = joules
+    return round(total * 1000) if last else None
+
+
+def _metrics(run_dir: Path, problems: list[str]) -> dict[str, list[Seen]]:
+    """Return what evaluation files hold: every other CSV's columns of numbers."""
+    found: dict[str, list[Seen]] = {}
+    for path in sorted(run_dir.glob("*.csv")):
+        if path.name in _KNOWN:
+            continue
+        for row in _rows(path, problems):
+            place = _place(row)
+            for column in row:
+                value = None if column in _PLACE_COLUMNS else _number(row, column)
+                if value is not None:
+                    found.setdefault(column, []).append(Seen(value, *place))
+    return found
+
+
+def _place(row: dict[str, str]) -> tuple[int | None, int | None, float | None]:
+    minutes = next((m for name in _MINUTES if (m := _number(row, name)) is not None), None)
+    step = next((s for name in _PLACES if (s := _number(row, name)) is not None), None)
+    return (
+        None if minutes is None else round(minutes * 60e9),
+        None if step is None else round(step),
+        _number(row, "epoch"),
+    )
+
+
+# A run's figures from its own log; of a log that has not changed, from a file beside it.
+
+CACHE: Final = "outlay_facts.json"
+_VERSION: Final = 3
+
+
+class _Cached(msgspec.Struct, frozen=True):
+    """Figures, and of which files they are: name, size and time of the last change."""
+
+    version: int
+    files: list[tuple[str, int, int]]
+    facts: RunFacts
+
+
+_decoder = Decoder[_Cached](_Cached)
+
+
+def read_ledger(run_dir: Path, now_ns: int) -> RunFacts | None:
+    """Return a run's figures, or None where it has no log."""
+    paths = segment_paths(run_dir)
+    if not paths:
+        return None
+    files = [(p.name, (s := p.stat()).st_size, s.st_mtime_ns) for p in paths]
+    cached = _read_cache(run_dir)
+    if cached is not None and cached.version == _VERSION and cached.files == files:
+        return cached.facts
+    facts = _fold(run_dir, now_ns)
+    if facts is not None:
+        _write_cache(run_dir, _Cached(_VERSION, files, facts))
+    return facts
+
+
+def _read_cache(run_dir: Path) -> _Cached | None:
+    try:
+        return _decoder.decode(read_file(run_dir / CACHE))
+    except (OSError, BadDocument):
+        return None
+
+
+def _write_cache(run_dir: Path, cached: _Cached) -> None:
+    with contextlib.suppress(OSError):  # A directory that cannot be written to is read each time.
+        write_whole(run_dir / CACHE, msgspec.json.encode(cached))
+
+
+def _fold(run_dir: Path, now_ns: int) -> RunFacts | None:
+    try:
+        return _facts(GoodputFollower(run_dir).view(now_ns, alive=False))
+    except NotARun:
+        return None
+
+
+def _facts(view: RunView) -> RunFacts:
+    parts, account = view.break_down(), view.account
+    work, start_ns = account.work, view.timeline.start_ns
+    leading = [s for s in account.shown() if s.life.segment.rank <= 0]
+    stops = [event for event in account.budget_events() if event.event == "stopped"]
+    return RunFacts(
+        source="ledger",
+        steps=sum(segment.work.steps for segment in leading),
+        step_ns=sum(segment.work.step_ns + segment.work.wait_ns for segment in leading),
+        items=work.samples or work.tokens,
+        tokens=work.tokens or None,
+        comm_bytes=work.comm_bytes or None,
+        energy_mj=view.energy_mj() or None,
+        flops=work.flops or None,
+        cost_micros=None if parts.cost is None else parts.cost.micros,
+        currency="" if parts.cost is None else parts.cost.currency,
+        goodput=known_goodput(view, parts),
+        wall_ns=parts.wall_ns,
+        started_ns=start_ns,
+        attempts=len(view.timeline.attempts),
+        trained=any(s.rank != SUPERVISOR for a in view.timeline.attempts for s in a.ranks),
+        stop_reason=str(stops[-1].data.get("text", "")) if stops else "",
+        metrics={
+            name: [Seen(point.value, point.t_ns - start_ns, point.step) for point in series]
+            for name in account.metric_names()
+            if (series := account.series(name))
+        },
+        phases=dict(parts.phases),
+        phase_micros={name: money.micros for name, money in parts.cost_by_phase.items()},
+        assumptions=list(parts.assumptions),
+        findings=[str(finding) for finding in view.findings],
+    )

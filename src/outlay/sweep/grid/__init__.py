@@ -1,0 +1,1 @@
+"""A grid: what its user states, read and checked."""

@@ -1,0 +1,247 @@
+"""A grid as its user states it: entries, each with axes, a budget and how to launch it. Pure.
+
+Reading it finds everything that is wrong at once. What runs it stands for is the subject of
+``outlay.sweep.plan.plan``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Final
+
+from outlay.budget.terms import Budget
+from outlay.errors import InvalidValue
+from outlay.ledger import Price
+from outlay.ledger.price import AUTO, is_price_name, split_kind, typed_price
+from outlay.prices.names import parse_name
+from outlay.runs.options import gpu_count
+from outlay.sweep.engines.slurm.options import DEFAULTS, SlurmOptions
+from outlay.sweep.engines.slurm.reading import read_options
+from outlay.sweep.errors import InvalidGrid
+from outlay.sweep.grid import reading as readers
+from outlay.sweep.grid.reading import (
+    ALIASES,
+    BUDGET_KEYS,
+    NO_TARGET,
+    Alias,
+    Block,
+    GridDocument,
+    Problems,
+    Target,
+    parse,
+    read_alias,
+    read_budget,
+    read_target,
+)
+from outlay.units import Duration, Money
+
+SHARED_KEYS: Final = (
+    "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
+    "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "gpus", "timeout", "retries",
+    "launcher", "slurm",
+)  # fmt: skip
+ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
+ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
+RENDEZVOUS_KEYS: Final = ("backend", "endpoint", "id", "conf")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What the root states for all entries, and an entry for its own runs.
+
+    Attributes:
+        entrypoint: The program and its arguments; ``{name}`` stands for a parameter.
+        engine: ``torchrun``, ``process``, ``slurm``, or what an installed package brings.
+        arguments: How parameters reach the program: ``overrides``, ``flags`` or ``none``.
+        nnodes: How many nodes, or ``"1:4"`` for from one to four; None for this one alone.
+        seeds: One replicate per seed; empty for none.
+        exclude: Combinations that are left out: each a set of parameters and values.
+        price: Per GPU-hour; None as well where it is named and was not looked up yet.
+        price_name: The price where it is stated by name, such as ``lambda:8xH100``; else "".
+        gpus: What each run is charged for; None for one GPU per process.
+        timeout: How long one attempt may take.
+        retries: How often a failed run is started again.
+        launcher: ``torchrun`` or ``none``; "" where the engine and the processes decide.
+        slurm: What a cluster is asked for.
+    """
+
+    entrypoint: tuple[str, ...] = ("train.py",)
+    engine: str = "torchrun"
+    arguments: str = "overrides"
+    overrides: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    budget: Budget | None = None
+    target: Target = NO_TARGET
+    nnodes: int | str | None = None
+    node_rank: int | None = None
+    rendezvous: Mapping[str, str] = field(default_factory=dict)
+    seeds: tuple[int, ...] = ()
+    exclude: tuple[Mapping[str, tuple[Any, ...]], ...] = ()
+    price: Price | None = None
+    price_name: str = ""
+    gpu: str = ""
+    gpus: Fraction | None = None
+    timeout: Duration | None = None
+    retries: int = 0
+    launcher: str = ""
+    slurm: SlurmOptions = DEFAULTS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridEntry:
+    """One entry of a grid: a name, its axes, and its settings with the root's below them."""
+
+    name: str
+    axes: Mapping[str, tuple[Any, ...]]
+    settings: Settings
+    line: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grid:
+    """A whole grid, checked."""
+
+    source: str
+    name: str
+    output_dir: str | None
+    work_dir: str | None
+    ceiling: Money | None
+    aliases: Mapping[str, Alias]
+    entries: tuple[GridEntry, ...]
+
+
+def read_grid(text: str, *, source: str, default_name: str) -> Grid:
+    """Return the grid in a YAML or JSON text.
+
+    Raises:
+        InvalidGrid: Something in it is wrong; names everything that is, each with its line.
+    """
+    document = parse(text, source)
+    problems = Problems(document)
+    grid = _read_root(document, problems, default_name)
+    if problems.findings:
+        raise InvalidGrid(sorted(set(problems.findings)))
+    return grid
+
+
+def _read_root(document: GridDocument, problems: Problems, default_name: str) -> Grid:
+    root = Block(document.tree, (), problems)
+    root.allow(ROOT_KEYS)
+    listed = root.values.get("grid")
+    if not isinstance(listed, list) or not listed:
+        root.complain(("grid",), "expected `grid`, a list of one entry or more")
+    shared = _read_settings(root, Settings())
+    entries = [
+        _read_entry(block, shared, index, document.line_of(("grid", index)))
+        for index, block in enumerate(root.items("grid"))
+    ]
+    return Grid(
+        source=document.source,
+        name=root.read("name", readers.file_name, default_name),
+        output_dir=root.read("output_dir", readers.text, None),
+        work_dir=root.read("work_dir", readers.text, None),
+        ceiling=root.read("ceiling", lambda value: Money.parse(value, name="ceiling"), None),
+        aliases={**ALIASES, **_read_aliases(root.block("aliases"))},
+        entries=tuple(entries),
+    )
+
+
+def _read_aliases(block: Block) -> dict[str, Alias]:
+    read = {name: block.read(name, read_alias, None) for name in block.values}
+    return {name: alias for name, alias in read.items() if alias is not None}
+
+
+def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEntry:
+    block.allow(ENTRY_KEYS)
+    settings = _read_settings(block, shared)
+    params = block.block("params")
+    axes = {str(name): params.read(name, readers.axis, ()) for name in params.values}
+    for name, value in params.values.items():
+        if value is None:
+            axes[str(name)] = (None,)
+    settings = _with_seeds_of(axes, settings, block)
+    return GridEntry(
+        name=block.read("name", readers.text, f"group{index + 1:02d}"),
+        axes={name: values for name, values in axes.items() if name != "world_size"}
+        | _world_sizes(params),
+        settings=settings,
+        line=line,
+    )
+
+
+def _world_sizes(params: Block) -> dict[str, tuple[Any, ...]]:
+    sizes = params.read("world_size", readers.counts_from_one, None)
+    return {} if sizes is None else {"world_size": sizes}
+
+
+def _with_seeds_of(axes: Mapping[str, Any], settings: Settings, block: Block) -> Settings:
+    if "seed" in axes and settings.seeds:
+        block.complain(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
+        return replace(settings, seeds=())
+    return settings
+
+
+def _read_settings(block: Block, shared: Settings) -> Settings:
+    """Return a block's settings: lists and mappings add to the shared ones, the rest replaces."""
+    budget, target = _read_budget(block, shared)
+    price, price_name = _read_price(block, shared)
+    rendezvous = block.block("rendezvous")
+    rendezvous.allow(RENDEZVOUS_KEYS)
+    met = {key: rendezvous.read(key, readers.word, "") for key in rendezvous.values}
+    return Settings(
+        entrypoint=block.read("entrypoint", readers.command, shared.entrypoint),
+        engine=block.read("engine", readers.engine, shared.engine),
+        arguments=block.read("arguments", readers.arguments, shared.arguments),
+        overrides=shared.overrides + block.read("overrides", readers.texts, ()),
+        env={**shared.env, **block.read("env", readers.environment, {})},
+        metadata={**shared.metadata, **block.read("metadata", readers.mapping, {})},
+        budget=budget,
+        target=target,
+        nnodes=block.read("nnodes", readers.nodes, shared.nnodes),
+        node_rank=block.read("node_rank", readers.count_from_zero, shared.node_rank),
+        rendezvous={**shared.rendezvous, **{key: text for key, text in met.items() if text}},
+        seeds=block.read("seeds", readers.seeds, shared.seeds),
+        exclude=shared.exclude + block.read("exclude", readers.exclusions, ()),
+        price=price,
+        price_name=price_name,
+        gpu=block.read("gpu", readers.text, shared.gpu),
+        gpus=block.read("gpus", lambda value: gpu_count(value, name="gpus"), shared.gpus),
+        timeout=block.read("timeout", readers.timeout, shared.timeout),
+        retries=block.read("retries", readers.count_from_zero, shared.retries),
+        launcher=block.read("launcher", readers.launcher, shared.launcher),
+        slurm=read_options(block.block("slurm"), shared.slurm),
+    )
+
+
+def _read_price(block: Block, shared: Settings) -> tuple[Price | None, str]:
+    """Return a price that is typed, or the name of one, which is looked up later."""
+    stated = block.read("price", _stated_price, None)
+    if stated is None:
+        return shared.price, shared.price_name
+    return (None, stated) if isinstance(stated, str) else (stated, "")
+
+
+def _stated_price(value: object) -> Price | str:
+    if isinstance(value, str) and is_price_name(value):
+        if split_kind(value)[0].lower() != AUTO:
+            parse_name(split_kind(value)[0], name="price")
+        return value
+    return typed_price(value, name="price", source="grid")
+
+
+def _read_budget(block: Block, shared: Settings) -> tuple[Budget | None, Target]:
+    if "budget" not in block.values:
+        return shared.budget, shared.target
+    inner = block.block("budget")
+    inner.allow(BUDGET_KEYS)
+    target = shared.target
+    budget = shared.budget
+    try:
+        target = read_target(inner.values)
+        budget = read_budget(inner.values) if inner.values else None
+    except InvalidValue as error:
+        inner.complain((), str(error))
+    return budget, target

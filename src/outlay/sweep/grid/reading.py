@@ -1,0 +1,538 @@
+"""Reading a grid.
+
+Its text, its blocks key by key, single values, budgets, parameters of programs. Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from outlay import plugins
+from outlay.budget.limits import MODES
+from outlay.budget.terms import LIMIT_KEYS, Budget
+from outlay.decoding import BadYaml, YamlPath, parse_yaml
+from outlay.errors import Finding, InvalidValue, choices
+from outlay.sweep.errors import InvalidGrid
+from outlay.units import Duration
+from outlay.units.numbers import exact_decimal
+
+# Every engine by its name, and where it lives; what other packages bring is found beside.
+
+ENGINES: Final = {
+    "process": "outlay.sweep.engines.process:ProcessEngine",
+    "slurm": "outlay.sweep.engines.slurm.engine:SlurmEngine",
+    "torchrun": "outlay.sweep.engines.process:TorchrunEngine",
+}
+
+
+def engine_names() -> tuple[str, ...]:
+    """Return the names that a grid may use: ours, and those that installed packages announce."""
+    return (*ENGINES, *plugins.names(plugins.ENGINES))
+
+
+# Reading a mapping key by key so that everything wrong with it is found, not only the first.
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+@dataclass(slots=True)
+class Problems:
+    """What was found wrong so far, each with its line."""
+
+    document: GridDocument
+    findings: list[Finding] = field(default_factory=list)
+
+    def add(self, path: Path, message: str) -> None:
+        """Take down one problem."""
+        line = self.document.line_of(path)
+        self.findings.append(Finding(source=self.document.source, line=line, message=message))
+
+
+class Block:
+    """One mapping of the document, at its path.
+
+    Args:
+        value: What stands there; anything but a mapping is a problem, and reads as empty.
+        path: Where it stands.
+        problems: Who takes down what is wrong.
+    """
+
+    def __init__(self, value: object, path: Path, problems: Problems) -> None:
+        self._path = path
+        self._problems = problems
+        self.values: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
+        if value is not None and not isinstance(value, Mapping):
+            self.complain((), f"expected a mapping, got {value!r}")
+
+    def complain(self, below: Path, message: str) -> None:
+        """Take down a problem with something in this block."""
+        self._problems.add((*self._path, *below), message)
+
+    def allow(self, known: Collection[str]) -> None:
+        """Complain of every key that is not known."""
+        for key in self.values:
+            if str(key) not in known:
+                self.complain((key,), f"unknown key {key!r}; expected {choices(known)}")
+
+    def read(self, key: str, convert: Callable[[object], T], default: D) -> T | D:
+        """Return a converted value; a missing or null one, or a wrong one, is the default."""
+        value = self.values.get(key)
+        if value is None:
+            return default
+        try:
+            return convert(value)
+        except InvalidValue as error:
+            self.complain((key,), str(error))
+            return default
+
+    def block(self, key: str) -> Block:
+        """Return the mapping under a key; empty where there is none."""
+        return Block(self.values.get(key), (*self._path, key), self._problems)
+
+    def items(self, key: str) -> list[Block]:
+        """Return the mappings in the list under a key."""
+        listed = self.values.get(key)
+        if not isinstance(listed, list):
+            return []
+        return [Block(item, (*self._path, key, i), self._problems) for i, item in enumerate(listed)]
+
+
+# How single values of a grid are read: text, numbers, lists, node ranges, durations.
+
+STYLES: Final = ("overrides", "flags", "none")
+LAUNCHERS: Final = ("none", "torchrun")
+_NODES = re.compile(r"([1-9]\d*)(?::([1-9]\d*))?")
+
+
+def text(value: object) -> str:
+    """Return a non-empty text."""
+    if not isinstance(value, str) or not value.strip():
+        raise InvalidValue("value", value, "a non-empty text")
+    return value
+
+
+def file_name(value: object) -> str:
+    """Return a text that names a directory where it is put, and none elsewhere."""
+    name = text(value)
+    if "/" in name or "\0" in name or name.strip(". ") == "" or len(name.encode()) > 200:
+        raise InvalidValue("name", value, "a name without slashes, of 200 bytes or fewer")
+    return name
+
+
+def word(value: object) -> str:
+    """Return a scalar as text: ``id: 7`` means ``"7"``."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidValue("value", value, "text or a number")
+    return str(value)
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """Return a list of texts."""
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise InvalidValue("value", value, "a list of texts")
+    return tuple(value)
+
+
+def command(value: object) -> tuple[str, ...]:
+    """Return a program and its arguments, stated as a list or as a shell would read it."""
+    if isinstance(value, list):
+        words = tuple(word(item) for item in value)
+    else:
+        try:
+            words = tuple(shlex.split(text(value)))
+        except ValueError as error:
+            raise InvalidValue("entrypoint", value, f"a command ({error})") from None
+    if not words:
+        raise InvalidValue("entrypoint", value, "a program and its arguments")
+    return words
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Return a mapping with text keys."""
+    if not isinstance(value, Mapping):
+        raise InvalidValue("value", value, "a mapping")
+    return {str(key): item for key, item in value.items()}
+
+
+def environment(value: object) -> dict[str, str]:
+    """Return variables; numbers and booleans become text, as a shell would have them."""
+    return {name: _variable(name, item) for name, item in mapping(value).items()}
+
+
+def _variable(name: str, value: object) -> str:
+    if isinstance(value, bool):
+        return "1" if value else "0"
+    if not isinstance(value, str | int | float) or "=" in name or "\0" in f"{name}{value}":
+        raise InvalidValue(name, value, "a variable's name and its text or number")
+    return str(value)
+
+
+def engine(value: object) -> str:
+    """Return the name of an engine."""
+    if isinstance(value, str) and value in ENGINES:
+        return value
+    return _one_of(value, engine_names(), "engine")
+
+
+def launcher(value: object) -> str:
+    """Return what starts the processes of a run."""
+    return _one_of(value, LAUNCHERS, "launcher")
+
+
+def arguments(value: object) -> str:
+    """Return how parameters reach the program."""
+    return _one_of(value, STYLES, "arguments")
+
+
+def _one_of(value: object, names: tuple[str, ...], name: str) -> str:
+    if not isinstance(value, str) or value not in names:
+        raise InvalidValue(name, value, choices(names))
+    return value
+
+
+def count_from_zero(value: object) -> int:
+    """Return a whole number, zero or more."""
+    return _count(value, least=0)
+
+
+def count_from_one(value: object) -> int:
+    """Return a whole number, one or more."""
+    return _count(value, least=1)
+
+
+def _count(value: object, *, least: int) -> int:
+    if isinstance(value, str) and value.isascii() and value.isdecimal():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidValue("value", value, f"a whole number, {least} or more")
+    return value
+
+
+def counts_from_one(value: object) -> tuple[int, ...]:
+    """Return one or several whole numbers from one up, as an axis."""
+    return tuple(_count(item, least=1) for item in axis(value))
+
+
+def nodes(value: object) -> int | str:
+    """Return a number of nodes, or a range such as ``"1:4"``."""
+    if not isinstance(value, bool) and (match := _NODES.fullmatch(str(value))):
+        least, most = int(match[1]), match[2]
+        if most is None:
+            return least
+        if least <= int(most):
+            return str(value)
+    raise InvalidValue("nnodes", value, 'a number of nodes, 1 or more, or a range such as "1:4"')
+
+
+def seeds(value: object) -> tuple[int, ...]:
+    """Return seeds: whole numbers, each once."""
+    numbers = value if isinstance(value, list) else [value]
+    if not numbers or not all(type(number) is int for number in numbers):
+        raise InvalidValue("seeds", value, "a list of whole numbers")
+    if len(set(numbers)) < len(numbers):
+        raise InvalidValue("seeds", value, "each seed once")
+    return tuple(numbers)
+
+
+def axis(value: object) -> tuple[Any, ...]:
+    """Return the values of a parameter: a list is an axis, anything else is one value.
+
+    A value that is a list itself is written ``[[1, 2]]`` or ``{value: [1, 2]}``.
+    """
+    if isinstance(value, Mapping) and set(value) == {"value"}:
+        return (value["value"],)
+    if not isinstance(value, list):
+        return (value,)
+    if not value:
+        raise InvalidValue("parameter", value, "a value, or a list of one or more")
+    return tuple(item["value"] if _is_wrapped(item) else item for item in value)
+
+
+def _is_wrapped(item: object) -> bool:
+    return isinstance(item, Mapping) and set(item) == {"value"}
+
+
+def exclusions(value: object) -> tuple[Mapping[str, tuple[Any, ...]], ...]:
+    """Return combinations to leave out: mappings of parameters to one value or several."""
+    if not isinstance(value, list) or not all(isinstance(item, Mapping) and item for item in value):
+        raise InvalidValue("exclude", value, "a list of mappings of parameters to values")
+    return tuple({str(name): axis(values) for name, values in item.items()} for item in value)
+
+
+def timeout(value: object) -> Duration:
+    """Return how long an attempt may take."""
+    duration = Duration.parse(value, name="timeout")
+    if not duration:
+        raise InvalidValue("timeout", value, 'a duration above zero, such as "2h"')
+    return duration
+
+
+# A grid's text as plain data, and the line on which each of its keys stands. Opens no file.
+
+Path = YamlPath
+
+
+@dataclass(frozen=True, slots=True)
+class GridDocument:
+    """What a grid file says: its tree, interpolations resolved, and where each key stands."""
+
+    source: str
+    tree: Mapping[str, Any]
+    lines: Mapping[Path, int]
+
+    def line_of(self, path: Path) -> int:
+        """Return the 1-based line of a key, or of the nearest thing around it."""
+        while path and path not in self.lines:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def parse(text: str, source: str) -> GridDocument:
+    """Return the document in a YAML or JSON text.
+
+    Raises:
+        InvalidGrid: It is no mapping, or an interpolation in it leads nowhere.
+    """
+    try:
+        read = parse_yaml(text)
+    except BadYaml as error:
+        raise _invalid(source, error.line, f"cannot be read: {error}") from None
+    tree, lines = read.tree, read.lines
+    if not isinstance(tree, dict):
+        raise _invalid(source, 1, "a grid is a mapping with a list `grid` of entries")
+    if "${" not in text:
+        return GridDocument(source, tree, lines)
+    from omegaconf import OmegaConf  # Here: it takes a while to load, and few grids need it.
+
+    config = OmegaConf.create(tree)
+    problems: list[tuple[Path, str]] = []
+    document = GridDocument(source, _resolved(config, (), problems), lines)
+    if problems:
+        raise InvalidGrid(
+            [
+                Finding(source=source, line=document.line_of(path), message=message)
+                for path, message in problems
+            ]
+        )
+    return document
+
+
+def _invalid(source: str, line: int, message: str) -> InvalidGrid:
+    return InvalidGrid([Finding(source=source, line=line, message=message)])
+
+
+def _resolved(node: Any, path: Path, problems: list[tuple[Path, str]]) -> Any:
+    """Return a node as plain data; what cannot be resolved becomes a problem, and None."""
+    from omegaconf import DictConfig, ListConfig
+
+    if isinstance(node, DictConfig):
+        keys = list(node.keys())
+        return {str(key): _child(node, key, (*path, str(key)), problems) for key in keys}
+    if isinstance(node, ListConfig):
+        return [_child(node, i, (*path, i), problems) for i in range(len(node))]
+    return node
+
+
+def _child(node: Any, key: Any, path: Path, problems: list[tuple[Path, str]]) -> Any:
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        value = node[key]
+    except OmegaConfBaseException as error:
+        problems.append((path, str(error).splitlines()[0]))
+        return None
+    return _resolved(value, path, problems)
+
+
+# The ``budget`` block of an entry: its limits, and the metric that judges its runs.
+
+TARGET_KEYS: Final = ("target_metric", "target_value", "target_direction")
+BUDGET_KEYS: Final = ("mode", "limit", "charge", "enabled", *LIMIT_KEYS, *TARGET_KEYS)
+_LESS_IS_BETTER: Final = ("loss", "error", "perplexity", "ppl", "nll", "mse", "rmse", "mae", "wer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The metric that the runs of an entry are compared by.
+
+    Attributes:
+        metric: Its name; empty for none.
+        value: What it should reach; None for no target.
+        direction: ``max`` where more is better, ``min`` where less is.
+    """
+
+    metric: str = ""
+    value: float | None = None
+    direction: str = "max"
+
+    def reached_by(self, number: float) -> bool:
+        """Say whether a value of the metric reaches the target."""
+        if self.value is None:
+            return False
+        return number >= self.value if self.direction == "max" else number <= self.value
+
+    def better(self, one: float, other: float) -> bool:
+        """Say whether the first value is better than the second."""
+        return one > other if self.direction == "max" else one < other
+
+
+NO_TARGET: Final = Target()
+
+
+def read_target(block: Mapping[str, Any]) -> Target:
+    """Return what a budget block says about the metric.
+
+    Raises:
+        InvalidValue: The direction or the value cannot be used.
+    """
+    metric = str(block.get("target_metric") or "")
+    stated = block.get("target_direction")
+    if stated not in (None, "max", "min"):
+        raise InvalidValue("target_direction", stated, choices(("max", "min")))
+    value = block.get("target_value")
+    if value is not None:
+        value = float(exact_decimal(value, name="target_value", expected="a number"))
+    return Target(metric=metric, value=value, direction=stated or usual_direction(metric))
+
+
+def usual_direction(metric: str) -> str:
+    """Return which way a metric of this name usually gets better."""
+    words = metric.lower().replace(".", "_").replace("/", "_").replace("-", "_").split("_")
+    return "min" if any(word in _LESS_IS_BETTER for word in words) else "max"
+
+
+def read_budget(block: Mapping[str, Any]) -> Budget | None:
+    """Return the budget of a block; ``limit`` stands for the mode's own key.
+
+    Raises:
+        InvalidValue: It states no mode, no limit, two of them, or an impossible one.
+    """
+    if block.get("enabled") is False:
+        return None
+    mode = block.get("mode")
+    if mode is None and not any(key in block for key in ("limit", *LIMIT_KEYS)):
+        return None
+    if mode not in MODES:
+        raise InvalidValue("budget mode", mode, choices(MODES))
+    limits = {key: block[key] for key in LIMIT_KEYS if key in block}
+    if block.get("limit") is not None:
+        own = MODES[mode].key
+        if limits.get(own) is not None:
+            raise InvalidValue("budget", {"limit": block["limit"], own: limits[own]}, "one of them")
+        limits[own] = block["limit"]
+    charge = block.get("charge")
+    return Budget.of(str(mode), limits, charge=None if charge is None else str(charge))
+
+
+# How parameters reach a program: Hydra overrides, command-line flags, placeholders.
+
+_PLACEHOLDER = re.compile(r"\{(\w+)\}")
+AMP_DTYPES: Final = ("fp16", "bf16", "fp32")
+AMP_VARIABLE: Final = "MFCL_AMP_DTYPE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alias:
+    """What a parameter's name stands for: a configuration key, or a group to select from."""
+
+    key: str
+    group: bool = False
+
+
+ALIASES: Final[Mapping[str, Alias]] = {
+    "model": Alias(key="model", group=True),
+    "method": Alias(key="method", group=True),
+    "batch_size": Alias(key="data.batch_size"),
+    "tau": Alias(key="method.tau"),
+}
+
+
+def read_alias(value: object) -> Alias:
+    """Return ``"optim.lr"`` or ``{group: optimizer}`` as an alias.
+
+    Raises:
+        InvalidValue: It is neither.
+    """
+    if isinstance(value, str) and value.strip():
+        return Alias(key=value)
+    if isinstance(value, Mapping) and set(value) == {"group"} and isinstance(value["group"], str):
+        return Alias(key=value["group"], group=True)
+    raise InvalidValue("alias", value, 'a key such as "optim.lr", or {group: optimizer}')
+
+
+def literal(value: object) -> str:
+    """Return a value as Hydra reads it: numbers and words plain, text and lists as JSON."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def overrides(
+    stated: Iterable[str], params: Mapping[str, Any], aliases: Mapping[str, Alias]
+) -> tuple[str, ...]:
+    """Return what a grid adds and then its parameters as overrides; ``world_size`` is none."""
+    own = (_override(*item, aliases) for item in params.items() if item[0] != "world_size")
+    return (*stated, *own)
+
+
+def _override(name: str, value: object, aliases: Mapping[str, Alias]) -> str:
+    if name == "amp_dtype":
+        return f"train.loss_fp32={literal(value == 'fp32')}"
+    alias = aliases.get(name, Alias(key=name))
+    return f"{alias.key}={value if alias.group else literal(value)}"
+
+
+def budget_overrides(budget: Budget | None) -> list[str]:
+    """Return the overrides that switch the budget on in the program's own configuration."""
+    if budget is None:
+        return []
+    stated = {"mode": budget.mode, **budget.limits}
+    if budget.steps_per_epoch is not None:
+        stated["steps_per_epoch"] = budget.steps_per_epoch
+    words = [f"runtime.budget.{key}={_bare(value)}" for key, value in stated.items()]
+    return ["runtime.budget.enabled=true", *words]
+
+
+def _bare(value: object) -> str:
+    return value if isinstance(value, str) else literal(value)
+
+
+def flags(params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:
+    """Return parameters as ``--name value``; true is ``--name``, false ``--no-name``."""
+    words: list[str] = []
+    for name, value in params.items():
+        alias = aliases.get(name)
+        # What a name stands for in Hydra's configuration, unless the grid says so, is no flag.
+        key = name if alias is None or alias == ALIASES.get(name) else alias.key
+        words += _flag(key.replace("_", "-"), value)
+    return words
+
+
+def _flag(name: str, value: object) -> list[str]:
+    if value is None:
+        return []
+    if isinstance(value, bool):
+        return [f"--{name}" if value else f"--no-{name}"]
+    items = value if isinstance(value, list) else [value]
+    return [f"--{name}", *(item if isinstance(item, str) else literal(item) for item in items)]
+
+
+def placeholders(words: Iterable[str]) -> set[str]:
+    """Return the names that stand in braces in a command."""
+    return {name for text in words for name in _PLACEHOLDER.findall(text)}
+
+
+def filled(words: Iterable[str], values: Mapping[str, Any]) -> list[str]:
+    """Return a command with every ``{name}`` replaced."""
+
+    def value_of(match: re.Match[str]) -> str:
+        value = values[match[1]]
+        return value if isinstance(value, str) else literal(value)
+
+    return [_PLACEHOLDER.sub(value_of, text) for text in words]

@@ -1,0 +1,1 @@
+"""A plan: the runs of a grid, named, priced and checked. Pure."""

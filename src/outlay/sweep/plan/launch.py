@@ -1,0 +1,146 @@
+"""A planned run as a command and an environment: flags, overrides, documented variables. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import Final
+
+from outlay.budget.config import as_text
+from outlay.ledger.price import handed_on
+from outlay.sweep.grid.reading import budget_overrides, filled, flags, literal, placeholders
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan
+
+LOG_NAME: Final = "sweep.log"
+SWEEP_MARK: Final = "{sweep}"
+"""Stands for the sweep's directory in what is written, so that the sweep can be moved."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where and with what one run is started.
+
+    Attributes:
+        root: The sweep's directory.
+        run_dir: The run's, as a name below it.
+        python: The interpreter that starts scripts and torchrun.
+        port: A free port for the processes of the run to meet on; None where the node finds one.
+        devices: The GPUs that it may use; None leaves that to the environment.
+        master: What is inherited; a MASTER_ADDR or MASTER_PORT in it is used.
+    """
+
+    root: str
+    run_dir: str
+    python: str
+    port: int | None
+    devices: tuple[str, ...] | None = None
+    master: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def directory(self) -> str:
+        """The run's directory, whole."""
+        return str(PurePath(self.root) / self.run_dir)
+
+
+def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
+    """Return the program and its arguments, without a launcher before it."""
+    settings = run.settings
+    values = {**run.params, "run_dir": place.directory, "run_id": run.id}
+    words = filled(settings.entrypoint, values)
+    if settings.arguments == "overrides":
+        words += _overrides(run, place)
+    elif settings.arguments == "flags":
+        shown = placeholders(settings.entrypoint) | {"world_size"}
+        rest = {name: value for name, value in run.params.items() if name not in shown}
+        words += flags(rest, plan.grid.aliases)
+    return words
+
+
+def _overrides(run: PlannedRun, place: Place) -> list[str]:
+    added = len(run.settings.overrides)
+    return [
+        *run.overrides[:added],
+        *budget_overrides(run.settings.budget),
+        *run.overrides[added:],
+        f"train.save_dir={literal(place.directory)}",
+        f"hydra.run.dir={literal(place.directory)}",
+        "hydra.output_subdir=null",
+        "hydra.job.chdir=false",
+    ]
+
+
+def command_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
+    """Return the whole command of a run."""
+    program = program_of(plan, run, place)
+    if run.by_torchrun:
+        return [*torchrun(run, place), *program]
+    is_python = program[0].endswith(".py") or program[0] == "-m"
+    return [place.python, *program] if is_python else program
+
+
+def torchrun(run: PlannedRun, place: Place) -> list[str]:
+    """Return torchrun and its flags.
+
+    ``--standalone`` finds a free port by itself and cannot collide; it is right only for one node
+    that nobody else has to find.
+    """
+    launcher = [place.python, "-m", "torch.distributed.run"]
+    return [*launcher, *_meeting(run, place), f"--nproc_per_node={run.world_size}"]
+
+
+def _meeting(run: PlannedRun, place: Place) -> list[str]:
+    """Return how the nodes of a run find each other."""
+    settings = run.settings
+    met = [f"--rdzv_{key}={value}" for key, value in settings.rendezvous.items()]
+    if place.port is None:
+        return met  # A job knows how many nodes it has, which one it is on, and where they meet.
+    node = {"nnodes": settings.nnodes, "node_rank": settings.node_rank}
+    stated = [f"--{name}={value}" for name, value in node.items() if value is not None]
+    if not stated and not met:
+        return ["--standalone"]
+    if not met:
+        address = run.env.get("MASTER_ADDR", place.master.get("MASTER_ADDR", "127.0.0.1"))
+        port = run.env.get("MASTER_PORT", place.master.get("MASTER_PORT", str(place.port)))
+        stated += [f"--master_addr={address}", f"--master_port={port}"]
+    return [*stated, *met]
+
+
+def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
+    """Return what the sweep sets in a run's environment, on top of what it inherits."""
+    settings = run.settings
+    master = place.master
+    variables = {
+        "LOCAL_WORLD_SIZE": str(run.world_size),
+        "NPROC_PER_NODE": str(run.world_size),
+        "NNODES": str(settings.nnodes or 1),
+        "MFCL_SWEEP_RUN_ID": run.id,
+        "MFCL_SWEEP_RUN_DIR": place.directory,
+        "MFCL_SWEEP_PARAMS": _json(run.params),
+        "MFCL_SWEEP_METADATA": _json(run.metadata),
+        "HYDRA_FULL_ERROR": "1",
+        "OUTLAY_RUN_DIR": place.directory,
+    }
+    if place.port is not None:
+        variables |= {
+            "MASTER_ADDR": master.get("MASTER_ADDR", "127.0.0.1"),
+            "MASTER_PORT": master.get("MASTER_PORT", str(place.port)),
+            "NODE_RANK": str(settings.node_rank or 0),
+        }
+    if run.gpus is not None:
+        # For a range of nodes no number would be true; torchrun tells its workers the real one.
+        variables |= {"WORLD_SIZE": str(run.gpus), "OUTLAY_GPUS": str(run.charged_gpus)}
+    if settings.gpus is not None:
+        variables["OUTLAY_GPUS"] = str(settings.gpus)
+    if settings.budget is not None:
+        variables["OUTLAY_BUDGET"] = as_text(settings.budget)
+    if settings.price is not None:
+        variables["OUTLAY_PRICE"] = handed_on(settings.price)
+    if place.devices is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+    return {**variables, **run.env}
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)

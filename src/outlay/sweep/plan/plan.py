@@ -1,0 +1,221 @@
+"""What a sweep will run.
+
+Every run with its id, its content's hash and what it should cost. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, Final
+
+from outlay.budget.limits import COST, TIME, StartUp
+from outlay.budget.usage import Usage
+from outlay.errors import Finding
+from outlay.guard.lease import Terms
+from outlay.rates import rate_of
+from outlay.sweep.engines.slurm.options import gpus_of_node
+from outlay.sweep.grid.grid import Grid, Settings
+from outlay.sweep.grid.redaction import Redactor
+from outlay.units import Duration, Money, Rate
+
+# What a run should take and cost, from its budget, its timeout and its price.
+
+NOTICE_NS: Final = 10 * 10**9
+"""How long a run that is told to end has before it is killed."""
+_STARTING_NS: Final = 120 * 10**9
+REACTION_NS: Final = 10**9
+"""How long the harness may take to see that a run must end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """An estimate; None where nothing says.
+
+    Attributes:
+        ns: How long the run should take.
+        cost: What it should cost.
+        basis: What the estimate rests on, in words.
+        start_up_ns: How much of the time it takes to start, from earlier runs of the program.
+    """
+
+    ns: int | None = None
+    cost: Money | None = None
+    basis: str = ""
+    start_up_ns: int | None = None
+
+
+def predict(settings: Settings, gpus: Fraction, start_up_ns: int | None = None) -> Prediction:
+    """Return what a run on so many GPUs should take: the tightest of what limits it.
+
+    A time budget counts training alone, so that starting comes on top of it where it is known.
+    """
+    budget = settings.budget
+    bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
+    times = {"its time budget": bounds.get(TIME)}
+    if TIME in bounds:
+        times["its time budget"] = bounds[TIME] + (start_up_ns or 0)
+    times["its timeout"] = None if settings.timeout is None else settings.timeout.ns
+    rate = None if settings.price is None else rate_of(settings.price.rate, gpus)
+    stated = Money(Usage(cost_units=bounds[COST]).cost_micros) if COST in bounds else None
+    if stated is not None and rate is not None and rate.micros_per_hour:
+        times["its cost budget"] = Terms(rate=rate).paid_ns(stated)
+    known = {basis: ns for basis, ns in times.items() if ns is not None}
+    if not known:
+        basis = "its cost budget" if stated is not None else ""
+        return Prediction(cost=stated, basis=basis, start_up_ns=start_up_ns)
+    basis = min(known, key=lambda name: known[name])
+    cost = stated if basis == "its cost budget" else _cost(rate, known[basis])
+    return Prediction(ns=known[basis], cost=cost, basis=basis, start_up_ns=start_up_ns)
+
+
+def start_up_share(settings: Settings, gpus: int, start_up_ns: int) -> float:
+    """Return the largest share of a limit on time or money that starting takes."""
+    budget = settings.budget
+    bounds = {} if budget is None else {b.dimension: b.limit for b in budget.bounds_known}
+    shares = [start_up_ns / bounds[TIME]] if TIME in bounds else []
+    rate = None if settings.price is None else settings.price.rate * gpus
+    paid = _cost(rate, start_up_ns)
+    if COST in bounds and paid is not None:
+        shares.append(paid.micros / Usage(cost_units=bounds[COST]).cost_micros)
+    return max(shares, default=0.0)
+
+
+def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:
+    """Return what a run should take, judged by the longest of those that have finished."""
+    if not finished_ns:
+        return Prediction()
+    longest = max(finished_ns)
+    return Prediction(ns=longest, cost=_cost(rate, longest), basis="finished runs")
+
+
+def at_most(rate: Rate | None, predicted: Prediction, timeout: Duration | None) -> Prediction:
+    """Return the most that a run may take where nobody is there to pay for more while it runs.
+
+    Its timeout; without one what is predicted and a tenth and two minutes more, for starting up and
+    for what a budget does not count.
+    """
+    if predicted.ns is None:
+        return predicted
+    ns = predicted.ns + predicted.ns // 10 + _STARTING_NS if timeout is None else timeout.ns
+    return Prediction(ns=ns, cost=_cost(rate, ns), basis=predicted.basis)
+
+
+def _cost(rate: Rate | None, ns: int) -> Money | None:
+    return None if rate is None else Terms(rate=rate).cost(ns)
+
+
+def terms_of(rate: Rate, predicted_ns: int) -> Terms:
+    """Return on what terms money is held for a run: small slices after what was predicted.
+
+    The notice, during which a run that is being ended still costs, is part of what is held, and so
+    is the time that noticing takes.
+    """
+    notice_ns = min(NOTICE_NS, predicted_ns // 10) + REACTION_NS
+    slice_ns = max(REACTION_NS, min(300 * 10**9, predicted_ns // 4))
+    return Terms(
+        rate=rate, slice=Duration(slice_ns), notice=Duration(notice_ns),
+        reaction=Duration(REACTION_NS),
+    )  # fmt: skip
+
+
+# What a sweep will run: every run with its id, its content's hash and what it should cost.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedRun:
+    """One run before it is started.
+
+    Attributes:
+        id: ``<index>_<group>[_<combo>]``; also the name of its directory.
+        fingerprint: A hash of everything that decides what it computes, and of nothing else.
+        configuration: A hash of what it shares with the runs that differ from it in seed alone.
+        params: Its parameters, the seed included.
+        overrides: The parameters, and what the grid adds, as Hydra overrides.
+        world_size: Processes per node.
+        env: What the grid sets in its environment.
+        metadata: What the grid says about it, its budget and target included.
+        prediction: What it should take and cost; its parts None where nothing says.
+    """
+
+    id: str
+    group: str
+    params: Mapping[str, Any]
+    overrides: tuple[str, ...]
+    world_size: int
+    env: Mapping[str, str]
+    metadata: Mapping[str, Any]
+    settings: Settings
+    prediction: Prediction
+    fingerprint: str = ""
+    configuration: str = ""
+
+    @property
+    def gpus(self) -> int | None:
+        """GPUs over all nodes; None where the number of nodes is a range."""
+        nodes = self.settings.nnodes or 1
+        return self.world_size * nodes if isinstance(nodes, int) else None
+
+    @property
+    def by_torchrun(self) -> bool:
+        """Whether torchrun starts its processes: where the grid says so, or there are several."""
+        settings = self.settings
+        if settings.launcher:
+            return settings.launcher == "torchrun"
+        several = self.world_size > 1 or str(settings.nnodes or 1) != "1"
+        return settings.engine == "torchrun" or (settings.engine == "slurm" and several)
+
+    @property
+    def most_gpus(self) -> int:
+        """GPUs over as many nodes as there may be."""
+        nodes = str(self.settings.nnodes or 1).rpartition(":")[2]
+        return self.world_size * int(nodes)
+
+    @property
+    def charged_gpus(self) -> Fraction:
+        """GPUs that are paid for: as the grid states, else those that a cluster is asked for.
+
+        Else one for each process that there may be.
+        """
+        settings = self.settings
+        if settings.gpus is not None:
+            return settings.gpus
+        on_node = gpus_of_node(settings.slurm.gres) if settings.engine == "slurm" else None
+        if on_node is None:
+            return Fraction(self.most_gpus)
+        return Fraction(on_node * self.most_gpus, self.world_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepPlan:
+    """The runs of a sweep, in order, and what they should cost together.
+
+    Attributes:
+        start_up: What earlier runs of the program took to start; None where nothing is known.
+    """
+
+    grid: Grid
+    runs: tuple[PlannedRun, ...]
+    warnings: tuple[Finding, ...] = ()
+    start_up: StartUp | None = None
+
+    @property
+    def predicted_cost(self) -> Money | None:
+        """The sum over all runs; None where one of them has no prediction or currencies differ."""
+        costs = [run.prediction.cost for run in self.runs]
+        known = [cost for cost in costs if cost is not None]
+        if len(known) < len(costs) or len({cost.currency for cost in known}) != 1:
+            return None
+        return sum(known[1:], start=known[0])
+
+    @property
+    def predicted_ns(self) -> int | None:
+        """The time of all runs, one after the other; None where one has no prediction."""
+        times = [run.prediction.ns for run in self.runs]
+        known = [ns for ns in times if ns is not None]
+        return sum(known) if len(known) == len(times) else None
+
+    def redactor(self, environ: Mapping[str, str]) -> Redactor:
+        """Return what removes the secrets of its runs and of an environment."""
+        return Redactor([environ, *(run.env for run in self.runs)])

@@ -1,0 +1,424 @@
+"""A grid becomes a plan: its axes multiplied, its runs named, checked, priced and shown. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+import msgspec
+
+from outlay.budget.limits import COST, MODES, TENTH, StartUp
+from outlay.errors import Finding, InvalidValue, choices
+from outlay.ledger import Price
+from outlay.ledger.price import AUTO, split_kind
+from outlay.sweep.errors import InvalidGrid
+from outlay.sweep.grid.grid import Grid, GridEntry, Settings
+from outlay.sweep.grid.reading import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
+from outlay.sweep.grid.redaction import Redactor, is_secret_name
+from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
+from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
+from outlay.units.quantity import duration_text
+
+# What tells runs apart: a hash of what each computes, and one of what its seeds share.
+
+
+def told_apart(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
+    """Yield runs, each with a fingerprint of its own and the configuration of its seeds.
+
+    Runs of the same content are numbered. Runs that differ in their seed alone, and only those,
+    have the same configuration.
+    """
+    seen: dict[str, int] = {}
+    # No secret enters a hash that is written down: those that differ are numbered instead.
+    numbers: dict[frozenset[tuple[str, str]], int] = {}
+    for run in runs:
+        fingerprint = _hash(_content(grid, run))
+        count = seen[fingerprint] = seen.get(fingerprint, 0) + 1
+        secrets = frozenset((key, value) for key, value in run.env.items() if is_secret_name(key))
+        number = numbers.setdefault(secrets, len(numbers))
+        yield replace(
+            run,
+            fingerprint=fingerprint if count == 1 else f"{fingerprint}-{count}",
+            configuration=_configuration(grid, run, secrets=number),
+        )
+
+
+def _content(grid: Grid, run: PlannedRun) -> dict[str, Any]:
+    """Return what decides a run's result: not its name, place, price or patience."""
+    settings = run.settings
+    budget = settings.budget
+    terms = None if budget is None else [budget.mode, budget.limits, budget.charge]
+    if budget is not None and budget.charge_cost != "all" and terms is not None:
+        terms.append(budget.charge_cost)
+    content: dict[str, Any] = {
+        "entrypoint": settings.entrypoint,
+        "engine": settings.engine,
+        "arguments": settings.arguments,
+        "work_dir": grid.work_dir,
+        "params": run.params,
+        "overrides": run.overrides,
+        "env": {key: value for key, value in run.env.items() if not is_secret_name(key)},
+        "budget": terms,
+        "steps_per_epoch": None if budget is None else budget.steps_per_epoch,
+        "nnodes": settings.nnodes,
+        "node_rank": settings.node_rank,
+    }
+    if settings.launcher:
+        content["launcher"] = settings.launcher
+    return content
+
+
+def _hash(content: Mapping[str, Any]) -> str:
+    encoded = msgspec.json.encode(content, enc_hook=str, order="sorted")
+    return hashlib.sha256(encoded).hexdigest()[:16]
+
+
+def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
+    """Return the hash of a run without its seed; where it runs and for how much do count.
+
+    Who compares machines or prices gives them entries that are alike in all else. Names count,
+    since whoever gives two entries one name says that they belong together. So do names of prices,
+    whatever they stood for when a run was started.
+    """
+    settings, slurm = run.settings, run.settings.slurm
+    params = {key: value for key, value in run.params.items() if key != "seed"}
+    return _hash(
+        _content(grid, run)
+        | {
+            "params": params,
+            "overrides": overrides(settings.overrides, params, grid.aliases),
+            "secrets": secrets,
+            "group": run.group,
+            "metadata": run.metadata,
+            "gpu": settings.gpu,
+            "price": settings.price_name or (settings.price and str(settings.price.rate)),
+            "slurm": [slurm.partition, slurm.gres, slurm.constraint, slurm.extra],
+        }
+    )
+
+
+# The price of a run where a grid types none: what it names, else its partition's rate.
+
+
+def names_of(grid: Grid) -> list[str]:
+    """Return every price that is stated by name and must be looked up, each once."""
+    named = (_to_look_up(entry.settings) for entry in grid.entries)
+    return list(dict.fromkeys(name for name in named if name))
+
+
+def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str, Price]) -> Grid:
+    """Return the grid with a price wherever one is named, or its partition has a rate.
+
+    Args:
+        grid: As it was read.
+        look_up: Returns what a name stands for on this machine.
+        rates: Of the cluster's partitions.
+
+    Raises:
+        InvalidGrid: A name stands for no price; each such entry is named.
+    """
+    entries: list[GridEntry] = []
+    findings: list[Finding] = []
+    for entry in grid.entries:
+        try:
+            price = _price(entry.settings, look_up, rates)
+        except InvalidValue as error:
+            findings.append(Finding(source=grid.source, line=entry.line, message=str(error)))
+            continue
+        entries.append(replace(entry, settings=replace(entry.settings, price=price)))
+    if findings:
+        raise InvalidGrid(sorted(set(findings)))
+    return replace(grid, entries=tuple(entries))
+
+
+def _on_cluster(settings: Settings) -> bool:
+    return settings.engine == "slurm"
+
+
+def _is_auto(settings: Settings) -> bool:
+    return split_kind(settings.price_name)[0].lower() == AUTO
+
+
+def _to_look_up(settings: Settings) -> str:
+    """Return the name that this machine must look up; on a cluster ``auto`` is the partition's."""
+    return "" if _on_cluster(settings) and _is_auto(settings) else settings.price_name
+
+
+def _price(
+    settings: Settings, look_up: Callable[[str], Price], rates: Mapping[str, Price]
+) -> Price | None:
+    if name := _to_look_up(settings):
+        return look_up(name)
+    partition = settings.slurm.partition
+    if settings.price is not None or not _on_cluster(settings):
+        return settings.price
+    if settings.price_name and partition not in rates:
+        shown = partition or "PARTITION"
+        expected = f'a partition with a rate: outlay rates set {shown} "1.20 USD/h"'
+        raise InvalidValue("price", settings.price_name, expected)
+    return rates.get(partition)
+
+
+# A grid becomes a plan: its axes multiplied, its runs named, checked and priced.
+#
+# The same grid gives the same plan, byte for byte.
+
+MOST_RUNS: Final = 100_000
+"""How many runs a sweep may have: a manifest of more would not be read in reasonable time."""
+RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
+
+
+def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
+    """Return the plan of a grid.
+
+    Args:
+        grid: What is to be run.
+        start_up: What earlier runs of the program took to start; None where nothing is known.
+
+    Raises:
+        InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
+    """
+    findings = [finding for entry in grid.entries for finding in _problems(entry, grid.source)]
+    combined = sum(map(_combined, grid.entries))
+    if combined > MOST_RUNS:
+        line = max(grid.entries, key=_combined).line
+        message = f"its axes multiply to {combined:,} runs; a sweep has at most {MOST_RUNS:,}"
+        findings.append(Finding(source=grid.source, line=line, message=message))
+    if findings:
+        raise InvalidGrid(findings)
+    runs: list[PlannedRun] = []
+    for entry in grid.entries:
+        combinations = list(_combinations(entry))
+        metadata = {**entry.settings.metadata, **_budget_metadata(entry.settings)}
+        for combo, params in enumerate(combinations, start=1):
+            suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
+            name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
+            run = _planned(grid, entry, name, params, metadata)
+            ns = None if start_up is None else start_up.ns
+            runs.append(replace(run, prediction=predict(entry.settings, run.charged_gpus, ns)))
+    if not runs:
+        raise InvalidGrid(
+            [Finding(source=grid.source, line=1, message="`exclude` leaves out every run")]
+        )
+    warnings = [warning for entry in grid.entries for warning in _doubts(entry, grid.source)]
+    warnings += _slow_starts(runs, grid.source)
+    told = tuple(told_apart(grid, runs))
+    return SweepPlan(grid=grid, runs=told, warnings=tuple(warnings), start_up=start_up)
+
+
+def _slow_starts(runs: Sequence[PlannedRun], source: str) -> Iterator[Finding]:
+    """Yield the groups whose runs take more than a tenth of a budget to start, each once."""
+    shares: dict[str, float] = {}
+    for run in runs:
+        if run.prediction.start_up_ns is not None:
+            share = start_up_share(run.settings, run.most_gpus, run.prediction.start_up_ns)
+            shares[run.group] = max(share, shares.get(run.group, 0.0))
+    for group, share in shares.items():
+        if share > 1 / TENTH:
+            message = f"{group}: starting takes {share:.0%} of a budget, judged by earlier runs"
+            yield Finding(source=source, message=message, severity="warning")
+
+
+def _combined(entry: GridEntry) -> int:
+    """Return how many runs an entry's axes multiply to, those left out included."""
+    counts = [len(values) for values in entry.axes.values()]
+    return math.prod([*counts, len(entry.settings.seeds) or 1])
+
+
+def _slug(name: str) -> str:
+    """Return a name as a part of a file name."""
+    return re.sub(r"[^A-Za-z0-9_-]", "", name.replace(" ", "-")) or "run"
+
+
+def _combinations(entry: GridEntry) -> Iterator[Mapping[str, Any]]:
+    """Yield the Cartesian product of the axes, the last fastest, without what is excluded."""
+    axes = dict(entry.axes)
+    if entry.settings.seeds:
+        axes["seed"] = entry.settings.seeds
+    for values in itertools.product(*axes.values()):
+        params = dict(zip(axes, values, strict=True))
+        if not any(_matches(params, excluded) for excluded in entry.settings.exclude):
+            yield params
+
+
+def _matches(params: Mapping[str, Any], excluded: Mapping[str, tuple[Any, ...]]) -> bool:
+    return all(
+        name in params and any(_same(params[name], value) for value in values)
+        for name, values in excluded.items()
+    )
+
+
+def _same(one: object, other: object) -> bool:
+    # In Python True equals 1; in a grid they are different values.
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _planned(
+    grid: Grid, entry: GridEntry, name: str, params: Mapping[str, Any], metadata: Mapping[str, Any]
+) -> PlannedRun:
+    settings = entry.settings
+    env = dict(settings.env)
+    if "amp_dtype" in params:
+        env[AMP_VARIABLE] = params["amp_dtype"]
+    return PlannedRun(
+        id=name,
+        group=entry.name,
+        params=params,
+        overrides=overrides(settings.overrides, params, grid.aliases),
+        world_size=params.get("world_size", 1),
+        env=env,
+        metadata=metadata,
+        settings=settings,
+        prediction=Prediction(),
+    )
+
+
+def _budget_metadata(settings: Settings) -> dict[str, Any]:
+    budget, target = settings.budget, settings.target
+    about: dict[str, Any] = {}
+    if budget is not None:
+        key = MODES[budget.mode].key
+        about |= {"budget_mode": budget.mode, "budget_limit_key": key}
+        about["budget_limit_value"] = budget.limits[key]
+    if target.metric:
+        about |= {"target_metric": target.metric, "target_value": target.value}
+        about["target_direction"] = target.direction
+    return about
+
+
+def _problems(entry: GridEntry, source: str) -> Iterator[Finding]:
+    for message in _messages(entry):
+        yield Finding(source=source, line=entry.line, message=message)
+
+
+def _messages(entry: GridEntry) -> Iterator[str]:
+    settings = entry.settings
+    for value in entry.axes.get("amp_dtype", ()):
+        if value not in AMP_DTYPES:
+            yield str(InvalidValue("amp_dtype", value, choices(AMP_DTYPES)))
+    price, limits = settings.price, {} if settings.budget is None else settings.budget.limits
+    if price is not None and price.currency != "USD" and COST.key in limits:
+        yield f"{COST.key} is in USD, and the price in {price.currency}; state both in USD"
+    known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if settings.seeds else set())
+    for name in sorted(placeholders(settings.entrypoint) - known):
+        yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"
+
+
+def _doubts(entry: GridEntry, source: str) -> Iterator[Finding]:
+    """Yield what may be meant, and probably is not."""
+    settings = entry.settings
+    several = str(settings.nnodes or 1) != "1"
+    if several and settings.engine == "torchrun" and not settings.rendezvous.get("endpoint"):
+        message = (
+            f"{entry.name}: several nodes and no rendezvous endpoint; every node needs the same "
+            "MASTER_ADDR and MASTER_PORT in `env`"
+        )
+        yield Finding(source=source, line=entry.line, message=message, severity="warning")
+    names = {*entry.axes, "seed"}
+    for excluded in settings.exclude:
+        for name in sorted(excluded.keys() - names):
+            message = f"{entry.name}: `exclude` names {name!r}, which is no parameter here"
+            yield Finding(source=source, line=entry.line, message=message, severity="warning")
+
+
+# A plan as a document, and in words: the same bytes for the same plan.
+
+_GOES_ON: Final = " \\"
+
+
+def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the whole plan as plain data, the same for the same grid and earlier runs.
+
+    Args:
+        plan: What is shown.
+        environ: Whose secrets may stand in it, and are left out.
+    """
+    cost = plan.predicted_cost
+    grid, redact = plan.grid, plan.redactor(environ)
+    return {
+        "name": grid.name,
+        "output_dir": grid.output_dir,
+        "ceiling": None if grid.ceiling is None else str(grid.ceiling),
+        "predicted_cost": None if cost is None else str(cost),
+        "predicted_hours": _hours(plan.predicted_ns),
+        "start_up_seconds": None if plan.start_up is None else plan.start_up.ns / 1e9,
+        "start_up_attempts": 0 if plan.start_up is None else plan.start_up.attempts,
+        "runs": [_run_document(plan, run, redact) for run in plan.runs],
+        "warnings": [str(warning) for warning in plan.warnings],
+    }
+
+
+def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[str, Any]:
+    settings, prediction = run.settings, run.prediction
+    budget = settings.budget
+    return {
+        "id": run.id,
+        "fingerprint": run.fingerprint,
+        "engine": settings.engine,
+        "params": redact.data(run.params),
+        "command": planned_command(plan, run, redact),
+        "env": redact.environment(run.env),
+        "metadata": redact.data(run.metadata),
+        "budget": None if budget is None else {"mode": budget.mode, **budget.limits},
+        "gpus": run.gpus,
+        "price": None if settings.price is None else settings.price.text,
+        "price_from": None if settings.price is None else settings.price.origin,
+        "predicted_hours": _hours(prediction.ns),
+        "predicted_cost": None if prediction.cost is None else str(prediction.cost),
+        "predicted_from": prediction.basis,
+    }
+
+
+def planned_command(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> list[str]:
+    """Return a run's command without secrets; the directory and the port are not known yet."""
+    port = None if run.settings.engine == "slurm" else 0
+    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=port)
+    return redact.command(command_of(plan, run, place))
+
+
+def command_lines(words: Sequence[str], width: int) -> list[str]:
+    """Return a command as a shell reads it, broken between words where it is wider than that."""
+    lines = [shlex.quote(words[0])]
+    for word in map(shlex.quote, words[1:]):
+        if len(lines[-1]) + len(word) + len(" ") + len(_GOES_ON) <= width:
+            lines[-1] += f" {word}"
+        else:
+            lines[-1] += _GOES_ON
+            lines.append(f"  {word}")
+    return lines
+
+
+def params_text(run: PlannedRun, redact: Redactor) -> str:
+    """Return a run's parameters in a line, without secrets."""
+    shown = redact.data(run.params)
+    return " ".join(f"{name}={value}" for name, value in shown.items() if name != "world_size")
+
+
+def _hours(ns: int | None) -> float | None:
+    return None if ns is None else ns / 3.6e12
+
+
+def budget_text(run: PlannedRun) -> str:
+    """Return a run's limits as people read them."""
+    budget = run.settings.budget
+    if budget is None:
+        return "none"
+    if budget.needs_steps_per_epoch:
+        return f"{budget.mode} {budget.limits['max_epochs']} epochs"
+    texts = [bound.dimension.text(bound.limit) for bound in budget.bounds]
+    return f"{budget.mode} {', '.join(texts)}"
+
+
+def start_up_text(plan: SweepPlan) -> str:
+    """Return in words what is known of the time before each run's first step."""
+    if plan.start_up is None:
+        return "Start-up is unknown: no earlier run of this sweep has a log."
+    took, attempts = duration_text(plan.start_up.ns), plan.start_up.attempts
+    times = "one start" if attempts == 1 else f"{attempts:,} starts"
+    return f"Start-up takes about {took} a run, measured on {times} of earlier runs."

@@ -1,0 +1,1 @@
+"""Running a plan: launches, limits, money, devices."""

@@ -1,0 +1,134 @@
+"""One attempt that goes on and why it must end, and whether a failed run is started once more."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from outlay.guard.lease import End, GiveNotice
+from outlay.record.supervision import Supervision
+from outlay.sweep.engines.base import Engine
+from outlay.sweep.engines.ports import was_taken
+from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun
+from outlay.sweep.run.devices import ELSEWHERE, MachineShare
+from outlay.sweep.run.money import Funds
+from outlay.sweep.state.outcomes import RunVerdict
+
+# How often runs were started, and whether one that failed is started once more.
+
+MOST_PORTS: Final = 4
+"""Ports that a run is tried on before it counts as failed, if others keep taking them."""
+_LAST_WORDS_BYTES: Final = 1 << 18
+"""How much of what a failed run printed is searched for the reason."""
+
+
+class Tries:
+    """The starts of every run that count as its own."""
+
+    def __init__(self) -> None:
+        self._started: Counter[str] = Counter()
+        self._ports_lost: Counter[str] = Counter()
+
+    def count(self, run: PlannedRun) -> None:
+        """Take down a start."""
+        self._started[run.id] += 1
+
+    def may_try_again(self, run: PlannedRun, *, port_lost: bool) -> bool:
+        """Say whether a failed run is started once more; a lost port is not its own failure."""
+        if port_lost and self._ports_lost[run.id] + 1 < MOST_PORTS:
+            self._ports_lost[run.id] += 1
+            self._started[run.id] -= 1
+            return True
+        return self._started[run.id] <= run.settings.retries
+
+
+def lost_its_port(log: Path, since: int, port: int) -> bool:
+    """Say whether an attempt failed because another program took its port first.
+
+    Args:
+        log: What the run printed.
+        since: After how many bytes of it this attempt began.
+        port: The one that it was given.
+    """
+    with suppress(OSError), log.open("rb") as stream:
+        stream.seek(max(since, log.stat().st_size - _LAST_WORDS_BYTES))
+        return was_taken(stream.read().decode(errors="replace"), port)
+    return False
+
+
+# One attempt that goes on, and why it must end: cancelled, out of time, out of money.
+
+CANCELLED: Final = RunVerdict("cancelled", "the sweep was cancelled")
+NO_MONEY: Final = RunVerdict("cancelled", "the ceiling left no more money for it")
+
+
+@dataclass(slots=True, kw_only=True)
+class Active:
+    """One attempt that goes on.
+
+    Attributes:
+        started_ns: When it started, on the monotonic clock.
+        share: What it was given of this machine.
+        funds: The hold that pays for it, where the sweep has a ceiling.
+        log: What the harness writes of it in the run's log; None where it supervises itself.
+        log_size: How many bytes the run had printed before this attempt.
+        stopped: What the run becomes because it was told to end.
+        told_ns: After how long it was told to end.
+    """
+
+    run: PlannedRun
+    ticket: str
+    engine: Engine
+    started_ns: int
+    share: MachineShare = ELSEWHERE
+    funds: Funds | None = None
+    log: Supervision | None = None
+    log_size: int = 0
+    stopped: RunVerdict | None = None
+    told_ns: int = 0
+
+    def mind(self, now_ns: int, *, asked: int) -> None:
+        """Tell it to end if it must: cancelled, out of time, out of money. End it if it does not.
+
+        Args:
+            now_ns: The monotonic clock.
+            asked: How often somebody has asked for the end of the sweep; twice forces it.
+
+        Raises:
+            SpendLogUnusable: Nobody can say whether there is money.
+        """
+        if self.log is not None:
+            self.log.beat()
+        elapsed_ns = now_ns - self.started_ns
+        if self.stopped is None:
+            reason = CANCELLED if asked else self._reason_to_stop(elapsed_ns)
+            if reason is not None:
+                self._give_notice(reason, elapsed_ns)
+        if self.stopped is not None and (asked > 1 or self._notice_is_over(elapsed_ns)):
+            self.engine.cancel(self.ticket, force=True)
+
+    def _give_notice(self, reason: RunVerdict, elapsed_ns: int) -> None:
+        self.stopped = reason
+        self.told_ns = elapsed_ns
+        if self.funds is not None:
+            self.funds.give_notice(elapsed_ns)
+        self.engine.cancel(self.ticket)
+
+    def _notice_is_over(self, elapsed_ns: int) -> bool:
+        if self.funds is not None and not self.engine.remote:
+            return isinstance(self.funds.tend(elapsed_ns), End)
+        return elapsed_ns >= self.told_ns + NOTICE_NS
+
+    def _reason_to_stop(self, elapsed_ns: int) -> RunVerdict | None:
+        """Return what the run becomes if it must end by now; more money is asked for first."""
+        if self.engine.remote:
+            return None  # A job keeps its own time, which was paid for when it was submitted.
+        timeout = self.run.settings.timeout
+        if timeout is not None and elapsed_ns >= timeout.ns:
+            return RunVerdict("error", f"timeout: not done after {timeout}")
+        if self.funds is not None and isinstance(self.funds.tend(elapsed_ns), GiveNotice):
+            return NO_MONEY
+        return None

@@ -1,0 +1,190 @@
+"""What this machine gives its runs: GPUs, ports; and the task that an engine starts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlay.errors import Finding, InvalidValue
+from outlay.proc.identity import MARK_VARIABLE
+from outlay.record.machine import device_names
+from outlay.sweep.engines.base import Task
+from outlay.sweep.engines.ports import Ports
+from outlay.sweep.errors import InvalidGrid
+from outlay.sweep.grid.redaction import Redactor
+from outlay.sweep.plan.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan
+
+# Which GPUs there are to share out between runs, and whether the runs fit on them.
+
+
+def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, ...] | None:
+    """Return the GPUs to share out: those named, those visible, those of the driver, or None.
+
+    Raises:
+        InvalidValue: They are named in no way that can be understood.
+    """
+    text = stated if stated is not None else environ.get("CUDA_VISIBLE_DEVICES")
+    if text is not None:
+        names = device_names(text)
+        if stated is not None and (not names or len(set(names)) < len(names)):
+            raise InvalidValue("--gpus", stated, 'GPUs, each once, such as "0,1,2,3"')
+        return names or None
+    with contextlib.suppress(OSError):
+        count = sum(1 for _ in Path("/proc/driver/nvidia/gpus").iterdir())
+        return tuple(map(str, range(count))) or None
+    return None
+
+
+def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Collection[str]) -> None:
+    """Refuse a plan with runs that need more GPUs on this machine than there are.
+
+    Args:
+        plan: What is to be run.
+        devices: What there is; None where nobody shares them out.
+        elsewhere: The engines whose runs are not on this machine.
+
+    Raises:
+        InvalidGrid: Names each such run.
+    """
+    if devices is None:
+        return
+    findings = [
+        Finding(
+            source=plan.grid.source,
+            message=f"{run.id} needs {run.world_size} GPUs here, and there are {len(devices)}",
+        )
+        for run in plan.runs
+        if run.world_size > len(devices)
+        and "CUDA_VISIBLE_DEVICES" not in run.env
+        and run.settings.engine not in elsewhere
+    ]
+    if findings:
+        raise InvalidGrid(findings)
+
+
+# What this machine gives its runs: GPUs, each to one run at a time, and ports of their own.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineShare:
+    """What one attempt was given; nothing of it for one that runs elsewhere.
+
+    Attributes:
+        port: Where its processes meet; None where the node finds one.
+        devices: The GPUs that it may use; None leaves that to the environment.
+    """
+
+    port: int | None = None
+    devices: tuple[str, ...] | None = None
+
+
+ELSEWHERE = MachineShare()
+
+
+class Room:
+    """What is free.
+
+    Args:
+        devices: The GPUs to share out; None leaves CUDA_VISIBLE_DEVICES alone.
+    """
+
+    def __init__(self, devices: tuple[str, ...] | None) -> None:
+        self._free = None if devices is None else list(devices)
+        self._ports = Ports()
+
+    def has_gpus_for(self, run: PlannedRun) -> bool:
+        """Say whether a run need not wait for GPUs."""
+        free = self._free_for(run)
+        return free is None or len(free) >= run.world_size
+
+    def take(self, run: PlannedRun) -> MachineShare:
+        """Return what a run may use, for as long as it is not given back.
+
+        Raises:
+            NoPortFree: There is no port left.
+        """
+        port, free = self._ports.reserve(), self._free_for(run)
+        if free is None:
+            return MachineShare(port=port)
+        devices = tuple(free[: run.world_size])
+        del free[: run.world_size]
+        return MachineShare(port=port, devices=devices)
+
+    def give_back(self, share: MachineShare) -> None:
+        """Let others have it."""
+        if share.port is not None:
+            self._ports.release(share.port)
+        if self._free is not None:
+            self._free += share.devices or ()
+
+    def _free_for(self, run: PlannedRun) -> list[str] | None:
+        """Return the GPUs that a run can be given; None where it is not for us to give any."""
+        return None if "CUDA_VISIBLE_DEVICES" in run.env else self._free
+
+
+# From a planned run to a task that an engine can start, and to what may be written down of it.
+
+
+@dataclass(slots=True)
+class Tasks:
+    """Makes the tasks of one sweep.
+
+    Attributes:
+        root: The sweep's directory.
+        cwd: Where programs are started.
+        environ: What runs inherit.
+    """
+
+    plan: SweepPlan
+    root: Path
+    cwd: Path
+    environ: Mapping[str, str]
+    _redact: Redactor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._redact = self.plan.redactor(self.environ)
+
+    def make(self, run: PlannedRun, ticket: str, share: MachineShare) -> Task:
+        """Return a run's task; its directory is made.
+
+        Args:
+            run: What is to be run.
+            ticket: What the attempt is found again by.
+            share: What it was given of this machine.
+        """
+        place = Place(
+            root=str(self.root), run_dir=run.id, python=sys.executable, port=share.port,
+            devices=share.devices, master=self.environ,
+        )  # fmt: skip
+        directory = Path(place.directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        timeout = run.settings.timeout
+        return Task(
+            name=run.id, ticket=ticket, command=tuple(command_of(self.plan, run, place)),
+            env={**self.environ, **environment_of(run, place)}, cwd=self.cwd, directory=directory,
+            log=directory / LOG_NAME, gpus=run.most_gpus,
+            nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
+            options=run.settings.slurm,
+        )  # fmt: skip
+
+    def without_secrets(self, task: Task) -> tuple[list[str], dict[str, str]]:
+        """Return a task's command and what the sweep sets in its environment, fit for a file.
+
+        Neither holds a secret, nor where the sweep lies.
+        """
+        redact, root = self._redact, str(self.root)
+        ours = {n: value for n, value in task.env.items() if self.environ.get(n) != value}
+        command = [word.replace(root, SWEEP_MARK) for word in redact.command(task.command)]
+        shown = redact.environment(ours)
+        return command, {name: value.replace(root, SWEEP_MARK) for name, value in shown.items()}
+
+
+def inherited_environment() -> dict[str, str]:
+    """Return what runs inherit: ours, but for what belongs to this process alone."""
+    own = ("OUTLAY_HOLD", "OUTLAY_RUN_DIR", MARK_VARIABLE)
+    return {name: value for name, value in os.environ.items() if name not in own}

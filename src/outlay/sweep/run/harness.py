@@ -1,0 +1,395 @@
+"""The harness: starts what is to be run, as much at once as there is room for, to the last run."""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import Final
+
+from outlay.clock import SYSTEM, Clock
+from outlay.guard.errors import BudgetGuardExceeded
+from outlay.handlers import handling
+from outlay.ledger import gpu_count_of
+from outlay.record.supervision import Supervision
+from outlay.sweep.engines.base import Ended, Engine, Task
+from outlay.sweep.errors import SweepNotRecorded
+from outlay.sweep.plan.launch import LOG_NAME
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan
+from outlay.sweep.run import attempt_log
+from outlay.sweep.run import money as attempt_cost
+from outlay.sweep.run.attempts import Active, Tries, lost_its_port
+from outlay.sweep.run.devices import ELSEWHERE, Room, Tasks
+from outlay.sweep.run.money import AttemptCost, Funds, Treasury, rate_of_run
+from outlay.sweep.state.journal import Journal
+from outlay.sweep.state.manifest import Recording, SweepManifest
+from outlay.sweep.state.outcomes import RunVerdict, judge
+
+# What whoever runs a sweep has asked for by a signal: its end, at once, or to be left alone.
+
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(slots=True)
+class Interrupts:
+    """What was asked so far.
+
+    Attributes:
+        asked: How often the end was asked for: once to cancel, twice to force.
+        left_alone: Whether the terminal is gone, and what runs elsewhere may go on without us.
+    """
+
+    asked: int = 0
+    left_alone: bool = False
+
+    def heard(self, *, remote: bool) -> AbstractContextManager[None]:
+        """Take signals as wishes.
+
+        Args:
+            remote: Whether everything runs elsewhere, so that none of it need end with a terminal.
+        """
+
+        def remember(number: int, frame: FrameType | None) -> None:
+            del frame
+            if number == signal.SIGHUP and remote:
+                self.left_alone = True
+            else:
+                self.asked += 1
+
+        return handling(_SIGNALS, remember)
+
+
+# The harness: starts what is to be run, as much at once as there is room for, to the last run.
+#
+# One thread, one loop. Everything it knows is in the journal before it acts on it, so that it may
+# be killed at any instruction and the next one goes on from there.
+
+TICK_S: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HarnessOptions:
+    """How a sweep is run.
+
+    Attributes:
+        jobs: How many runs at once; None leaves that to the engine.
+        detach: Whether to leave once everything is submitted; for engines whose tasks go on.
+        devices: The GPUs to share out; None leaves CUDA_VISIBLE_DEVICES alone.
+        cwd: Where programs are started.
+        environ: What runs inherit.
+    """
+
+    jobs: int | None = None
+    detach: bool = False
+    devices: tuple[str, ...] | None = None
+    cwd: Path
+    environ: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Harness:
+    """Runs the runs of one sweep.
+
+    Attributes:
+        plan: What there is to run, under the ids of the manifest.
+        engines: An engine by each name that the plan uses.
+        treasury: The guard, where the sweep has a ceiling.
+        watch: Called at every look, for showing how things stand.
+        ended: Called with the directory of a run whose attempt has ended.
+        active: The attempts that go on, by ticket.
+        interrupts: What was asked by signals.
+    """
+
+    plan: SweepPlan
+    manifest: SweepManifest
+    journal: Journal
+    engines: Mapping[str, Engine]
+    options: HarnessOptions
+    treasury: Treasury | None = None
+    clock: Clock = SYSTEM
+    watch: Callable[[Harness], None] = lambda _: None
+    ended: Callable[[Path], None] = lambda _: None
+    active: dict[str, Active] = field(default_factory=dict)
+    interrupts: Interrupts = field(default_factory=Interrupts)
+    _queue: deque[PlannedRun] = field(default_factory=deque)
+    _deferred: list[tuple[PlannedRun, str]] = field(default_factory=list)
+    _going: Counter[str] = field(default_factory=Counter)
+    _tries: Tries = field(default_factory=Tries)
+    _room: Room = field(init=False)
+    _tasks: Tasks = field(init=False)
+    _recording: Recording = field(init=False)
+    _unwritten: SweepNotRecorded | None = None
+
+    def __post_init__(self) -> None:
+        options = self.options
+        self._room = Room(options.devices)
+        self._recording = Recording(self.manifest, self.journal)
+        self._tasks = Tasks(self.plan, self.manifest.root, options.cwd, options.environ)
+
+    def run(self, runs: list[PlannedRun]) -> None:
+        """Run these to their ends.
+
+        Raises:
+            SweepNotRecorded: The journal cannot be written; nothing more was started.
+            EngineBroken, SpendLogUnusable: Nothing can be started any more.
+        """
+        self.take(runs)
+        with self.interrupts.heard(remote=all(engine.remote for engine in self.engines.values())):
+            while self.step():
+                pass
+        if not self._is_stopping():  # Nobody stays to start these when others have ended.
+            self._skip_deferred()
+        self.correct_late()
+        if self._unwritten is not None:
+            raise self._unwritten
+        self.manifest.write()
+
+    def take(self, runs: Iterable[PlannedRun]) -> None:
+        """Take in what is to be run; the next step begins with it."""
+        self._queue.extend(runs)
+
+    def step(self) -> bool:
+        """Start what there is room for and look once; False when nothing is left to do."""
+        if not (self._queue or self.active or self._deferred):
+            return False
+        self._launch_what_fits()
+        with suppress(SweepNotRecorded):  # Now that no run waits for us; the journal has it all.
+            self.manifest.catch_up()
+        self._look()
+        return (bool(self.active) or not self._is_stopping()) and not self._may_leave()
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether somebody asked for the end."""
+        return self.interrupts.asked > 0
+
+    def _may_leave(self) -> bool:
+        """Say whether what goes on may be left to itself, all of it being with its scheduler."""
+        if self._is_stopping() or not (self.options.detach or self.interrupts.left_alone):
+            return False
+        return not self._queue and all(engine.all_submitted() for engine in self.engines.values())
+
+    def _is_stopping(self) -> bool:
+        return self.cancelled or self._unwritten is not None
+
+    # -- starting ---------------------------------------------------------------------------
+
+    def _launch_what_fits(self) -> None:
+        while self._queue and self._has_room(self._queue[0]) and not self._is_stopping():
+            run = self._queue.popleft()
+            try:
+                self._launch(run)
+            except BudgetGuardExceeded as refusal:
+                self._deferred.append((run, str(refusal)))
+            except SweepNotRecorded as error:
+                self._unwritten = error
+        if not self.active and not self._queue and not self._is_stopping():
+            self._skip_deferred()
+
+    def _skip_deferred(self) -> None:
+        """Write down which runs do not fit under the ceiling."""
+        for left_out, why in self._deferred:
+            try:
+                self._recording.note(left_out.id, "skipped", reason=why)
+            except SweepNotRecorded as error:
+                self._unwritten = error
+        self._deferred.clear()
+
+    def _has_room(self, run: PlannedRun) -> bool:
+        """Say whether a run need not wait for others: for their GPUs, or to be one of so many.
+
+        Those of this machine are counted together, and those of a cluster by themselves.
+        """
+        name = run.settings.engine
+        engine = self.engines[name]
+        beside = sum(
+            count
+            for other, count in self._going.items()
+            if other == name or not (engine.remote or self.engines[other].remote)
+        )
+        if beside >= engine.allow(self.options.jobs):
+            return False
+        return engine.remote or self._room.has_gpus_for(run)
+
+    def _launch(self, run: PlannedRun) -> None:
+        engine = self.engines[run.settings.engine]
+        ticket = engine.new_ticket(run.id)
+        funds = self._fund(run, ticket)
+        share = ELSEWHERE if engine.remote else self._room.take(run)
+        task = self._tasks.make(run, ticket, share)
+        if engine.remote and funds is not None:
+            # Nobody may be there to end it when its money is used up, so that it ends itself.
+            most_ns = funds.stop_ns() or task.most_ns
+            task = replace(task, most_ns=most_ns, kill_ns=funds.kill_ns())
+        try:
+            self._begin(run, task, funds)
+        except SweepNotRecorded:
+            self._room.give_back(share)
+            if funds is not None:
+                funds.void("its start could not be written down")
+            raise
+        log_size = _size(task.log)
+        log = None if engine.remote else self._begin_log(run, task)
+        self._add(
+            Active(
+                run=run, ticket=ticket, engine=engine, started_ns=self.clock.monotonic_ns(),
+                share=share, funds=funds, log=log, log_size=log_size,
+            )
+        )  # fmt: skip
+        engine.submit(task)
+
+    def _begin_log(self, run: PlannedRun, task: Task) -> Supervision:
+        what = attempt_log.supervised(
+            run.id, task.directory, run.settings.price, gpu_count_of(run.charged_gpus)
+        )  # fmt: skip
+        return attempt_log.begin(what, task.env, self.clock)
+
+    def _add(self, active: Active) -> None:
+        self._tries.count(active.run)
+        self._going[active.run.settings.engine] += 1
+        self.active[active.ticket] = active
+
+    def _fund(self, run: PlannedRun, ticket: str) -> Funds | None:
+        if self.treasury is None:
+            return None
+        foreseen = run.prediction.cost is not None
+        finished_ns = () if foreseen else self.manifest.elapsed_of("completed")
+        remote = self.engines[run.settings.engine].remote
+        return self.treasury.open(run, ticket, finished_ns, remote=remote)
+
+    def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
+        """Write the start down, without secrets and without where the sweep lies."""
+        command, env = self._tasks.without_secrets(task)
+        hold = "" if funds is None else funds.hold.id
+        self._recording.note(
+            run.id, "running", ticket=task.ticket, command=command, env=env, hold=hold
+        )  # fmt: skip
+
+    # -- looking ----------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        engines = {active.run.settings.engine for active in self.active.values()}
+        for name in engines:
+            self.engines[name].wait(TICK_S / len(engines))
+        for active in list(self.active.values()):
+            ended = active.engine.poll(active.ticket)
+            if ended is None:
+                active.mind(self.clock.monotonic_ns(), asked=self.interrupts.asked)
+            else:
+                self._finish(active, ended)
+        self.watch(self)
+
+    # -- ending -----------------------------------------------------------------------------
+
+    def _finish(self, active: Active, ended: Ended) -> None:
+        run = active.run
+        del self.active[active.ticket]
+        self._going[run.settings.engine] -= 1
+        self._room.give_back(active.share)
+        directory, log = self.manifest.root / run.id, active.log
+        since_ns = 0 if log is None else log.start_ns
+        verdict = judge(ended, active.stopped, attempt_log.logged_end(directory, since_ns))
+        port_lost = verdict.status == "error" and self._lost_its_port(active)
+        if port_lost:
+            verdict = RunVerdict(
+                "error", f"its port {active.share.port} was taken ({verdict.reason})"
+            )
+        if log is not None:
+            attempt_log.end(log, verdict, ended, paid=active.funds is not None)
+            ended = replace(ended, elapsed_ns=log.end_ns - log.start_ns)
+        priced = attempt_cost.price_attempt(
+            directory, self.manifest.state(run.id), rate_of_run(run), ended,
+            recorded=None if log is None else log.is_recorded,
+        )  # fmt: skip
+        if active.funds is not None:
+            if ended.how == "not_started":
+                active.funds.void("it could not be started")
+            else:
+                priced = active.funds.settle(priced)
+        self._record_end(run, verdict, ended, priced)
+        self.ended(directory)
+        failed = verdict.status in ("error", "preempted")
+        if failed and self._tries.may_try_again(run, port_lost=port_lost):
+            self._queue.appendleft(run)
+        if not self._is_stopping():
+            self._queue.extendleft(run for run, _ in reversed(self._deferred))
+            self._deferred.clear()
+
+    def _lost_its_port(self, active: Active) -> bool:
+        port = active.share.port
+        log = self.manifest.root / active.run.id / LOG_NAME
+        return port is not None and lost_its_port(log, active.log_size, port)
+
+    def adopt(self, run: PlannedRun, ticket: str, hold: str) -> None:
+        """Go on with an attempt that another process submitted."""
+        funds = self.treasury.join(run, hold) if self.treasury is not None and hold else None
+        self._add(
+            Active(
+                run=run, ticket=ticket, engine=self.engines[run.settings.engine],
+                started_ns=self.clock.monotonic_ns(), funds=funds,
+            )
+        )  # fmt: skip
+
+    def correct_late(self) -> None:
+        """Correct the captures of runs whose logs were written to after them."""
+        for run in list(self.manifest.states):
+            state, directory = self.manifest.state(run), self.manifest.root / run
+            more = attempt_cost.late_cost(directory, state)
+            if more is None or more.cost is None:
+                continue
+            if self.treasury is not None and state.hold:
+                self.treasury.correct(run, more.cost)
+            try:
+                self._recording.correct(run, more)
+            except SweepNotRecorded as error:
+                self._unwritten = error
+
+    def settle_earlier(self, run: PlannedRun, ended: Ended, hold: str) -> None:
+        """Write down how an attempt of an earlier harness ended."""
+        remote = self.engines[run.settings.engine].remote
+        treasury = self.treasury if hold else None
+        verdict, priced = close_books(self.manifest, run.id, ended, treasury, remote=remote)
+        self._record_end(run, verdict, ended, priced)
+
+    def _record_end(
+        self, run: PlannedRun, verdict: RunVerdict, ended: Ended, priced: AttemptCost
+    ) -> None:
+        try:
+            self._recording.end(run.id, verdict, ended, priced)
+        except SweepNotRecorded as error:
+            self._unwritten = error
+
+
+def close_books(
+    manifest: SweepManifest, run: str, ended: Ended, treasury: Treasury | None, *, remote: bool
+) -> tuple[RunVerdict, AttemptCost]:
+    """End the log of an attempt whose harness is gone, and capture what it cost.
+
+    Args:
+        manifest: Of the sweep.
+        run: Whose attempt it was.
+        ended: How it ended, as far as anybody knows.
+        treasury: The guard, where a hold paid for it.
+        remote: Whether it ran elsewhere, and so wrote its end into the log itself.
+    """
+    static, state, directory = manifest.runs[run], manifest.state(run), manifest.root / run
+    since_ns = 0 if remote else state.started_ns or 0
+    verdict = judge(ended, None, attempt_log.logged_end(directory, since_ns))
+    hold = None if treasury is None else treasury.held(state.hold)
+    if not remote:
+        attempt_cost.end_for_another(
+            static, directory, state, verdict=verdict, ended=ended,
+            held=None if hold is None else hold.amount, clock=manifest.clock,
+        )  # fmt: skip
+    priced = attempt_cost.price_attempt(directory, state, attempt_cost.rate_in(static), ended)
+    if treasury is not None:
+        priced = treasury.settle_lost(state.hold, run, priced)
+    return verdict, priced
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

@@ -1,0 +1,260 @@
+"""Running a sweep from its grid, going on with one, and ending one: what the commands call."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import Finding, InvalidValue, choices
+from outlay.proc.identity import end_marked
+from outlay.sweep.aggregate.keeping import FiguresKeeper
+from outlay.sweep.engines.base import Engine
+from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.errors import NotCancelled, RunElsewhere
+from outlay.sweep.grid.files import plan_file
+from outlay.sweep.plan.plan import SweepPlan
+from outlay.sweep.run.detached import detached, is_local, settle_earlier, task_of
+from outlay.sweep.run.devices import check_fit, inherited_environment
+from outlay.sweep.run.harness import Harness, HarnessOptions
+from outlay.sweep.run.money import Treasury
+from outlay.sweep.state.journal import Journal
+from outlay.sweep.state.manifest import SweepManifest, counts, read_manifest
+from outlay.sweep.state.setup import (
+    Holder,
+    SweepLock,
+    check_predictable,
+    create,
+    holder_of,
+    root_for,
+    take_up,
+    to_do,
+)
+
+Watch = Callable[[Harness], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """How a sweep stands after it was run.
+
+    Attributes:
+        counts: How many runs stand how.
+        cancelled: Whether somebody ended it early.
+        findings: What the user should know beside that.
+    """
+
+    root: Path
+    manifest: SweepManifest
+    counts: dict[str, int]
+    cancelled: bool
+    findings: tuple[Finding, ...] = ()
+
+    def of_status(self, *statuses: str) -> list[str]:
+        """Return the runs that stand so."""
+        return [run for run in self.manifest.runs if self.manifest.state(run).status in statuses]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HowToRun:
+    """What a user may say about running a sweep, apart from the grid.
+
+    Attributes:
+        jobs: How many runs at the same time; None for one here, and for all on a cluster.
+        detach: Whether to leave when a cluster has every run.
+    """
+
+    jobs: int | None = None
+    detach: bool = False
+    devices: tuple[str, ...] | None = None
+    watch: Watch = lambda _: None
+    clock: Clock = SYSTEM
+
+
+def start(plan: SweepPlan, output_dir: Path | None, how: HowToRun) -> Result:
+    """Run a new sweep to its end.
+
+    Raises:
+        InvalidValue, InvalidGrid: It cannot be started as it is; nothing was written.
+        SweepNotRecorded, EngineBroken, Refused: It could not go on.
+    """
+    check_predictable(plan, finished=False)
+    root = root_for(plan, output_dir, how.clock.wall_ns())
+    engines = _engines(plan, root, how)
+    environ = inherited_environment()
+    cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
+    root.mkdir(parents=True, exist_ok=True)
+    with _locked(root):
+        manifest = create(plan, root, environ, how.clock, cwd=cwd)
+        if plan.grid.ceiling is not None:
+            Treasury(root, plan.grid.ceiling, how.clock).begin()
+        options = _options(how, cwd, environ)
+        with _harness(plan, manifest, engines, options, how) as harness:
+            harness.run(list(plan.runs))
+    return _result(manifest, harness)
+
+
+def resume(root: Path, how: HowToRun, *, grid: Path | None, retry_failed: bool) -> Result:
+    """Go on with a sweep: run what is not done, as the grid now states it.
+
+    Raises:
+        NotASweep: There is none.
+        SweepInUse: It is being run.
+        InvalidValue, InvalidGrid: It cannot be gone on with as it is; nothing was written.
+        SweepNotRecorded, EngineBroken, Refused: It could not go on.
+    """
+    root = root.absolute()
+    read_manifest(root)
+    with _locked(root):
+        manifest = read_manifest(root, how.clock)
+        environ = inherited_environment()
+        stated = plan_file(grid or Path(manifest.about["grid_path"]))
+        check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
+        engines = _engines(stated, root, how)
+        matched = take_up(stated, manifest, environ)
+        plan, cwd = matched.plan, Path(manifest.about["work_dir"])
+        options = _options(how, cwd, environ)
+        with _harness(plan, manifest, engines, options, how) as harness:
+            findings = settle_earlier(harness)
+            harness.run(to_do(plan, manifest, retry_failed=retry_failed))
+    return _result(manifest, harness, matched.findings + findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cancelled:
+    """Who was told to end: the process that runs the sweep, or so many jobs that nobody watched."""
+
+    harness: int | None = None
+    jobs: int = 0
+
+
+def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
+    """End a sweep: tell the process that runs it, or end what goes on without one.
+
+    Args:
+        root: The sweep's directory.
+        runs: Which runs to end; none for all of them.
+
+    Raises:
+        NotASweep: There is no sweep.
+        InvalidValue: It has no such run, or one that ends with its sweep alone.
+        RunElsewhere: The process that runs it is another machine's or another user's.
+        NotCancelled: Something may go on, and nobody here can end it.
+    """
+    manifest = read_manifest(root)
+    for run in runs:
+        if run not in manifest.runs:
+            raise InvalidValue("RUN", run, choices(manifest.runs))
+    holder = holder_of(root)
+    if holder is not None and runs:
+        return Cancelled(jobs=_cancel_beside(root.absolute(), manifest, runs))
+    if holder is not None and _interrupted(root, holder):
+        return Cancelled(harness=holder.pid)
+    for run, static in manifest.runs.items():
+        chosen = not runs or run in runs
+        if chosen and manifest.state(run).status == "running" and is_local(static):
+            end_marked(manifest.state(run).ticket)
+    with detached(root) as taken:
+        if taken is None or not taken.going_on():
+            return Cancelled()
+        taken.look()
+        jobs = taken.end(runs or None)
+        if taken.findings:
+            raise NotCancelled(taken.findings)
+        return Cancelled(jobs=jobs)
+
+
+def _cancel_beside(root: Path, manifest: SweepManifest, runs: Sequence[str]) -> int:
+    """Cancel jobs of a sweep that somebody runs, who learns of it from the cluster."""
+    going_on = [run for run in runs if manifest.state(run).status == "running"]
+    for run in going_on:
+        if is_local(manifest.runs[run]):
+            raise InvalidValue("RUN", run, "a run on a cluster: a local one ends with its sweep")
+    told = 0
+    for run in going_on:
+        engine = engine_named(manifest.runs[run]["engine"], root)
+        try:
+            if engine.reattach(task_of(manifest, run)) is None:
+                engine.cancel(manifest.state(run).ticket)
+                told += 1
+        finally:
+            engine.close()
+    return told
+
+
+def _interrupted(root: Path, holder: Holder) -> bool:
+    """Tell the process that runs a sweep to end it; False when it is gone already."""
+    try:
+        if not holder.is_here:
+            raise RunElsewhere(str(root), str(holder))
+        os.kill(holder.pid, signal.SIGINT)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        raise RunElsewhere(str(root), str(holder)) from None
+    return True
+
+
+def _options(how: HowToRun, cwd: Path, environ: dict[str, str]) -> HarnessOptions:
+    return HarnessOptions(
+        jobs=how.jobs, detach=how.detach, devices=how.devices, cwd=cwd, environ=environ
+    )  # fmt: skip
+
+
+def _engines(plan: SweepPlan, root: Path, how: HowToRun) -> dict[str, Engine]:
+    used = {run.settings.engine for run in plan.runs}
+    engines = {name: engine_named(name, root) for name in sorted(used)}
+    for name, engine in engines.items():
+        if how.detach and not engine.remote:
+            expected = "a sweep of which a cluster keeps every run, such as engine: slurm"
+            raise InvalidValue("--detach", f"engine: {name}", expected)
+    check_fit(plan, how.devices, [name for name, engine in engines.items() if engine.remote])
+    return engines
+
+
+@contextmanager
+def _locked(root: Path) -> Iterator[None]:
+    lock = SweepLock(root)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+@contextmanager
+def _harness(
+    plan: SweepPlan,
+    manifest: SweepManifest,
+    engines: dict[str, Engine],
+    options: HarnessOptions,
+    how: HowToRun,
+) -> Iterator[Harness]:
+    journal, figures = Journal(manifest.root, how.clock), FiguresKeeper(how.clock)
+    ceiling = plan.grid.ceiling
+    try:
+        yield Harness(
+            plan=plan, manifest=manifest, journal=journal, engines=engines, options=options,
+            treasury=None if ceiling is None else Treasury(manifest.root, ceiling, how.clock),
+            clock=how.clock, watch=how.watch, ended=figures.keep,
+        )  # fmt: skip
+    finally:
+        for engine in engines.values():
+            engine.close()
+        journal.close()
+        figures.close()
+
+
+def _result(
+    manifest: SweepManifest, harness: Harness, findings: tuple[Finding, ...] = ()
+) -> Result:
+    return Result(
+        root=manifest.root,
+        manifest=manifest,
+        counts=counts(manifest),
+        cancelled=harness.cancelled,
+        findings=findings,
+    )

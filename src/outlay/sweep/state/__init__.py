@@ -1,0 +1,1 @@
+"""How a sweep stands on disk: journal, manifest, directory."""

@@ -1,0 +1,270 @@
+"""A sweep's directory.
+
+Locked for one harness, made for a new plan, or matched with an edited one.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from outlay._version import __version__
+from outlay.clock import Clock, utc_datetime
+from outlay.errors import Finding, InvalidValue
+from outlay.files import open_own
+from outlay.ledger import gpu_count_of
+from outlay.record import facts
+from outlay.sweep.errors import InvalidGrid, SweepInUse
+from outlay.sweep.grid.redaction import Redactor, recorded
+from outlay.sweep.plan.launch import LOG_NAME
+from outlay.sweep.plan.plan import PlannedRun, SweepPlan
+from outlay.sweep.run.money import rate_of_run
+from outlay.sweep.state.manifest import NAME, SweepManifest, instant_text
+
+# One harness per sweep: a lock that goes with its process, and says who holds it.
+
+LOCK_FILE: Final = ".sweep.lock"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """The process that runs a sweep, and its machine, which may share but a disk with ours."""
+
+    pid: int
+    host: str
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is a process of this machine."""
+        return self.host == socket.gethostname()
+
+    def __str__(self) -> str:
+        return f"process {self.pid}" + ("" if self.is_here else f" on {self.host}")
+
+
+class SweepLock:
+    """Holds a sweep's directory for this process.
+
+    Raises:
+        SweepInUse: Another process holds it.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._descriptor = open_own(root / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            holder = _read(self._descriptor)
+            os.close(self._descriptor)
+            raise SweepInUse(str(root), str(holder or "another process")) from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
+
+    def release(self) -> None:
+        """Let go; whoever comes next finds no name in it."""
+        os.ftruncate(self._descriptor, 0)
+        os.close(self._descriptor)
+
+
+def holder_of(root: Path) -> Holder | None:
+    """Return who runs a sweep now, or None."""
+    try:
+        descriptor = open_own(root / LOCK_FILE, os.O_RDWR)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return _read(descriptor)
+    finally:
+        os.close(descriptor)
+    return None
+
+
+def _read(descriptor: int) -> Holder | None:
+    pid, _, host = os.read(descriptor, 300).decode(errors="replace").partition(" ")
+    return Holder(int(pid), host or socket.gethostname()) if pid.isdecimal() else None
+
+
+# A sweep's directory: made for a new plan, or matched with an edited one to go on with.
+
+SCHEMA: Final = 1
+AGAIN: Final = ("pending", "cancelled", "preempted", "skipped")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """A plan under the ids of a manifest, and what no longer agrees."""
+
+    plan: SweepPlan
+    findings: tuple[Finding, ...]
+
+
+def root_for(plan: SweepPlan, stated: Path | None, now_ns: int) -> Path:
+    """Return where a new sweep goes, as an absolute path.
+
+    Raises:
+        InvalidValue: A sweep lies there already.
+    """
+    default = f"runs/{plan.grid.name}_{utc_datetime(now_ns):%Y%m%d_%H%M%S}"
+    root = (stated or Path(plan.grid.output_dir or default)).expanduser().absolute()
+    if (root / NAME).exists():
+        expected = f"a directory without a sweep; go on with this one: outlay sweep resume {root}"
+        raise InvalidValue("output_dir", str(root), expected)
+    return root
+
+
+def create(
+    plan: SweepPlan, root: Path, environ: Mapping[str, str], clock: Clock, *, cwd: Path
+) -> SweepManifest:
+    """Write the manifest of a new sweep, before anything is started."""
+    root.mkdir(parents=True, exist_ok=True)
+    about = _about(plan, environ, clock.wall_ns(), cwd)
+    manifest = SweepManifest(root, about, _statics(plan, environ), clock=clock)
+    manifest.write()
+    return manifest
+
+
+def take_up(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]) -> Matched:
+    """Match a plan with a manifest by what runs compute, and write down what is new.
+
+    A run keeps the id and the directory that it had; a new one gets an id that is free.
+    """
+    ids = {static["fingerprint"]: run for run, static in manifest.runs.items()}
+    taken = set(manifest.runs)
+    runs = []
+    for run in plan.runs:
+        name = ids.pop(run.fingerprint, None) or _free_id(run, taken)
+        taken.add(name)
+        runs.append(replace(run, id=name))
+    matched = replace(plan, runs=tuple(runs))
+    statics = _statics(matched, environ)
+    manifest.runs = {**manifest.runs, **statics}
+    manifest.about |= _stated(plan)
+    if (work_dir := Path(plan.grid.work_dir or "").expanduser()).is_absolute():
+        manifest.about["work_dir"] = str(work_dir)
+    manifest.write()
+    findings = tuple(
+        Finding(
+            source=plan.grid.source,
+            message=f"{run} is no longer in the grid; it is kept and not run again",
+            severity="warning",
+        )
+        for run in ids.values()
+    )
+    return Matched(plan=matched, findings=findings)
+
+
+def _free_id(run: PlannedRun, taken: set[str]) -> str:
+    return run.id if run.id not in taken else f"{run.id}-{run.fingerprint[:6]}"
+
+
+def to_do(plan: SweepPlan, manifest: SweepManifest, *, retry_failed: bool) -> list[PlannedRun]:
+    """Return the runs that are not done: all but completed ones, and failed ones if not asked."""
+    again = (*AGAIN, "error") if retry_failed else AGAIN
+    return [run for run in plan.runs if manifest.state(run.id).status in again]
+
+
+def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
+    """Refuse a ceiling where a launch's cost could not be foreseen.
+
+    Raises:
+        InvalidGrid: Names each such run, and what to add.
+    """
+    ceiling = plan.grid.ceiling
+    if ceiling is None:
+        return
+    findings = []
+    for run in plan.runs:
+        rate = rate_of_run(run)
+        if rate is None:
+            problem = 'no price to predict its cost from; add `price: "1.50 USD/h"`'
+        elif rate.currency != ceiling.currency:
+            problem = f"priced in {rate.currency}, and the ceiling is in {ceiling.currency}"
+        elif run.prediction.cost is None and not finished:
+            problem = (
+                "nothing says how long it takes; add `timeout`, or a budget with `max_minutes` or "
+                "`max_cost_usd`"
+            )
+        else:
+            continue
+        findings.append(Finding(source=plan.grid.source, message=f"{run.id}: {problem}"))
+    kinds = {run.settings.price.kind for run in plan.runs if run.settings.price is not None}
+    if len(kinds) > 1:
+        message = "one ceiling cannot hold both cash and showback; give each a sweep of its own"
+        findings.append(Finding(source=plan.grid.source, message=message))
+    if findings:
+        raise InvalidGrid(findings)
+
+
+def _about(plan: SweepPlan, environ: Mapping[str, str], now_ns: int, cwd: Path) -> dict[str, Any]:
+    here = facts.gather(environ, outlay_version=__version__)
+    inherited = environ if facts.records_identity(environ) else {}
+    return _stated(plan) | {
+        "schema": SCHEMA,
+        "name": plan.grid.name,
+        "created_at": instant_text(now_ns),
+        "output_dir": ".",
+        "work_dir": str(cwd),
+        "host": here.host,
+        "git_commit": here.git_commit,
+        "versions": here.versions,
+        "environment": Redactor([environ]).environment(recorded(inherited)),
+    }
+
+
+def _stated(plan: SweepPlan) -> dict[str, Any]:
+    """Return what of the whole grid may be another one when the sweep is gone on with."""
+    ceiling = plan.grid.ceiling
+    return {
+        "grid_path": os.path.abspath(plan.grid.source),  # noqa: PTH100 - without resolving links
+        "ceiling": None if ceiling is None else str(ceiling),
+    }
+
+
+def _statics(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    redact = plan.redactor(environ)
+    return {run.id: _static(run, redact) for run in plan.runs}
+
+
+def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
+    settings, budget = run.settings, run.settings.budget
+    return {
+        "id": run.id,
+        "fingerprint": run.fingerprint,
+        "configuration": run.configuration,
+        "group": run.group,
+        "run_dir": run.id,
+        "launcher_log": f"{run.id}/{LOG_NAME}",
+        "world_size": run.world_size,
+        "nnodes": settings.nnodes,
+        "node_rank": settings.node_rank,
+        "rendezvous": redact.data(settings.rendezvous),
+        "engine": settings.engine,
+        "params": redact.data(run.params),
+        "overrides": redact.data(run.overrides),
+        "metadata": redact.data(run.metadata),
+        "env": redact.environment(run.env),
+        "stated": {
+            "env": redact.environment(settings.env),
+            "overrides": redact.data(settings.overrides),
+            "entrypoint": redact.data(settings.entrypoint),
+        },
+        "command": [],
+        "budget": None if budget is None else {"mode": budget.mode, "limits": dict(budget.limits)},
+        "price": None if settings.price is None else str(settings.price.rate),
+        "price_from": None if settings.price is None else settings.price.origin,
+        "price_kind": None if settings.price is None else settings.price.kind,
+        "gpu": settings.gpu,
+        "gpus": run.gpus,
+        "most_gpus": run.most_gpus,
+        "charged_gpus": gpu_count_of(run.charged_gpus),
+        "timeout_s": None if settings.timeout is None else settings.timeout.seconds,
+        "retries": settings.retries,
+        "predicted_cost": None if run.prediction.cost is None else str(run.prediction.cost),
+    }
