@@ -327,3 +327,10 @@ def test_no_modules_import_each_other_in_a_circle() -> None:
         for name in leaves:
             del remaining[name]
     assert not remaining, f"in or above a circle: {sorted(remaining)}"
+
+
+def test_every_module_that_the_architecture_names_exists() -> None:
+    found = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", text_of(ROOT / "docs" / "ARCHITECTURE.md"))
+    named = [name for name in found if not name.startswith(("tests/", "outlay/"))]
+    assert len(named) > 60
+    assert not [name for name in named if not (ROOT / "src" / "outlay" / name).is_file()]
