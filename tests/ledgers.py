@@ -119,7 +119,7 @@ class Segment:
         return self.add(change)
 
     def end(self, status: EndStatus = "completed", reason: str = "") -> Segment:
-        """Say goodbye."""
+        """Record the end."""
         return self.add(AttemptEnded(t_ns=self.now_ns, status=status, reason=reason))
 
     def life(self) -> SegmentLife:

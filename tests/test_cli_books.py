@@ -40,7 +40,7 @@ def test_a_run_that_died_is_what_is_wrong(tmp_path: Path) -> None:
     scripts.finish(program, tmp_path / "dead")
     shown = outlay("--json").json
     assert shown["running"] == []
-    assert "did not say goodbye" in shown["findings"][0]["message"]
+    assert "recorded no end" in shown["findings"][0]["message"]
 
 
 def test_runs_lists_what_a_directory_holds(finished: Path) -> None:

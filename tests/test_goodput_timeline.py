@@ -102,7 +102,7 @@ def test_silence_means_life_for_ten_minutes_and_no_longer(longer_ns: int, alive:
     assert timeline.alive is alive
 
 
-def test_who_said_goodbye_is_not_alive() -> None:
+def test_an_attempt_with_an_end_is_not_alive() -> None:
     builder = TimelineBuilder()
     fold(builder, steps(Segment(), 3, 1).end("failed"))
     timeline = builder.build(START_NS + 4 * SECOND, alive=True)

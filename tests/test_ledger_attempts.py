@@ -51,7 +51,7 @@ def test_the_lowest_recorded_rank_makes_the_timeline() -> None:
     assert attempt.segment.rank == 2
 
 
-def test_an_attempt_that_said_goodbye_is_completed() -> None:
+def test_an_attempt_with_an_end_is_completed() -> None:
     assert [a.completed for a in attempts(Segment().step(1).end())] == [True]
 
 

@@ -104,7 +104,7 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
 
 def test_the_disruption_is_told_with_its_way_back(document: Document) -> None:
     (row,) = table(document, "Reliability").rows
-    assert row[1:] == ("node", "killed without a word", "3.8s", "0s", "500.0ms", "0s", "2.0s")
+    assert row[1:] == ("node", "killed or crashed", "3.8s", "0s", "500.0ms", "0s", "2.0s")
 
 
 def test_the_page_opens_offline_and_escapes_what_it_shows(document: Document) -> None:
@@ -172,7 +172,7 @@ def test_the_verdict_says_how_a_run_ended_that_did_not_complete(
 def test_the_verdict_says_that_a_run_ended_without_a_word(tmp_path: Path) -> None:
     Segment(about=ABOUT).step(1).step(1).write(tmp_path)
     told = run_document(read_run(tmp_path, LATER_NS)).verdict
-    assert "It ended without a word." in told
+    assert "It stopped without recording an end (killed or crashed)." in told
 
 
 def test_a_run_of_which_nothing_but_its_start_is_known_has_a_report(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How an attempt ends: well, by an error, by a signal, without a word; what it tells the caller."""
+"""How an attempt ends: in order, by an error, by a signal, by SIGKILL; what it tells the caller."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_stated_preemption_is_how_it_ended(tmp_path: Path) -> None:
     assert outcome(tmp_path) == ("preempted", "spot reclaim")
 
 
-def test_closing_twice_says_goodbye_once(tmp_path: Path) -> None:
+def test_closing_twice_records_one_end(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
         run.close("failed", "my own words")
         run.close()

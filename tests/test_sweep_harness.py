@@ -93,7 +93,7 @@ def test_runs_here_do_not_wait_for_those_of_a_cluster(tmp_path: Path, clock: Man
         plan=plan, manifest=create(plan, tmp_path, {}, clock, cwd=tmp_path), journal=journal,
         engines=engines, options=HarnessOptions(cwd=tmp_path, environ={}), clock=clock,
     )  # fmt: skip
-    harness.take(plan.runs)
+    harness.enqueue(plan.runs)
     assert harness.step()
     journal.close()
     started = {name: len(engine.submitted) for name, engine in engines.items()}

@@ -254,7 +254,7 @@ class GuardedSweep(RuleBasedStateMachine):
         self.harness = self.open.enter_context(
             open_harness(self.plan, self.root, self.machine, self.log, self.jobs)
         )
-        self.harness.take(
+        self.harness.enqueue(
             to_do(self.harness.plan, self.harness.manifest, retry_failed=retry_failed)
         )
 

@@ -161,7 +161,7 @@ def decode(payload: bytes) -> Report:
     return _decoder.decode(payload)
 
 
-# One rank's side of the agreements: when to meet, what to bring, what to take home.
+# One rank's side of the agreements: when to all-gather, what to send, what to apply.
 
 
 class Accord:
@@ -185,7 +185,7 @@ class Accord:
         self._agreement_ns = 0
 
     def before_step(self, step: Usage) -> Verdict | None:
-        """Meet if it is time to; None means that the step may run without asking anybody.
+        """All-gather if it is due; None means that the step may run without asking anybody.
 
         Raises:
             AgreementLost: A rank is gone.

@@ -205,12 +205,12 @@ REFRESH_NS: Final = 10_000_000_000
 """How often ``budget.json`` is refreshed while the run goes on."""
 
 
-class Telling:
-    """One rank's word on the budget; only rank 0 has one.
+class BudgetReporter:
+    """Reports budget state; does nothing except on rank 0.
 
     Args:
         rank: Of this process.
-        tracker: Whose state is told.
+        tracker: Whose state is reported.
         recorder: Where events are recorded.
         run_dir: Where ``budget.json`` is kept.
         document: Returns what that holds.

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from outlay.budget.agreement import Accord, Group, torch_group
-from outlay.budget.display import Telling
+from outlay.budget.display import BudgetReporter
 from outlay.budget.fold import SegmentSpend, Surviving
 from outlay.budget.history import History, LivePrice, Past, read_since_statements
 from outlay.budget.limits import COST, TOKENS
@@ -233,8 +233,8 @@ class StatementWriter:
 
 # The budget inside a run: fed by the records the run writes, asked before its every step.
 #
-# It joins the parts: the past, the charging and the tracker count, the accord keeps ranks
-# together, the telling tells.
+# It joins the parts: history, charging and tracker count; the rank's agreement keeps ranks
+# together; the reporter writes events, ``budget.json`` and the bar.
 
 _log = logging.getLogger("outlay")
 
@@ -294,11 +294,11 @@ class BudgetGate:
         self._statements = StatementWriter(segment, header, recorder.writer)
         recorder.writer = _ObservedWriter(recorder.writer, self)
         recorder.gates.append(self)
-        self._telling = Telling(
+        self._reporter = BudgetReporter(
             self._rank, self.tracker, recorder,
             run_dir=self._run_dir, document=self.document, clock=self._clock,
         )  # fmt: skip
-        self._telling.terms(self._history.stated)
+        self._reporter.terms(self._history.stated)
         self.refresh()
 
     def before_loop(self, loader: Iterable[Any], tokens: Count) -> Count:
@@ -306,7 +306,7 @@ class BudgetGate:
         if self.tracker.budget.needs_steps_per_epoch and isinstance(loader, Sized):
             with contextlib.suppress(TypeError):  # What a loader without a length raises.
                 self.tracker.set_steps_per_epoch(len(loader))
-                self._telling.epoch(len(loader))
+                self._reporter.epoch(len(loader))
         _ = self.tracker.budget.bounds  # Refuses epochs whose length nobody stated.
         self._steady = isinstance(tokens, int)
         if self.accord is not None:
@@ -336,7 +336,7 @@ class BudgetGate:
     def after_step(self, step: Step) -> str | None:
         """Return why no further step may run; ranks find out together, before the next one."""
         del step
-        self._telling.step()
+        self._reporter.step()
         return self._why_stop() if self.accord is None else None
 
     def finish(self, status: EndStatus) -> None:
@@ -344,7 +344,7 @@ class BudgetGate:
         self._charging.finish(self._recorder.now_ns())
         if energy_mj := self.meters.stop():
             self._recorder.heartbeat(energy_mj=energy_mj)  # What was used since the last step.
-        self._telling.ended(status)
+        self._reporter.ended(status)
         self._statements.catch_up(state=True)
 
     def observe(self, record: KnownRecord, seq: int) -> None:
@@ -382,7 +382,7 @@ class BudgetGate:
 
     def refresh(self) -> None:
         """Write ``budget.json`` as things stand."""
-        self._telling.refresh()
+        self._reporter.refresh()
 
     # How it does that
 
@@ -428,7 +428,7 @@ class BudgetGate:
             reason = dataclasses.replace(reason, before_start=True, down=down if charged_all else 0)
             self.tracker.explain(reason)
             _log.warning("%s", reason)
-        self._telling.stopped(reason)
+        self._reporter.stopped(reason)
         return str(reason)
 
 

@@ -249,7 +249,7 @@ def _look_for_strays() -> None:
 
 
 def _was_interrupted(ended: BaseException) -> bool:
-    """Say whether Ctrl-C is behind an end, which typer turns into an exit without a word."""
+    """Say whether Ctrl-C is behind an end, which typer turns into an exit without a message."""
     behind: BaseException | None = ended
     while behind is not None and not isinstance(behind, KeyboardInterrupt):
         behind = behind.__cause__ or behind.__context__

@@ -208,7 +208,7 @@ def _dead(rows: Iterable[RunRow]) -> list[Finding]:
         Finding(
             source=row.dir,
             message=f"{row.name} gave no sign of life since {utc_text(row.last_seen_ns)} "
-            "and did not say goodbye",
+            "and recorded no end (killed or crashed)",
             severity="warning",
         )
         for row in rows

@@ -134,7 +134,7 @@ def _disruption(timeline: Timeline, before: Stretch, after: Stretch) -> Disrupti
         at_ns=before.end_ns,
         host=disrupted.header.host,
         resumed_ns=after.start_ns,
-        reason="killed without a word" if end is None else f"{end.status} {end.reason}".strip(),
+        reason="killed or crashed" if end is None else f"{end.status} {end.reason}".strip(),
         down_ns=after.start_ns - before.end_ns,
         init_ns=restart.get(ph.ACCELERATOR_INIT, 0) + restart.get(ph.TRAINING_PREP, 0),
         restore_ns=restart.get(ph.CHECKPOINT_RESTORE, 0),

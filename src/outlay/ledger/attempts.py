@@ -37,7 +37,7 @@ from outlay.ledger.segments import SUPERVISOR, SegmentId, segment_paths
 # count.
 
 DEAD_AFTER_NS = 600 * 10**9
-"""Without a sign of life for this long, an attempt that did not say goodbye counts as dead."""
+"""Without a sign of life for this long, an attempt that recorded no end counts as dead."""
 ACCOUNTS = "sacct"
 """How the launch id, and the source of GPUs, begin in what a cluster's accounts added to a log."""
 _SECOND_NS = 10**9

@@ -88,7 +88,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
 
 
 class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):
-    """The process said goodbye; its absence means that it was killed or is still alive."""
+    """The process ended in order; without this record it was killed or is still alive."""
 
     status: EndStatus
     reason: str = ""

@@ -92,7 +92,7 @@ class KeeperProcess:
             self._untold.append(message)
 
     def run(self) -> None:
-        """Keep the commands until the supervisor says goodbye, is gone, or silent for too long."""
+        """Keep the commands until the supervisor dismisses it, is gone, or silent for too long."""
         while not self.dismissed:
             ready, _, _ = select.select(self._sources(), [], [], self._patience_s())
             if self._woken in ready:

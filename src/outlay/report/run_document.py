@@ -69,7 +69,7 @@ def _end(run: RunReading) -> str:
     if run.goodput.alive or (end is not None and end.status == "completed"):
         return ""
     if end is None:
-        return " It ended without a word."
+        return " It stopped without recording an end (killed or crashed)."
     how = "failed" if end.status == "failed" else f"was {end.status}"
     return f" It {how}: {end.reason}." if end.reason else f" It {how}."
 
@@ -260,7 +260,7 @@ def _attempts(run: RunReading) -> str:
     attempts = run.view.timeline.attempts
     end = attempts[-1].end
     if end is None:
-        how = "still runs" if run.goodput.alive else "ended without a word"
+        how = "still runs" if run.goodput.alive else "stopped without recording an end"
     else:
         how = end.status
     return f"{len(attempts)}; the last {how}"

@@ -208,7 +208,7 @@ class PreemptionGate:
                 self._previous[number] = signal.signal(number, self._hear)
 
     def listen_where_deadly(self, numbers: Iterable[int]) -> None:
-        """Take those of the signals as the notice that would end the process without a word."""
+        """Take those of the signals as the notice that would end the process at once."""
         self.listen(n for n in numbers if signal.getsignal(n) is signal.SIG_DFL)
 
     def announce(self, reason: str) -> None:

@@ -132,7 +132,7 @@ def _use_wal(connection: Any, clock: Clock = SYSTEM) -> None:
 
 
 def _begin_sqlite(connection: Connection) -> None:
-    # A write lock taken at once waits its turn; one taken half-way fails when another wrote.
+    # BEGIN IMMEDIATE waits; upgrading a read transaction raises SQLITE_BUSY.
     writes = connection.get_execution_options().get("outlay_writes", False)
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 

@@ -90,8 +90,8 @@ class Active:
     stopped: RunVerdict | None = None
     told_ns: int = 0
 
-    def mind(self, now_ns: int, *, asked: int) -> None:
-        """Tell it to end if it must: cancelled, out of time, out of money. End it if it does not.
+    def enforce_limits(self, now_ns: int, *, asked: int) -> None:
+        """SIGTERM on cancel, timeout or no money; SIGKILL after the notice.
 
         Args:
             now_ns: The monotonic clock.

@@ -137,7 +137,7 @@ class Harness:
             SweepNotRecorded: The journal cannot be written; nothing more was started.
             EngineBroken, SpendLogUnusable: Nothing can be started any more.
         """
-        self.take(runs)
+        self.enqueue(runs)
         with self.interrupts.heard(remote=all(engine.remote for engine in self.engines.values())):
             while self.step():
                 pass
@@ -148,8 +148,8 @@ class Harness:
             raise self._unwritten
         self.manifest.write()
 
-    def take(self, runs: Iterable[PlannedRun]) -> None:
-        """Take in what is to be run; the next step begins with it."""
+    def enqueue(self, runs: Iterable[PlannedRun]) -> None:
+        """Queue runs; the next step starts with them."""
         self._queue.extend(runs)
 
     def step(self) -> bool:
@@ -278,7 +278,7 @@ class Harness:
         for active in list(self.active.values()):
             ended = active.engine.poll(active.ticket)
             if ended is None:
-                active.mind(self.clock.monotonic_ns(), asked=self.interrupts.asked)
+                active.enforce_limits(self.clock.monotonic_ns(), asked=self.interrupts.asked)
             else:
                 self._finish(active, ended)
         self.watch(self)

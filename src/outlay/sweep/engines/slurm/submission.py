@@ -155,7 +155,7 @@ class Handover:
     Args:
         root: The sweep's directory.
         slurm: Whom to ask.
-        poller: Who takes care of what Slurm has, and hears of what it will not have.
+        poller: Polls what Slurm accepted; is told what it refused.
         clock: Where the time comes from.
 
     Attributes:
