@@ -210,7 +210,7 @@ class BudgetTracker:
     @property
     def used(self) -> Usage:
         """What was used so far, over all ranks as far as they have agreed."""
-        return self._standing.account.total
+        return self._standing.total
 
     @property
     def remaining(self) -> dict[str, int | float]:
@@ -281,12 +281,12 @@ class BudgetTracker:
     @property
     def own(self) -> Usage:
         """What this process has used since its start, rollbacks taken back."""
-        return self._standing.account.own
+        return self._standing.own
 
     @property
     def base(self) -> Usage:
         """What the run had used before this attempt."""
-        return self._standing.account.base
+        return self._standing.base
 
     @property
     def bounds(self) -> tuple[Bound, ...]:
