@@ -21,7 +21,8 @@ from outlay.budget import gate as statement_writer
 from outlay.budget import statements
 from outlay.budget.fold import SegmentSpend, Surviving, join_attempts
 from outlay.budget.gate import StatementWriter
-from outlay.budget.history import History, read_history, read_since_statements, replay
+from outlay.budget.history import History, read_history, read_since_statements
+from outlay.budget.report import replay
 from outlay.budget.usage import ProcessSpend, clocks_of
 from outlay.clock import ManualClock
 from outlay.ledger import (
