@@ -77,7 +77,13 @@ _GIVES_BACK = ("", "RUNNING", "PENDING", "PREEMPTED", "REQUEUED", "SUSPENDED", "
 
 
 class Run:
-    """One attempt of one run, seen from inside the training process."""
+    """One attempt of one run, seen from inside the training process.
+
+    Attributes:
+        dir: Where its log is.
+        run_id: The run, as in its directory's ``run.json``.
+        resume_step: The step to go on with: the one after the last committed checkpoint, else 0.
+    """
 
     def __init__(
         self, options: RunOptions, clock: Clock = SYSTEM, *, rank: int | None = None
