@@ -1,4 +1,9 @@
-"""Blocks of a run log whose steps are read in bulk; what they say is what the codec says."""
+"""Blocks of a run log whose steps are read in bulk; what they say is what the codec says.
+
+A log is almost all steps, and almost all steps are written alike. Those are read many at a time,
+the others one by one. Where anything is out of the ordinary (damage, a gap, a number out of
+place) the whole block is left to the codec, so that there is one place that judges it.
+"""
 
 from __future__ import annotations
 
@@ -223,12 +228,6 @@ def _added(distance: int) -> Words:
         table = (table[:, None] ^ np.array(digits, dtype=np.uint32)).ravel()
     return table
 
-
-# A block of a run log whose steps are read in bulk; what it says is what the codec says.
-#
-# A log is almost all steps, and almost all steps are written alike. Those are read many at a
-# time, the others one by one. Where anything is out of the ordinary (damage, a gap, a number out
-# of place) the whole block is left to the codec, so that there is one place that judges it.
 
 _FEW = 256  # So few lines are read faster one by one.
 _MOST_SHAPES = 16  # Of one length, in one block.

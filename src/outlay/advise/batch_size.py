@@ -1,7 +1,4 @@
-"""Advice on the batch size.
-
-What fits in memory, what the gradient noise allows, what is cheapest.
-"""
+"""Advice on the batch size: what fits in memory, learns enough, and is cheapest."""
 
 from __future__ import annotations
 

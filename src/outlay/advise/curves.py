@@ -1,4 +1,11 @@
-"""Learning curves extrapolated: families of curves, least squares, and a bootstrap over them."""
+"""Learning curves extrapolated: families of curves, least squares, and a bootstrap over them.
+
+Each draw is a curve that the measurements could have come from: a family is chosen by its Akaike
+weight, the residuals of its fit are resampled in moving blocks, every family is fitted to what
+that gives, and one of them, again by its weight, says how the curve goes on. So the draws differ
+by noise and by what is believed about the shape. Long series are fitted in blocks (``thinning``).
+Values: higher is better.
+"""
 
 from __future__ import annotations
 
@@ -215,14 +222,6 @@ def some_between(first: int, last: int) -> list[int]:
         return list(range(first, last + 1))
     return [int(number) for number in np.linspace(first, last, MOST).round()]
 
-
-# Learning curves extrapolated: least squares in several families, and a bootstrap over them.
-#
-# Each draw is a curve that the measurements could have come from: a family is chosen by its
-# Akaike weight, the residuals of its fit are resampled in moving blocks, every family is fitted
-# to what that gives, and one of them, again by its weight, says how the curve goes on. So the
-# draws differ by noise and by what is believed about the shape. Long series are fitted in blocks
-# (``thinning``). Values: higher is better.
 
 LEAST_POINTS = 4
 DRAWS = 1000

@@ -78,8 +78,6 @@ def _lambert_w0(z: float) -> float:
     return w
 
 
-# Advice on what a run spent beside training: how often it saves, and its dearest badput.
-
 _LEAST_SAVING = 0.10
 _LEAST_SHARE = 0.01  # Below this the two intervals are the same for all practical purposes.
 

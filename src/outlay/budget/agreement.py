@@ -1,6 +1,12 @@
-"""How the ranks of one training agree on what they used.
+"""How ranks agree on what they used, and on the step at which all of them stop.
 
-On the step at which all of them stop.
+Agreements cost a collective each, so they are spaced: each one also fixes the next. The plan is a
+pure function of what was gathered, hence the same on every rank. What is gathered with is a
+Group. Worst case. Between two agreements every rank runs without asking, so a limit can be passed
+by what those steps use beyond the largest steps seen before. A predictable limit is never passed
+where the size of a step is stated as a number; where it is a function of the batch, not unless a
+step is more than twice the largest one seen. Another limit is passed by at most one step, unless
+a step takes more than any before it.
 """
 
 from __future__ import annotations
@@ -18,17 +24,6 @@ from outlay.clock import Clock
 from outlay.decoding import Decoder
 from outlay.errors import OutlayError
 from outlay.record.meters.collectives import uncounted
-
-# How the ranks of one training agree on what they used, and on the step at which all of them
-# stop.
-#
-# Agreements cost a collective each, so they are spaced: each one also fixes the next. The plan is
-# a pure function of what was gathered, hence the same on every rank. What is gathered with is a
-# Group. Worst case. Between two agreements every rank runs without asking, so a limit can be
-# passed by what those steps use beyond the largest steps seen before. A predictable limit is
-# never passed where the size of a step is stated as a number; where it is a function of the
-# batch, not unless a step is more than twice the largest one seen. Another limit is passed by at
-# most one step, unless a step takes more than any before it.
 
 MAX_SHARE: Final = 100
 """An agreement may take a hundredth of the time of the steps between two of them."""

@@ -1,7 +1,4 @@
-"""How a run shows its budget while it trains.
-
-``budget.json``, events in the log, a bar or lines.
-"""
+"""How a run shows its budget while it trains: ``budget.json``, events, a bar or lines."""
 
 from __future__ import annotations
 

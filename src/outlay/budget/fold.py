@@ -1,4 +1,8 @@
-"""From a run's log to what the run has used: a pure fold with rollback."""
+"""From a run's log to what the run has used: a pure fold with rollback.
+
+Progress is what survives: an attempt that starts at step m undoes every earlier execution
+numbered m or higher, whichever rank made it. Resources are everything that was consumed.
+"""
 
 from __future__ import annotations
 
@@ -220,11 +224,6 @@ def _lump(runs: Sequence[Run], into: Surviving) -> None:
     if count > holding:
         into.execute(first + holding, 0, 0, count - holding)
 
-
-# From a run's log to what the run has used: a pure fold.
-#
-# Progress is what survives: an attempt that starts at step m undoes every earlier execution
-# numbered m or higher, whichever rank made it. Resources are everything that was consumed.
 
 MARKS_MAX: Final = 32
 """How many checkpoints back a rollback can be sure to find its place in a statement."""

@@ -1,4 +1,8 @@
-"""The budget inside a run: charged by the records the run writes, asked before its every step."""
+"""The budget inside a run: charged by the records the run writes, asked before its every step.
+
+It joins the parts: history, charging and tracker count; the rank's agreement keeps ranks
+together; the reporter writes events, ``budget.json`` and the bar.
+"""
 
 from __future__ import annotations
 
@@ -230,11 +234,6 @@ class StatementWriter:
         self._stated_seq = self._writer.append(statement)
         self._queue.append((self._stated_seq, statement))
 
-
-# The budget inside a run: fed by the records the run writes, asked before its every step.
-#
-# It joins the parts: history, charging and tracker count; the rank's agreement keeps ranks
-# together; the reporter writes events, ``budget.json`` and the bar.
 
 _log = logging.getLogger("outlay")
 

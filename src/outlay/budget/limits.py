@@ -1,7 +1,4 @@
-"""Limits.
-
-What one can be set on, how it is read and shown, its thresholds, when it will be reached. Pure.
-"""
+"""Limits: what one can be set on, how it is read, its thresholds and forecast. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What is measured for a budget.
-
-A step's figures as whole numbers, and whether a limit can be measured at all.
-"""
+"""What is measured for a budget: whole numbers, and limits that nothing measures."""
 
 from __future__ import annotations
 

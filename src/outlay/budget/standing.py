@@ -1,7 +1,4 @@
-"""A total and its limits.
-
-What was used here, before and on other ranks, and why the run must stop. Pure state.
-"""
+"""A total and its limits: used here, before and on other ranks; why to stop. Pure state."""
 
 from __future__ import annotations
 

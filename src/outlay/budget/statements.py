@@ -1,7 +1,4 @@
-"""The budget written down.
-
-Snapshots in checkpoints, statements in the log, and the mending of damaged logs. Pure.
-"""
+"""Budgets written down: snapshots, statements in the log, damaged logs mended. Pure."""
 
 from __future__ import annotations
 

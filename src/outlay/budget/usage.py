@@ -1,7 +1,4 @@
-"""What a run has used.
-
-One struct of integers, its clocks, what a record charges, and the parts of a cost. Pure.
-"""
+"""What a run has used: counts, clocks, what a record charges, parts of a cost. Pure."""
 
 from __future__ import annotations
 

@@ -219,8 +219,6 @@ def show_deviation(
     print_findings(view.findings)
 
 
-# ``outlay goodput``: how much of a run was productive, and where the rest went.
-
 app = typer.Typer(
     cls=DefaultGroup,
     help="How much of a run was productive, and where the rest went.",

@@ -1,7 +1,4 @@
-"""How every command speaks.
-
-Tables, JSON, one line for an error; and the options that many share.
-"""
+"""How every command speaks: tables, JSON, errors; and the options that many share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Models and runs compared: averages, return on investment, budgets and their thresholds. Pure."""
+"""Models and runs compared: averages, return on investment, budgets and their thresholds. Pure.
+
+Averages are over the runs that have the figure: a run without an accuracy is not a run with
+accuracy 0. Money of two currencies or kinds is never added.
+"""
 
 from __future__ import annotations
 
@@ -16,11 +20,6 @@ from outlay.ledger.price import Kind
 from outlay.units import Money
 from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
-
-# Models and runs compared: averages, return on investment, and what nothing else beats.
-#
-# Averages are over the runs that have the figure: a run without an accuracy is not a run with
-# accuracy 0. Money of two currencies or kinds is never added.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

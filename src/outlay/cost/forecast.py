@@ -1,4 +1,11 @@
-"""What is still going to be spent: the next runs of a model, the rest of a live run. Pure."""
+"""What is still going to be spent: the next runs of a model, the rest of a live run. Pure.
+
+Each has an interval that holds the true figure with the stated probability if the future is drawn
+from the same distribution as the past. Planned runs are a bootstrap of past ones. A small sample
+shows too little of its spread, and less of where its middle is; a factor drawn from the chi-
+square distribution of its variance widens the draws, as in a predictive t interval. The rest of a
+run is a ratio estimate over the stretches so far, with the predictive t interval itself.
+"""
 
 from __future__ import annotations
 
@@ -55,15 +62,6 @@ def _costs(view: RunView, instants_ns: Sequence[int]) -> list[float]:
     start_ns = view.timeline.start_ns
     return [rates.units_between(start_ns, t) / NS_PER_HOUR / MICROS for t in instants_ns]
 
-
-# What is still going to be spent: the next runs of a model, and the rest of a live run.
-#
-# Each has an interval that holds the true figure with the stated probability if the future is
-# drawn from the same distribution as the past. Planned runs are a bootstrap of past ones. A small
-# sample shows too little of its spread, and less of where its middle is; a factor drawn from the
-# chi-square distribution of its variance widens the draws, as in a predictive t interval. The
-# rest of a run is a ratio estimate over the stretches so far, with the predictive t interval
-# itself.
 
 Floats = NDArray[np.float64]
 

@@ -1,6 +1,7 @@
-"""GoodputMonitor.
+"""GoodputMonitor: uploads goodput, badput and step deviation while a job runs.
 
-Uploads goodput, badput and step deviation while a job runs, in a process or a thread.
+It starts uploaders and stops them. It never raises for reasons of theirs, and nothing of theirs
+happens on the path of a training step.
 """
 
 from __future__ import annotations
@@ -154,11 +155,6 @@ class ThreadUploader:
         self._uploads.run(self._stop)
         self._uploads.finish(self._finish_s, final=self._final)
 
-
-# GoodputMonitor: uploads goodput, badput and step deviation while a job runs.
-#
-# It starts uploaders and stops them. It never raises for reasons of theirs, and nothing of theirs
-# happens on the path of a training step.
 
 _log = logging.getLogger("outlay")
 FLUSH_TIMEOUT_S = 10.0

@@ -1,6 +1,6 @@
-"""Where readings go.
+"""Where readings go: one small protocol, files, TensorBoard, and a monitor's destinations.
 
-One small protocol, files, TensorBoard, and the destinations a monitor can be given.
+A destination is a value that can be sent to another process, which opens it.
 """
 
 from __future__ import annotations
@@ -25,10 +25,6 @@ from outlay.escaping import write_csv
 from outlay.export.gcp import GCPOptions
 from outlay.export.scalars import STEP_DEVIATION, Scalar, scalars
 from outlay.goodput.readings import Reading
-
-# Where readings go: one small protocol, and the destinations that a monitor can be given.
-#
-# A destination is a value that can be sent to another process, which opens it.
 
 
 class Sink(Protocol):

@@ -1,7 +1,4 @@
-"""A job that is asked about.
-
-Where its numbers come from, its time as shares, and one reading of it.
-"""
+"""A job that is asked about: its sources, its time as shares, one reading of it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Steps of a process.
-
-Which were undone, which a span covers, their own times, what is typical. Pure.
-"""
+"""Steps of a process: undone, covered by spans, their own times, the typical one. Pure."""
 
 from __future__ import annotations
 

@@ -166,8 +166,6 @@ def _poisson_mean(is_below: Callable[[float], bool], count: int) -> float:
     return low
 
 
-# Everything the timeline says about a window of a run, as one value to show or to send.
-
 _OF_WHOLE_RUN = ("mttf", "progress", "typical_step_ns", "stalls", "ranks")
 
 

@@ -1,7 +1,4 @@
-"""How fast a run is.
-
-Tokens per second, MFU, stragglers, deviation of steps, checkpoint durations. Pure.
-"""
+"""How fast a run is: tokens per second, MFU, stragglers, deviation of steps. Pure."""
 
 from __future__ import annotations
 

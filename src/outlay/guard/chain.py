@@ -1,7 +1,4 @@
-"""Lines linked by hashes over their raw bytes.
-
-The head that tells whether the last one is still there. Pure.
-"""
+"""Lines linked by hashes over their raw bytes, and the head of the chain. Pure."""
 
 from __future__ import annotations
 

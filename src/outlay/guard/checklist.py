@@ -1,7 +1,4 @@
-"""What is written and checked before a launch.
-
-The budget, the checklist, the manifest, preflight.
-"""
+"""What is written and checked before a launch: budget, checklist, manifest, preflight."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a line of the spend log says.
-
-Its bytes; scopes, and arguments checked before anything is written. Pure.
-"""
+"""What a line of the spend log says, and its bytes; scopes and checked arguments. Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""The guard inside a run.
+"""The guard inside a run: money held ahead of training, extended beside, captured after.
 
-Money held ahead of the training, extended beside it, captured after it.
+The hold is opened before the first step and extended by a thread of its own, so that a slow disk
+or a locked log never holds up a step. When all the room there is is held, training goes on until
+that just pays for stopping, and then stops with the reason. What is captured in the end is the
+cost of the attempt as its run log has it, from the start of the process to the attempt's end.
 """
 
 from __future__ import annotations
@@ -176,14 +179,6 @@ def guard_of_hold(environ: Mapping[str, str], clock: Clock = SYSTEM) -> BudgetGu
     named = read_hold(environ)
     return None if named is None else BudgetGuard.of_log(named[1], clock=clock, environ=environ)
 
-
-# The guard inside a run: money held ahead of the training, extended beside it, settled after it.
-#
-# The hold is opened before the first step and extended by a thread of its own, so that a slow
-# disk or a locked log never holds up a step. When all the room there is is held, training goes on
-# until that just pays for stopping, and then stops with the reason. What is captured in the end
-# is the cost of the attempt as its run log has it, from the start of the process to the attempt's
-# end.
 
 GRACE = Duration(60 * 10**9)
 _RETRY_S = 1.0

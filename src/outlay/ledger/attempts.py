@@ -1,4 +1,12 @@
-"""Attempts, derived: which segments make up one start of the run, and how each began and ended."""
+"""Attempts, derived: which segments make up one start of the run, and how each began and ended.
+
+A run's timeline is that of its lowest recorded rank, almost always rank 0; the other ranks, and a
+supervisor that watched from outside, add signs of life. An attempt begins, on each node for
+itself, with the first process there, as far as that was recorded, and ends with the last. A
+cluster's accounts bound it, where they were added to the log: it lasts as long as they say. Their
+instants are whole seconds; an end of the log that lies in the second that they name is finer, and
+stands, so that no record is cut off. What the log has in a later second does not count.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +33,6 @@ from outlay.ledger.records import (
     exact_gpus,
 )
 from outlay.ledger.segments import SUPERVISOR, SegmentId, segment_paths
-
-# Attempts, derived: which segments make up one start of the run, and how each began and ended.
-#
-# A run's timeline is that of its lowest recorded rank, almost always rank 0; the other ranks, and
-# a supervisor that watched from outside, add signs of life. An attempt begins, on each node for
-# itself, with the first process there, as far as that was recorded, and ends with the last. A
-# cluster's accounts bound it, where they were added to the log: it lasts as long as they say.
-# Their instants are whole seconds; an end of the log that lies in the second that they name is
-# finer, and stands, so that no record is cut off. What the log has in a later second does not
-# count.
 
 DEAD_AFTER_NS = 600 * 10**9
 """Without a sign of life for this long, an attempt that recorded no end counts as dead."""

@@ -1,7 +1,4 @@
-"""Where a run's log lives.
-
-One segment file per process, and the run's identity in ``ledger/run.json``.
-"""
+"""Where a run's log lives: one segment file per process, and the run's identity."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The price book.
+"""The price book: every snapshot ever taken, and what was offered at any instant.
 
-Every snapshot ever taken, what was offered at any instant, and how old the answer is.
+Append-only. A snapshot replaces the one before it of the same source: an offer that is missing
+from it is gone. Two sets of offers of one source at one instant are one snapshot.
 """
 
 from __future__ import annotations
@@ -22,11 +23,6 @@ from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
 from outlay.prices.recording import cells_of, offer_from, read_rows, record_snapshot, report_damage
 from outlay.store.engine import LARGEST, writing
 from outlay.store.schema import price_offers, price_series, price_snapshots
-
-# The price book: every snapshot ever taken, and what was offered at any instant.
-#
-# Append-only. A snapshot replaces the one before it of the same source: an offer that is missing
-# from it is gone. Two sets of offers of one source at one instant are one snapshot.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

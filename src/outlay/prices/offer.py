@@ -1,7 +1,4 @@
-"""Something for rent.
-
-One offer, one snapshot of a source, and what cannot be true of either. Pure.
-"""
+"""Something for rent: an offer, a snapshot of a source, and what cannot be true. Pure."""
 
 from __future__ import annotations
 

@@ -27,8 +27,6 @@ from outlay.store.schema import (
 )
 from outlay.units import Money
 
-# Offers and series as rows of the store, and back.
-
 T = TypeVar("T")
 _NUMBER = re.compile(
     r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?|\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?"

@@ -1,7 +1,4 @@
-"""Comparing vendors for one short job.
-
-Picking one by a written rule, and the page about it. Pure.
-"""
+"""Comparing vendors for one short job, and picking one by a written rule. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Families whose supervisor and keeper were killed at once: how they ended, and who finds them."""
+"""Families whose supervisor and keeper were killed at once: how they ended, and who finds them.
+
+Each family is named in a file of its own while it lives. One whose supervisor and keeper are both
+gone is looked for by the processes that it was started with, its control group, session and mark.
+"""
 
 from __future__ import annotations
 
@@ -76,13 +80,6 @@ def read_exit(directory: Path, ticket: str, *, node: int = 0) -> ExitRecord | No
     except (OSError, BadDocument):
         return None
     return record if record.ticket == ticket else None
-
-
-# Families whose supervisor and keeper were killed at once: found again by the next command.
-#
-# Each family is named in a file of its own while it lives. One whose supervisor and keeper are
-# both gone is looked for by the processes that it was started with, its control group, session
-# and mark.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,11 @@
-"""From a run's attempts to its rate function: gaps between attempts, GPUs over time, prices."""
+"""From a run's attempts to its rate function: gaps between attempts, GPUs over time, prices.
+
+Inside an attempt the rate is price times the GPUs that are there. Between attempts it is, in this
+order: what the user stated for a stopped machine; nothing when the scheduler took the machine
+back; the full price when the same machine stayed up; nothing when the next attempt ran on another
+one, with a finding; else the full price, as an assumption that is shown. After an attempt that
+completed nothing is charged.
+"""
 
 from __future__ import annotations
 
@@ -237,14 +244,6 @@ def _weights(attempt: Attempt) -> list[Fraction]:
         found[0] += silent_nodes * nodes[0].gpus
     return found
 
-
-# From a run's attempts to its rate function.
-#
-# Inside an attempt the rate is price times the GPUs that are there. Between attempts it is, in
-# this order: what the user stated for a stopped machine; nothing when the scheduler took the
-# machine back; the full price when the same machine stayed up; nothing when the next attempt ran
-# on another one, with a finding; else the full price, as an assumption that is shown. After an
-# attempt that completed nothing is charged.
 
 _A_MOMENT_NS = 1_000_000_000  # So long a program may take to look its price up.
 _KEPT = "no record says whether the machine was kept; its full price is assumed"

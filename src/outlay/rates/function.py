@@ -1,4 +1,7 @@
-"""What a run costs per hour, as a step function of time, and exact amounts of it."""
+"""What a run costs per hour, as a step function of time, and exact amounts of it.
+
+Inside an attempt it is price times the GPUs of the nodes that are alive.
+"""
 
 from __future__ import annotations
 
@@ -92,11 +95,6 @@ def _topped_up(floors: dict[Key, int], lost: Mapping[Key, int], total: int) -> d
     for key in sorted(floors, key=lambda key: -lost[key])[:missing]:
         floors[key] += 1
     return floors
-
-
-# What a run costs per hour, as a step function of time.
-#
-# Inside an attempt it is price times the GPUs of the nodes that are alive.
 
 
 class Basis(StrEnum):

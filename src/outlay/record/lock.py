@@ -1,7 +1,4 @@
-"""One live writer per rank.
-
-A lock that dies with its process, and whether an attempt still runs.
-"""
+"""One live writer per rank: a lock that dies with its process; whether an attempt runs."""
 
 from __future__ import annotations
 
@@ -37,8 +34,6 @@ def seems_alive(run_dir: Path, attempt: Attempt) -> bool | None:
     recorded_here = attempt.header.boot_id != "" and attempt.header.boot_id == boot_id()
     return held if held or recorded_here else None
 
-
-# One live writer per rank: a lock that dies with its process.
 
 _FLOCK: Final = "hhqqi"
 """struct flock of Linux: l_type, l_whence, l_start, l_len, l_pid."""

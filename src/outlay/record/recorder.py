@@ -1,4 +1,9 @@
-"""The recorder: turns what a training loop does into records, and asks the gates."""
+"""The recorder: turns what a training loop does into records, and asks the gates.
+
+It never raises into the loop for its own reasons. Its axis of time is the wall clock at its start
+plus the monotonic clock since, so that a wall clock that is set back does no harm. Steps are
+timed on the host, without synchronising an accelerator.
+"""
 
 from __future__ import annotations
 
@@ -200,12 +205,6 @@ class StepTimer:
             )
         )
 
-
-# The recorder: turns what a training loop does into records, and asks the gates.
-#
-# It never raises into the loop for its own reasons. Its axis of time is the wall clock at its
-# start plus the monotonic clock since, so that a wall clock that is set back does no harm. Steps
-# are timed on the host, without synchronising an accelerator.
 
 Batch = TypeVar("Batch")
 Count = int | Callable[[Any], int] | None

@@ -1,6 +1,6 @@
-"""The shell of every page.
+"""The shell of every page: one file, offline, light and dark; a colour for each phase. Pure.
 
-One file that opens offline, in light and dark; one colour for each phase. Pure.
+Whatever came from a log is escaped here or in ``svg``.
 """
 
 from __future__ import annotations
@@ -42,11 +42,6 @@ def of_phase(phase: str) -> str:
     """Return the colour of a phase; those that a user named share one."""
     return _PHASES.get(phase, _CUSTOM)
 
-
-# The shell of every page: one file that opens offline, in light and dark, on a phone and on
-# paper.
-#
-# Whatever came from a log is escaped here or in ``svg``.
 
 _STYLE: Final = """
 :root{--ink:#1b1b1b;--paper:#fff;--soft:#6b6b6b;--line:#d9d9d9;--c0:#0072b2;--c1:#d55e00;

@@ -1,4 +1,4 @@
-"""Charts of sweeps and runs as files for papers and slides; needs matplotlib (extra ``report``)."""
+"""Charts of sweeps and runs as files; needs matplotlib (extra ``report``)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A run's report.
-
-Its verdict, its charts, what became of its time and money, what to change. Pure.
-"""
+"""A run's report: verdict, charts, time and money, what to change. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load."""
+"""``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load.
+
+The command keeps its terminal, its signals and its exit code. It is watched from outside, so that
+without step data it is known to be busy or idle, never productive.
+"""
 
 from __future__ import annotations
 
@@ -152,11 +156,6 @@ class GpuLoad:
         self._recorder.heartbeat(gpu_busy_ns=self._busy_ns, energy_mj=used_mj)
         self._busy_ns = 0
 
-
-# ``outlay exec``: any unmodified command, wrapped: wall time, exit code, cost, GPU load.
-#
-# The command keeps its terminal, its signals and its exit code. It is watched from outside, so
-# that without step data it is known to be busy or idle, never productive.
 
 FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGINT)
 TICKET = "command"

@@ -1,6 +1,7 @@
-"""The Run.
+"""The Run: one attempt of one run, inside the training process; and ``outlay.run()``.
 
-One attempt of one run, from inside the training process, and ``outlay.run()`` which makes it.
+The Run is what a training script holds. It owns the attempt's begin and end; what happens in
+between is the Recorder's.
 """
 
 from __future__ import annotations
@@ -65,11 +66,6 @@ class HeartbeatThread:
             # A beat is also when a deleted segment is noticed and begun anew.
             self._recorder.writer.sync()
 
-
-# The Run: one attempt of one run, from inside the training process.
-#
-# The Run is what a training script holds. It owns the attempt's begin and end; what happens in
-# between is the Recorder's.
 
 Batch = TypeVar("Batch")
 _GIVES_BACK = ("", "RUNNING", "PENDING", "PREEMPTED", "REQUEUED", "SUSPENDED", "NODE_FAIL")

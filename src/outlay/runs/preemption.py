@@ -1,7 +1,4 @@
-"""What ends a run from outside.
-
-SIGTERM, a scheduler's notice, the end of a Slurm job, a guard's stop.
-"""
+"""What ends a run from outside: SIGTERM, a notice, a Slurm job's end, a guard's stop."""
 
 from __future__ import annotations
 

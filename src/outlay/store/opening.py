@@ -1,7 +1,4 @@
-"""Opening the store.
-
-Where it is, bringing its tables forward, and what to say when it cannot be opened.
-"""
+"""Opening the store: where it is, its migrations, and what to say when it cannot be opened."""
 
 from __future__ import annotations
 
@@ -195,8 +192,6 @@ def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
     row = {"version": migration.version, "applied_ns": now_ns}
     connection.execute(insert(schema.versions).values(row))
 
-
-# Opening the store: where it is, and what to say when it cannot be opened.
 
 _EXPECTED_URL = "a database URL such as postgresql+psycopg://host/outlay or sqlite:////path/to.db"
 

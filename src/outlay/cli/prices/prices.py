@@ -256,8 +256,6 @@ def export_prices(
     print_some_findings(damage)
 
 
-# ``outlay prices``: what a GPU costs, where, now and before.
-
 app = typer.Typer(help="What a GPU costs, where, now and before.", no_args_is_help=True)
 app.command("fetch")(fetch_prices)
 

@@ -1,7 +1,4 @@
-"""``outlay rates`` and ``outlay survey``.
-
-Prices of partitions, and vendors compared for one short job.
-"""
+"""``outlay rates`` and ``outlay survey``: partitions' prices, and vendors compared."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""CostAnalyzer.
+"""CostAnalyzer: reports, budgets, comparisons and forecasts of models; and its files.
 
-Reports, budgets, comparisons and forecasts of models, kept in the store; and its files.
+A thin, documented face of the cost book. It keeps nothing in memory: what it answers is what the
+store holds, whichever process put it there.
 """
 
 from __future__ import annotations
@@ -157,11 +158,6 @@ def write_json(path: Path, values: object) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, msgspec.json.format(msgspec.json.encode(values), indent=2), synced=True)
 
-
-# CostAnalyzer: reports, budgets, comparisons and forecasts of models, kept in the store.
-#
-# A thin, documented face of the cost book. It keeps nothing in memory: what it answers is what
-# the store holds, whichever process put it there.
 
 _WARN_PERCENT = 90
 

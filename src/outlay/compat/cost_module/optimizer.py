@@ -77,8 +77,6 @@ def _parsed(row: object) -> OptimizationRecommendation:
     return convert(row, OptimizationRecommendation)
 
 
-# CostOptimizer: documented recommendations, kept in the store, each piece of advice once.
-
 Found = OptimizationRecommendation | None
 _DAYS = 30
 _LEAST_MONTHLY_SAVING = 10.0

@@ -1,4 +1,9 @@
-"""Something rented: it bills on whether or not anybody watches, until it is seen to be gone."""
+"""Something rented: it bills on whether or not anybody watches, until it is seen to be gone.
+
+One rental is one hold. The hold is written before creation and the vendor's id after it; only a
+listing without it, seen twice, counts as gone. Everything here may be done twice, by the watcher
+and by a person, with the same result.
+"""
 
 from __future__ import annotations
 
@@ -110,12 +115,6 @@ def call(
     problem = f"{argv[0]} exited with {process.returncode}" if process.returncode else ""
     return Reply(output.decode(errors="replace"), problem)
 
-
-# Something rented: it bills on whether or not anybody watches, until it is seen to be gone.
-#
-# One rental is one hold. The hold is written before creation and the vendor's id after it; only a
-# listing without it, seen twice, counts as gone. Everything here may be done twice, by the
-# watcher and by a person, with the same result.
 
 CONFIRMATIONS = 2
 LATE_NS = 600 * 10**9

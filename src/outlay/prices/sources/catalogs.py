@@ -1,4 +1,9 @@
-"""Catalogs that others publish: gpuhunt's and SkyPilot's CSV, and the gpuhunt library."""
+"""Catalogs that others publish: gpuhunt's and SkyPilot's CSV, and the gpuhunt library.
+
+Both price an instance, all its GPUs included, in dollars an hour. gpuhunt has a row per instance,
+location and tier; SkyPilot has both prices in a row, in columns whose order differs per cloud.
+What SkyPilot says about memory is not read: its unit differs from file to file.
+"""
 
 from __future__ import annotations
 
@@ -64,12 +69,6 @@ def read_price(price: str | float) -> Money:
             return Money(int(whole + fraction.ljust(6, "0")))
     return Money.parse(price, name="price")
 
-
-# Catalogs that others publish as CSV: gpuhunt's and SkyPilot's, told apart by their header.
-#
-# Both price an instance, all its GPUs included, in dollars an hour. gpuhunt has a row per
-# instance, location and tier; SkyPilot has both prices in a row, in columns whose order differs
-# per cloud. What SkyPilot says about memory is not read: its unit differs from file to file.
 
 Line = Mapping[str, str]
 _GPUHUNT = {"instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot"}

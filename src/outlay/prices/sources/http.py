@@ -1,6 +1,7 @@
-"""Vendors over HTTP.
+"""Vendors over HTTP: time-outs, retries, no key in any text, answers row by row.
 
-Time-outs, retries, no key in anything that is said, answers read row by row.
+A request ends by its deadline even when the vendor sends a byte now and then, and an answer is
+read up to a size, so that a bad day of one vendor stays that vendor's.
 """
 
 from __future__ import annotations
@@ -25,11 +26,6 @@ from outlay.decoding import BadDocument, decode, gunzip
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.offer import Offer
 from outlay.prices.sources.base import Parsed, SourceFailed
-
-# Asking a vendor over HTTP: time-outs, retries, and no key in anything that is said.
-#
-# A request ends by its deadline even when the vendor sends a byte now and then, and an answer is
-# read up to a size, so that a bad day of one vendor stays that vendor's.
 
 _RETRIED = frozenset({429, 500, 502, 503, 504})
 _SHORTEST_KEY = 8

@@ -1,6 +1,6 @@
-"""Energy.
+"""Energy: counters of GPUs (NVML) and CPU packages (RAPL), and how far to trust them.
 
-Counters of GPUs (NVML) and CPU packages (RAPL), and how far each reading can be trusted.
+Where nothing can be measured the meter says so; it never reads zero in silence.
 """
 
 from __future__ import annotations
@@ -177,10 +177,6 @@ def _call(nvml: Any, query: Any, *args: Any) -> Any:
     except nvml.NVMLError as error:
         raise OSError(f"NVML: {error}") from error
 
-
-# Energy: counters of accelerators and CPU packages, and how far each reading can be trusted.
-#
-# Where nothing can be measured the meter says so; it never reads zero in silence.
 
 MIN_INTERVAL_NS = 100_000_000
 """Counters move every 20 to 100 ms, so asking more often tells nothing (and RAPL says not to)."""

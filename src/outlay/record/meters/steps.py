@@ -1,7 +1,4 @@
-"""What the meters saw, written into the step during which they saw it.
-
-Tokens, FLOPs, energy, bytes.
-"""
+"""What the meters saw, written into the step during which they saw it."""
 
 from __future__ import annotations
 
@@ -94,9 +91,6 @@ def counted_by_torch(step: Callable[[], object]) -> int:
     with counter:
         step()
     return int(counter.get_total_flops())
-
-
-# What the meters saw, written into the step during which they saw it.
 
 
 @dataclass(slots=True, kw_only=True)

@@ -1,7 +1,4 @@
-"""Runs side by side.
-
-Over seeds, how equal their budgets were, the best of them, as Markdown. Pure.
-"""
+"""Runs side by side: over seeds, equality of budgets, the best; as Markdown. Pure."""
 
 from __future__ import annotations
 
@@ -15,8 +12,6 @@ from outlay.escaping import markdown_row, markdown_text
 from outlay.sweep.aggregate.rows import Row, Subject, exact_money
 from outlay.sweep.grid.reading import NO_TARGET
 from outlay.units.shown import number_text
-
-# Runs side by side: over seeds, how equal their budgets were, and the best of them.
 
 # Student's t at 97.5 % for 1, 2, 3, ... degrees of freedom; beyond, the last is a little wide.
 _T: Final = (

@@ -1,7 +1,4 @@
-"""Runs as processes of this machine.
-
-With or without torchrun, under a keeper that none outlives.
-"""
+"""Runs as processes of this machine, with or without torchrun, under a keeper."""
 
 from __future__ import annotations
 
@@ -20,8 +17,6 @@ from outlay.proc.supervisor import KeeperKilled, KeptEvent, Launch, ProcessSuper
 from outlay.store import outlay_home
 from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.errors import EngineBroken
-
-# Runs as processes of this machine, under a keeper that sees to it that none outlives us.
 
 OUTLIVE: Final = ("outlay.guard.rental.watch", "outlay.export.worker")
 """What outlives a run by right: the watcher of a rental, and an uploader with its last upload."""

@@ -1,7 +1,4 @@
-"""Reading a grid.
-
-Its text, its blocks key by key, single values, budgets, parameters of programs. Pure.
-"""
+"""Reading a grid: text, blocks, single values, budgets, parameters of programs. Pure."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a sweep will run.
-
-Every run with its id, its content's hash and what it should cost. Pure.
-"""
+"""What a sweep will run: every run with its id, hash, prediction and cost. Pure."""
 
 from __future__ import annotations
 
@@ -118,9 +115,6 @@ def terms_of(rate: Rate, predicted_ns: int) -> Terms:
         rate=rate, slice=Duration(slice_ns), notice=Duration(notice_ns),
         reaction=Duration(REACTION_NS),
     )  # fmt: skip
-
-
-# What a sweep will run: every run with its id, its content's hash and what it should cost.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

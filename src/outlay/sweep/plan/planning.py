@@ -1,4 +1,7 @@
-"""A grid becomes a plan: its axes multiplied, its runs named, checked, priced and shown. Pure."""
+"""A grid becomes a plan: its axes multiplied, its runs named, checked, priced and shown. Pure.
+
+The same grid gives the same plan, byte for byte.
+"""
 
 from __future__ import annotations
 
@@ -164,10 +167,6 @@ def _price(
         raise InvalidValue("price", settings.price_name, expected)
     return rates.get(partition)
 
-
-# A grid becomes a plan: its axes multiplied, its runs named, checked and priced.
-#
-# The same grid gives the same plan, byte for byte.
 
 MOST_RUNS: Final = 100_000
 """How many runs a sweep may have: a manifest of more would not be read in reasonable time."""

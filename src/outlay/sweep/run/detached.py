@@ -1,7 +1,4 @@
-"""A sweep whose harness is gone.
-
-Learning how its jobs ended, going on with them, or ending them.
-"""
+"""A sweep whose harness is gone: how its jobs ended, going on with them, ending them."""
 
 from __future__ import annotations
 

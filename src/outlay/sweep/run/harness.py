@@ -1,4 +1,8 @@
-"""The harness: starts what is to be run, as much at once as there is room for, to the last run."""
+"""The harness: starts what is to be run, as much at once as there is room for, to the last run.
+
+One thread, one loop. Everything it knows is in the journal before it acts on it, so that it may
+be killed at any instruction and the next one goes on from there.
+"""
 
 from __future__ import annotations
 
@@ -62,11 +66,6 @@ class Interrupts:
 
         return handling(_SIGNALS, remember)
 
-
-# The harness: starts what is to be run, as much at once as there is room for, to the last run.
-#
-# One thread, one loop. Everything it knows is in the journal before it acts on it, so that it may
-# be killed at any instruction and the next one goes on from there.
 
 TICK_S: Final = 0.2
 

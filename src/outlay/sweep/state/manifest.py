@@ -1,6 +1,8 @@
-"""``sweep_manifest.json``.
+"""``sweep_manifest.json``: what a sweep is and, by the journal, how it stands.
 
-What a sweep is and, brought up to date by the journal, how it stands.
+The static part is written whole before anything starts. How runs stand is the journal's to say;
+the manifest repeats it for people and other programs, at a cost that does not grow with each
+update (see ``Manifest.refresh``).
 """
 
 from __future__ import annotations
@@ -24,12 +26,6 @@ from outlay.sweep.run.money import AttemptCost
 from outlay.sweep.state.journal import LARGEST, Event, Journal, Status, read_events
 from outlay.sweep.state.outcomes import RunState, RunVerdict, fold
 from outlay.units import Money
-
-# ``sweep_manifest.json``: what a sweep is and, brought up to date by the journal, how it stands.
-#
-# The static part is written whole before anything starts. How runs stand is the journal's to say;
-# the manifest repeats it for people and other programs, at a cost that does not grow with each
-# update (see ``Manifest.refresh``).
 
 NAME: Final = "sweep_manifest.json"
 _REST: Final = 50

@@ -1,7 +1,4 @@
-"""A sweep's directory.
-
-Locked for one harness, made for a new plan, or matched with an edited one.
-"""
+"""A sweep's directory: locked, made for a new plan, or matched with an edited one."""
 
 from __future__ import annotations
 
@@ -90,8 +87,6 @@ def _read(descriptor: int) -> Holder | None:
     pid, _, host = os.read(descriptor, 300).decode(errors="replace").partition(" ")
     return Holder(int(pid), host or socket.gethostname()) if pid.isdecimal() else None
 
-
-# A sweep's directory: made for a new plan, or matched with an edited one to go on with.
 
 SCHEMA: Final = 1
 AGAIN: Final = ("pending", "cancelled", "preempted", "skipped")

@@ -1,4 +1,8 @@
-"""Handing attempts over to Slurm: in arrays of those that ask the same, and never twice."""
+"""Handing attempts over to Slurm: in arrays of those that ask the same, and never twice.
+
+Where Slurm may have taken a batch without our hearing of it, nothing else is handed over until it
+has said whether it did: a second submission would be a second bill.
+"""
 
 from __future__ import annotations
 
@@ -127,11 +131,6 @@ def _environment(added: Mapping[str, str]) -> Iterator[None]:
         os.environ.clear()
         os.environ.update(before)
 
-
-# Handing attempts over to Slurm: in arrays of those that ask the same, and never twice.
-#
-# Where Slurm may have taken a batch without our hearing of it, nothing else is handed over until
-# it has said whether it did: a second submission would be a second bill.
 
 RETRY_NS: Final = 5 * 10**9
 
