@@ -72,7 +72,7 @@ class Harness:
     def __call__(self, grid: Path, *options: str) -> subprocess.Popen[str]:
         process = subprocess.Popen(
             [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(grid), *options],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         self._started.append(process)
         return process

@@ -236,7 +236,9 @@ def test_what_a_command_leaves_behind_is_ended(guard: BudgetGuard, tmp_path: Pat
 
 def start_supervisor(tmp_path: Path, *command: str, slice: str = "60s") -> subprocess.Popen[bytes]:
     log = str(tmp_path / "spend.jsonl")
-    return subprocess.Popen([sys.executable, "-c", SUPERVISED, slice, "1s", log, *command])
+    words = [sys.executable, "-c", SUPERVISED, slice, "1s", log, *command]
+    # In a session of its own: a stopped member of an orphaned group makes the kernel hang up all.
+    return subprocess.Popen(words, start_new_session=True)
 
 
 def test_when_the_supervisor_is_killed_its_family_dies_and_the_hold_stays(tmp_path: Path) -> None:

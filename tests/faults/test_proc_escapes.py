@@ -45,7 +45,10 @@ class Escape:
 
     def start(self, *words: str) -> subprocess.Popen[bytes]:
         """Start outlay in the background; return once the command is where it wants to be."""
-        self.supervisor = subprocess.Popen([sys.executable, "-m", "outlay", *words])
+        # In a session of its own: a stopped member of an orphaned group makes the kernel hang up
+        # the whole group, the tests included.
+        command = [sys.executable, "-m", "outlay", *words]
+        self.supervisor = subprocess.Popen(command, start_new_session=True)
         until(lambda: self.ready.exists() and self.ready.read_text(), "the command to start")
         return self.supervisor
 
