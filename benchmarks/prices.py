@@ -24,7 +24,7 @@ from gpuhunt._internal import storage
 from gpuhunt._internal.catalog import OFFLINE_PROVIDERS, ProviderCatalog
 
 from outlay.clock import ManualClock
-from outlay.compat.cost_module.price_tracker import GPUPriceTracker
+from outlay.compat.cost_module.tracker import GPUPriceTracker
 from outlay.prices.book import PriceBook
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.gpus import SPECS

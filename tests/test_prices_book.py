@@ -304,7 +304,7 @@ def test_an_alert_is_raised_across_processes() -> None:
     program = """
 import sys
 from outlay.compat.cost_module.gpu_price import GPUPrice
-from outlay.compat.cost_module.price_tracker import GPUPriceTracker
+from outlay.compat.cost_module.tracker import GPUPriceTracker
 print(GPUPriceTracker().track_price(GPUPrice("H100", "acme", float(sys.argv[1]))))
 """
     said = [

@@ -22,7 +22,7 @@ from outlay.compat.cost_module.price_history import (
     import_history,
     read_history,
 )
-from outlay.compat.cost_module.price_tracker import GPUPriceTracker
+from outlay.compat.cost_module.tracker import GPUPriceTracker
 from outlay.prices.book import PriceBook
 from outlay.prices.offer import Snapshot, Tier
 from outlay.prices.series import alerts

@@ -16,7 +16,7 @@ from fake_vendor import Answer, as_json, serving
 from offer_builder import offer
 from outlay.clock import ManualClock, utc_datetime
 from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
-from outlay.compat.cost_module.price_tracker import GPUPriceTracker
+from outlay.compat.cost_module.tracker import GPUPriceTracker
 from outlay.errors import InvalidValue
 from outlay.prices.book import PriceBook
 from outlay.prices.offer import Snapshot

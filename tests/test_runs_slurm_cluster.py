@@ -116,4 +116,6 @@ def test_a_run_whose_job_is_cancelled_says_so(
     until(lambda: attempts_of(job)[0].end is not None, slurm.explain)
     end = attempts_of(job)[0].end
     assert end is not None
-    assert (end.status, end.reason) == ("terminated", "SIGTERM: the job was cancelled")
+    assert end.status == "terminated"
+    # Slurm calls a job that it is still ending COMPLETING, whatever ends it.
+    assert end.reason in ("SIGTERM: the job was cancelled", "SIGTERM: cancelled or preempted")

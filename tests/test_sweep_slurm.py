@@ -557,7 +557,9 @@ def look_until(root: Path, condition: Callable[[Any], bool]) -> Any:
 
 def without_moments(status: dict[str, Any]) -> dict[str, Any]:
     """Return how a sweep stands, but for who runs it and what passes with time."""
-    fixed = {name: value for name, value in status.items() if name not in ("harness", "running")}
+    # The head moves with the spend log, in which the later look captures what has ended.
+    moving = ("harness", "running", "head")
+    fixed = {name: value for name, value in status.items() if name not in moving}
     passing = ("elapsed_s", "running")
     fixed["runs"] = [
         {name: value for name, value in run.items() if name not in passing or not run["running"]}

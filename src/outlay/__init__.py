@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from outlay.compat.cost_module.analyzer import CostAnalyzer
     from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
     from outlay.compat.cost_module.optimizer import CostOptimizer
-    from outlay.compat.cost_module.price_tracker import GPUPriceTracker
+    from outlay.compat.cost_module.tracker import GPUPriceTracker
     from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
     from outlay.cost.compare import BudgetAlert
     from outlay.errors import Finding, OutlayError
@@ -84,7 +84,7 @@ _HOMES = {
     "GoodputRecorder": "outlay.goodput.recorder",
     "GoodputType": "outlay.goodput.types",
     "GPUPrice": "outlay.compat.cost_module.gpu_price",
-    "GPUPriceTracker": "outlay.compat.cost_module.price_tracker",
+    "GPUPriceTracker": "outlay.compat.cost_module.tracker",
     "Guarding": "outlay.guard.gate",
     "iso_cost": "outlay.budget.terms",
     "iso_epochs": "outlay.budget.terms",

@@ -425,7 +425,7 @@ def stats(as_json: AsJson = False) -> None:
 
     Example: outlay prices stats
     """
-    from outlay.compat.cost_module.price_tracker import GPUPriceTracker
+    from outlay.compat.cost_module.tracker import GPUPriceTracker
 
     tracker, book = GPUPriceTracker(), PriceBook(open_store())
     figures, states = tracker.get_price_statistics(), must_be_loaded(book)
