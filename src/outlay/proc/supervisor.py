@@ -126,11 +126,6 @@ class ProcessSupervisor:
         heir._line = line
         return heir
 
-    @property
-    def is_open(self) -> bool:
-        """Whether a keeper was started, and not let go."""
-        return self._line is not None
-
     # -- what a supervisor does ---------------------------------------------------------------
 
     def begin(self) -> None:

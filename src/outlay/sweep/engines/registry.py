@@ -12,7 +12,7 @@ from pathlib import Path
 from outlay import plugins
 from outlay.errors import InvalidValue, choices
 from outlay.sweep.engines.base import Engine
-from outlay.sweep.grid.reading import ENGINES, engine_names
+from outlay.sweep.engines.names import ENGINES, engine_names
 
 
 def engine_named(name: str, root: Path) -> Engine:

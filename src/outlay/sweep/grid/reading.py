@@ -9,28 +9,14 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
-from outlay import plugins
 from outlay.budget.limits import MODES
 from outlay.budget.terms import LIMIT_KEYS, Budget
 from outlay.decoding import BadYaml, YamlPath, parse_yaml
 from outlay.errors import Finding, InvalidValue, choices
+from outlay.sweep.engines.names import ENGINES, engine_names
 from outlay.sweep.errors import InvalidGrid
 from outlay.units import Duration
 from outlay.units.numbers import exact_decimal
-
-# Every engine by its name, and where it lives; what other packages bring is found beside.
-
-ENGINES: Final = {
-    "process": "outlay.sweep.engines.process:ProcessEngine",
-    "slurm": "outlay.sweep.engines.slurm.engine:SlurmEngine",
-    "torchrun": "outlay.sweep.engines.process:TorchrunEngine",
-}
-
-
-def engine_names() -> tuple[str, ...]:
-    """Return the names that a grid may use: ours, and those that installed packages announce."""
-    return (*ENGINES, *plugins.names(plugins.ENGINES))
-
 
 # Reading a mapping key by key so that everything wrong with it is found, not only the first.
 
