@@ -60,9 +60,9 @@ clean:
 	touch $@
 
 .venv/.dev-installed: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet -e '.[dev]'
+	$(BIN)/pip install --quiet -e '.[dev,test-integrations]'
 	touch $@ .venv/.installed
 
 .venv/.bench-installed: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet -e '.[dev,bench]'
+	$(BIN)/pip install --quiet -e '.[dev,test-integrations,bench]'
 	touch $@ .venv/.dev-installed .venv/.installed
