@@ -16,7 +16,8 @@ from outlay.prices.sources.base import fetch
 from outlay.prices.sources.registry import sources_named
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import start
 from outlay.units import Money
 from plugin_packages import install
 from readings import goodput
@@ -177,7 +178,7 @@ def test_an_engine_of_another_package_runs_a_sweep(
         "output_dir": str(tmp_path / "sweep"), "grid": [{"params": {"x": 1}}],
     }  # fmt: skip
     grid.write_text(json.dumps(stated))
-    result = start(plan_file(grid), None, HowToRun())
+    result = start(plan_file(grid), None, SweepOptions())
     assert result.counts == {"completed": 1}
     assert (result.root / "001_group01" / "by-stranger").exists()
 

@@ -53,7 +53,7 @@ from outlay.sweep.engines.slurm.queue import (
 from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.plan.launch import Place, environment_of
+from outlay.sweep.plan.launch import MachineShare, Place, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.attempt_log import starts_without_progress
 from outlay.units import Duration
@@ -188,7 +188,7 @@ def test_a_run_is_charged_for_the_gpus_that_it_asks_a_cluster_for(
     (run,) = plan(tmp_path, slurm={"gres": gres}, price="1 USD/h", timeout="1h", **more).runs
     assert run.charged_gpus == gpus
     assert run.prediction.cost is None or run.prediction.cost.amount == gpus
-    place = Place(root="/s", run_dir="r", python="python", port=None)
+    place = Place(root="/s", run_dir="r", python="python", share=MachineShare(port=None))
     assert environment_of(run, place)["OUTLAY_GPUS"] == str(gpus)
 
 

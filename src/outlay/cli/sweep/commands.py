@@ -36,8 +36,9 @@ from outlay.sweep.plan.planning import (
 )
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
+from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.money import head_of
-from outlay.sweep.run.sweeps import HowToRun, Result, cancel, resume, start
+from outlay.sweep.run.sweeps import Result, cancel, resume, start
 from outlay.sweep.state.manifest import captured, planned, read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
@@ -147,7 +148,7 @@ def show_run(
         _ask(plan)
     with show_while(quiet=as_json) as watch:
         devices = find_devices(gpus, os.environ)
-        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
+        how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
         result = start(plan, output_dir, how)
     _conclude(result, as_json=as_json)
 
@@ -173,7 +174,7 @@ def show_resume(
     """
     with show_while(quiet=as_json) as watch:
         devices = find_devices(gpus, os.environ)
-        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
+        how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
         result = resume(directory, how, grid=grid, retry_failed=retry_failed)
     _conclude(result, as_json=as_json)
 

@@ -24,7 +24,7 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry, Settings
 from outlay.sweep.grid.reading import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
 from outlay.sweep.grid.redaction import Redactor, is_secret_name
-from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
+from outlay.sweep.plan.launch import SWEEP_MARK, MachineShare, Place, command_of
 from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
 from outlay.units.quantity import duration_text
 
@@ -377,7 +377,7 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
 def planned_command(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> list[str]:
     """Return a run's command without secrets; the directory and the port are not known yet."""
     port = None if run.settings.engine == "slurm" else 0
-    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=port)
+    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", share=MachineShare(port=port))
     return redact.command(command_of(plan, run, place))
 
 

@@ -16,7 +16,14 @@ from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.redaction import Redactor
-from outlay.sweep.plan.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
+from outlay.sweep.plan.launch import (
+    LOG_NAME,
+    SWEEP_MARK,
+    MachineShare,
+    Place,
+    command_of,
+    environment_of,
+)
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 # Which GPUs there are to share out between runs, and whether the runs fit on them.
@@ -68,22 +75,6 @@ def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Colle
 
 
 # What this machine gives its runs: GPUs, each to one run at a time, and ports of their own.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineShare:
-    """What one attempt was given; nothing of it for one that runs elsewhere.
-
-    Attributes:
-        port: Where its processes meet; None where the node finds one.
-        devices: The GPUs that it may use; None leaves that to the environment.
-    """
-
-    port: int | None = None
-    devices: tuple[str, ...] | None = None
-
-
-ELSEWHERE = MachineShare()
 
 
 class Room:
@@ -158,8 +149,8 @@ class Tasks:
             share: What it was given of this machine.
         """
         place = Place(
-            root=str(self.root), run_dir=run.id, python=sys.executable, port=share.port,
-            devices=share.devices, master=self.environ,
+            root=str(self.root), run_dir=run.id, python=sys.executable, share=share,
+            master=self.environ,
         )  # fmt: skip
         directory = Path(place.directory)
         directory.mkdir(parents=True, exist_ok=True)
