@@ -37,7 +37,7 @@ from outlay.sweep.engines.slurm.allocation import (
 )
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
 from outlay.sweep.engines.slurm.engine import SlurmEngine
-from outlay.sweep.engines.slurm.options import SlurmOptions, SlurmRequest, parameters
+from outlay.sweep.engines.slurm.options import SlurmOptions, SlurmRequest, parameters, slurm_options
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import (
     Batch,
@@ -76,7 +76,7 @@ def test_an_entrys_options_come_on_top_of_the_grids(tmp_path: Path) -> None:
     shared = {"partition": "gpu", "time": "4h", "extra": {"qos": "low"}}
     own = {"partition": "big", "extra": {"mem": "16G", "exclusive": True}}
     (run,) = plan(tmp_path, slurm=shared, grid=[{"params": {}, "slurm": own}]).runs
-    options = run.settings.slurm
+    options = slurm_options(run.settings.engine_options["slurm"])
     assert (options.partition, options.time) == ("big", Duration(4 * HOUR.ns))
     assert options.extra == {"qos": "low", "mem": "16G", "exclusive": True}
 
@@ -115,7 +115,7 @@ def test_a_notice_that_nobody_states_fits_the_time(
     tmp_path: Path, time: str, notice_s: int
 ) -> None:
     (run,) = plan(tmp_path, slurm={"time": time}).runs
-    assert run.settings.slurm.notice_ns == notice_s * NS
+    assert slurm_options(run.settings.engine_options["slurm"]).notice_ns == notice_s * NS
 
 
 def asked(nodes: int = 1, processes: int = 1, most_ns: int | None = None, **options: Any) -> Any:

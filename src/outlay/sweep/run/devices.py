@@ -160,7 +160,7 @@ class Tasks:
             env={**self.environ, **environment_of(run, place)}, cwd=self.cwd, directory=directory,
             log=directory / LOG_NAME, gpus=run.most_gpus,
             nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
-            options=run.settings.slurm,
+            options=run.settings.options,
         )  # fmt: skip
 
     def without_secrets(self, task: Task) -> tuple[list[str], dict[str, str]]:
