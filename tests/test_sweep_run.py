@@ -269,7 +269,7 @@ def test_a_grid_that_cannot_be_gone_on_with_changes_nothing(tmp_path: Path) -> N
 def test_without_a_yes_nothing_is_started(tmp_path: Path) -> None:
     shown = outlay("sweep", "run", write_grid(tmp_path, "exit 0"))
     assert shown.code == 3
-    assert "--enable-sweeps" in shown.err
+    assert "--yes" in shown.err
     assert not (tmp_path / "sweep").exists()
 
 

@@ -68,9 +68,10 @@ def show_demo(
     ] = "8 USD",
     as_json: AsJson = False,
 ) -> None:
-    """Show all of outlay on a small real training: plan, guard, mishaps, ranking, dollars, advice.
+    """Show all of outlay on a small real training.
 
-    Needs no GPU, no account and no network, takes less than a minute, and writes to one directory.
+    Plan, guard, mishaps, ranking, dollars, advice. Needs no GPU, no account and no network,
+    takes less than a minute, and writes to one directory.
 
     Example: outlay demo
     """

@@ -26,6 +26,7 @@ from outlay.cli.cost.tables import (
     unit_lines,
 )
 from outlay.cli.output import (
+    DEFAULT,
     AsJson,
     DefaultGroup,
     Model,
@@ -45,13 +46,13 @@ from outlay.ledger.price import KINDS, Kind
 
 app = typer.Typer(
     cls=DefaultGroup,
-    help="What runs and models cost, what they will cost, and what that bought.",
+    help="What runs and models cost, and will cost.",
     no_args_is_help=True,
 )
 app.add_typer(cost_budget.app, name="budget")
 
 
-@app.command("show")
+@app.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
     """Show what a run cost: by phase, and per step, sample, token and point of accuracy.
 
@@ -100,7 +101,7 @@ def summary(png: Png = None, as_json: AsJson = False) -> None:
         )
         return
     if not models:
-        console.print("No costs are known. Register runs with: outlay collect DIR")
+        console.print("No costs are known. Register runs with: outlay import runs DIR")
     else:
         console.print(comparison_table(models))
         for kind in KINDS:

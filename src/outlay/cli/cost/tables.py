@@ -75,13 +75,15 @@ class UnknownModel(OutlayError):
     def __init__(self, model: str, known: Iterable[str]) -> None:
         names = ", ".join(sorted(set(known)))
         others = f"; known are {names}" if names else ""
-        super().__init__(f"no cost of {model!r} is known{others}. outlay collect DIR adds runs.")
+        super().__init__(
+            f"no cost of {model!r} is known{others}. outlay import runs DIR adds runs."
+        )
 
 
 def must_be_drawable(png: Path, found: object, wanted: str) -> None:
     """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
     if not found:
-        expected = f"{wanted} to draw, and none is known: outlay collect DIR adds runs"
+        expected = f"{wanted} to draw, and none is known: outlay import runs DIR adds runs"
         raise InvalidValue("--png", str(png), expected)
 
 

@@ -165,7 +165,7 @@ def _price(
         return settings.price
     if settings.price_name and partition not in rates:
         shown = partition or "PARTITION"
-        expected = f'a partition with a rate: outlay rates set {shown} "1.20 USD/h"'
+        expected = f'a partition with a rate: outlay prices partition set {shown} "1.20 USD/h"'
         raise InvalidValue("price", settings.price_name, expected)
     return rates.get(partition)
 
