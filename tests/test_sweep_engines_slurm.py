@@ -503,7 +503,7 @@ def test_a_node_knows_its_place_and_tells_torchrun() -> None:
     [
         ("outlay.sweep.engines.slurm.job",
          {"numpy", "sqlalchemy", "rich", "typer", "submitit", "omegaconf", "outlay.ledger.reader",
-          "outlay.guard", "outlay.rates", "outlay.sweep.grid.redaction"}),
+          "outlay.guard", "outlay.rates", "outlay.record.redaction"}),
         ("outlay.cli.sweep.commands",
          {"numpy", "sqlalchemy", "submitit", "omegaconf", "outlay.report"}),
     ],

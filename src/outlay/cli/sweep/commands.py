@@ -21,9 +21,9 @@ from outlay.cli.output import (
 from outlay.cli.sweep.live import show_while, standing, status_document, status_table
 from outlay.cli.sweep.report import show_sweep_report
 from outlay.clock import SYSTEM
+from outlay.record.redaction import Redactor
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.grid.redaction import Redactor
 from outlay.sweep.plan.launch import SWEEP_MARK
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import (

@@ -12,9 +12,9 @@ from outlay.budget.usage import Usage
 from outlay.errors import Finding
 from outlay.guard.lease import Terms
 from outlay.rates import rate_of
+from outlay.record.redaction import Redactor
 from outlay.sweep.engines.names import is_scheduled
 from outlay.sweep.grid.grid import Grid, Settings
-from outlay.sweep.grid.redaction import Redactor
 from outlay.units import Duration, Money, Rate
 
 # What a run should take and cost, from its budget, its timeout and its price.

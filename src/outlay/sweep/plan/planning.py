@@ -20,11 +20,11 @@ from outlay.budget.limits import COST, MODES, TENTH, StartUp
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
+from outlay.record.redaction import Redactor, is_secret_name
 from outlay.sweep.engines.names import is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry, Settings
 from outlay.sweep.grid.reading import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
-from outlay.sweep.grid.redaction import Redactor, is_secret_name
 from outlay.sweep.plan.launch import SWEEP_MARK, MachineShare, Place, command_of
 from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
 from outlay.units.quantity import duration_text

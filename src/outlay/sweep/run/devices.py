@@ -12,10 +12,10 @@ from pathlib import Path
 from outlay.errors import Finding, InvalidValue
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.record.machine import device_names
+from outlay.record.redaction import Redactor
 from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.grid.redaction import Redactor
 from outlay.sweep.plan.launch import (
     LOG_NAME,
     SWEEP_MARK,
