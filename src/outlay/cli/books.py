@@ -222,7 +222,10 @@ def _must_exist(directory: Path) -> None:
 
 def _cost(run: RunRow | RunFigures) -> str:
     cost = run.cost
-    return "no price" if cost is None else f"{cost}{_kind(run)}"
+    if cost is None:
+        return "no price"
+    assumed = f" ({run.assumed} assumed)" if run.assumed else ""
+    return f"{cost}{_kind(run)}{assumed}"
 
 
 def _kind(run: RunRow | RunFigures) -> str:
