@@ -179,7 +179,7 @@ def test_an_engine_of_another_package_runs_a_sweep(
     grid.write_text(json.dumps(stated))
     result = start(plan_file(grid), None, HowToRun())
     assert result.counts == {"completed": 1}
-    assert (result.root / "001_group01" / "by-stranger").exists()
+    assert (result.root / "001_group00" / "by-stranger").exists()
 
 
 def test_an_unknown_engine_is_told_of_those_that_packages_bring(
