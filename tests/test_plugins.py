@@ -181,7 +181,7 @@ def test_an_engine_of_another_package_runs_a_sweep(
     grid.write_text(json.dumps(stated))
     result = start(plan_file(grid), None, SweepOptions())
     assert result.counts == {"completed": 1}
-    asked = (result.root / "001_group01" / "by-stranger").read_text()
+    asked = (result.root / "001_group00" / "by-stranger").read_text()
     assert asked == "{'queue': 'night', 'priority': 1}"
 
 

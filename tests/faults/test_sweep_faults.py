@@ -151,7 +151,7 @@ def test_a_run_that_is_killed_is_an_error_and_the_rest_goes_on(tmp_path: Path) -
     assert done.returncode == 1
     states = read_manifest(tmp_path / "sweep").states
     assert [s.status for _, s in sorted(states.items())] == ["completed", "error", "completed"]
-    assert states["002_group01_02"].reason == "killed by SIGKILL"
+    assert states["002_group00_01"].reason == "killed by SIGKILL"
 
 
 class Thief:
@@ -192,7 +192,7 @@ def test_a_port_taken_before_torchrun_gets_it_costs_no_retry(tmp_path: Path, thi
     }  # fmt: skip
     (tmp_path / "grid.json").write_text(json.dumps(grid))
     result = start(plan_file(tmp_path / "grid.json"), None, SweepOptions())
-    log = (tmp_path / "sweep" / "001_group01" / "sweep.log").read_text()
+    log = (tmp_path / "sweep" / "001_group00" / "sweep.log").read_text()
     assert result.counts == {"completed": 1}, log
     assert "rank 1 of 2: 3.0" in log
     first, failure, second, _ = read_events(result.root)

@@ -105,6 +105,10 @@ Gpus = Annotated[
     str | None,
     typer.Option(help="GPUs to share out, such as 0,1,2,3; default: those visible here."),
 ]
+EnableSweeps = Annotated[
+    bool, typer.Option("--enable-sweeps", help="Say yes to starting many runs.")
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
 
 
@@ -124,8 +128,8 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
 @app.command("run")
 def show_run(
     grid: GridFile,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
-    enable_sweeps: Annotated[bool, typer.Option("--enable-sweeps", hidden=True)] = False,
+    enable_sweeps: EnableSweeps = False,
+    yes: Yes = False,
     jobs: Jobs = None,
     detach: Detach = False,
     gpus: Gpus = None,
@@ -162,6 +166,8 @@ def show_resume(
         Path | None,
         typer.Option(metavar="FILE", help="The grid, where it was moved; default: where it was."),
     ] = None,
+    enable_sweeps: EnableSweeps = False,
+    yes: Yes = False,
     jobs: Jobs = None,
     detach: Detach = False,
     gpus: Gpus = None,
@@ -169,8 +175,11 @@ def show_resume(
 ) -> None:
     """Go on with a sweep: run what is not done, never what is.
 
+    Its start was the yes, so that none is asked for; the flags of ``run`` may be repeated.
+
     Example: outlay sweep resume runs/demo --retry-failed
     """
+    del enable_sweeps, yes
     with show_while(quiet=as_json) as watch:
         devices = find_devices(gpus, os.environ)
         how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
@@ -209,7 +218,7 @@ def show_cancel(
 ) -> None:
     """End a sweep that runs, or some of its runs: they are told to end, and their books closed.
 
-    Example: outlay sweep cancel runs/demo 003_lr_02
+    Example: outlay sweep cancel runs/demo 003_lr_01
     """
     told = cancel(directory, runs or ())
     if as_json:

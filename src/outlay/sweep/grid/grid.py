@@ -170,7 +170,7 @@ def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEn
             axes[str(name)] = (None,)
     settings = _with_seeds_of(axes, settings, block)
     return GridEntry(
-        name=block.read("name", readers.text, f"group{index + 1:02d}"),
+        name=block.read("name", readers.text, f"group{index:02d}"),
         axes={name: values for name, values in axes.items() if name != "world_size"}
         | _world_sizes(params),
         settings=settings,

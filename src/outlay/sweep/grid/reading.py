@@ -73,7 +73,8 @@ class Block:
         try:
             return convert(value)
         except InvalidValue as error:
-            self.complain((key,), str(error))
+            name = str(key) if error.name == "value" else error.name
+            self.complain((key,), str(InvalidValue(name, error.seen, error.expected)))
             return default
 
     def block(self, key: str) -> Block:
@@ -256,7 +257,7 @@ def seeds(value: object) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def axis(value: object) -> tuple[Any, ...]:
+def axis(value: object, name: str = "value") -> tuple[Any, ...]:
     """Return the values of a parameter: a list is an axis, anything else is one value.
 
     A value that is a list itself is written ``[[1, 2]]`` or ``{value: [1, 2]}``.
@@ -266,7 +267,7 @@ def axis(value: object) -> tuple[Any, ...]:
     if not isinstance(value, list):
         return (value,)
     if not value:
-        raise InvalidValue("parameter", value, "a value, or a list of one or more")
+        raise InvalidValue(name, value, "a value, or a list of one or more")
     return tuple(item["value"] if _is_wrapped(item) else item for item in value)
 
 
@@ -278,7 +279,9 @@ def exclusions(value: object) -> tuple[Mapping[str, tuple[Any, ...]], ...]:
     """Return combinations to leave out: mappings of parameters to one value or several."""
     if not isinstance(value, list) or not all(isinstance(item, Mapping) and item for item in value):
         raise InvalidValue("exclude", value, "a list of mappings of parameters to values")
-    return tuple({str(name): axis(values) for name, values in item.items()} for item in value)
+    return tuple(
+        {str(name): axis(values, str(name)) for name, values in item.items()} for item in value
+    )
 
 
 def timeout(value: object) -> Duration:
@@ -511,12 +514,8 @@ def budget_overrides(budget: Budget | None) -> list[str]:
     stated = {"mode": budget.mode, **budget.limits}
     if budget.steps_per_epoch is not None:
         stated["steps_per_epoch"] = budget.steps_per_epoch
-    words = [f"runtime.budget.{key}={_bare(value)}" for key, value in stated.items()]
+    words = [f"runtime.budget.{key}={literal(value)}" for key, value in stated.items()]
     return ["runtime.budget.enabled=true", *words]
-
-
-def _bare(value: object) -> str:
-    return value if isinstance(value, str) else literal(value)
 
 
 def flags(params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:

@@ -15,7 +15,7 @@ from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 LOG_NAME: Final = "sweep.log"
 SWEEP_MARK: Final = "{sweep}"
-"""Stands for the sweep's directory in what is written, so that the sweep can be moved."""
+"""Stands for the sweep's directory in a plan, which is not known yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
     values = {**run.params, "run_dir": place.directory, "run_id": run.id}
     words = filled(settings.entrypoint, values)
     if settings.arguments == "overrides":
-        words += _overrides(run, place)
+        words += overrides_of(run, place.directory)
     elif settings.arguments == "flags":
         shown = placeholders(settings.entrypoint) | {"world_size"}
         rest = {name: value for name, value in run.params.items() if name not in shown}
@@ -72,14 +72,15 @@ def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
     return words
 
 
-def _overrides(run: PlannedRun, place: Place) -> list[str]:
+def overrides_of(run: PlannedRun, directory: str) -> list[str]:
+    """Return every override that the program is given, its directory included."""
     added = len(run.settings.overrides)
     return [
         *run.overrides[:added],
         *budget_overrides(run.settings.budget),
         *run.overrides[added:],
-        f"train.save_dir={literal(place.directory)}",
-        f"hydra.run.dir={literal(place.directory)}",
+        f"train.save_dir={literal(directory)}",
+        f"hydra.run.dir={literal(directory)}",
         "hydra.output_subdir=null",
         "hydra.job.chdir=false",
     ]

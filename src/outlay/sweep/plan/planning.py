@@ -197,7 +197,7 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
     for entry in grid.entries:
         combinations = list(_combinations(entry))
         metadata = {**entry.settings.metadata, **_budget_metadata(entry.settings)}
-        for combo, params in enumerate(combinations, start=1):
+        for combo, params in enumerate(combinations):
             suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
             name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
             run = _planned(grid, entry, name, params, metadata)

@@ -18,7 +18,6 @@ from outlay.sweep.engines.ports import Ports
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.plan.launch import (
     LOG_NAME,
-    SWEEP_MARK,
     MachineShare,
     Place,
     command_of,
@@ -164,15 +163,9 @@ class Tasks:
         )  # fmt: skip
 
     def without_secrets(self, task: Task) -> tuple[list[str], dict[str, str]]:
-        """Return a task's command and what the sweep sets in its environment, fit for a file.
-
-        Neither holds a secret, nor where the sweep lies.
-        """
-        redact, root = self._redact, str(self.root)
+        """Return a task's command and what the sweep sets in its environment, fit for a file."""
         ours = {n: value for n, value in task.env.items() if self.environ.get(n) != value}
-        command = [word.replace(root, SWEEP_MARK) for word in redact.command(task.command)]
-        shown = redact.environment(ours)
-        return command, {name: value.replace(root, SWEEP_MARK) for name, value in shown.items()}
+        return self._redact.command(task.command), self._redact.environment(ours)
 
 
 def inherited_environment() -> dict[str, str]:
