@@ -105,9 +105,7 @@ Gpus = Annotated[
     str | None,
     typer.Option(help="GPUs to share out, such as 0,1,2,3; default: those visible here."),
 ]
-EnableSweeps = Annotated[
-    bool, typer.Option("--enable-sweeps", help="Say yes to starting many runs.")
-]
+EnableSweeps = Annotated[bool, typer.Option("--enable-sweeps", hidden=True)]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
 
@@ -128,8 +126,8 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
 @app.command("run")
 def show_run(
     grid: GridFile,
-    enable_sweeps: EnableSweeps = False,
     yes: Yes = False,
+    enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
     detach: Detach = False,
     gpus: Gpus = None,
@@ -166,8 +164,8 @@ def show_resume(
         Path | None,
         typer.Option(metavar="FILE", help="The grid, where it was moved; default: where it was."),
     ] = None,
-    enable_sweeps: EnableSweeps = False,
     yes: Yes = False,
+    enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
     detach: Detach = False,
     gpus: Gpus = None,
