@@ -251,7 +251,7 @@ class TestAllocate:
         asked = ("cost", "allocate", "--by", "team", "--month", MONTH, "--bill", "10 USD")
         shown, plain = both(*asked)
         assert "10.00 USD" in shown.out
-        assert plain.json["total"] == {"micros": 10_000_000, "currency": "USD"}
+        assert plain.json["totals"][0]["total"] == {"micros": 10_000_000, "currency": "USD"}
         assert {row["owner"]: row["total"] for row in plain.json["rows"]} == {"cv": "5", "nlp": "5"}
 
     @pytest.mark.usefixtures("runs")

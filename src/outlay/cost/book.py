@@ -99,6 +99,38 @@ _ABSENT: dict[str, Any] = {"kind": "cash", "assumed_micros": 0}
 _FIGURES = [name for name in _COLUMNS if name not in ("metrics", "charges")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgeted:
+    """What a budget of one currency counts of some runs, and what it does not.
+
+    Attributes:
+        spent: In cash; only where no run was paid for, in showback.
+        assumed: What of that is assumed.
+        beside: What was paid in other currencies, or is of the other kind, by currency.
+    """
+
+    spent: Money
+    assumed: Money
+    beside: tuple[Money, ...] = ()
+
+
+def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
+    """Return what of some runs counts in a budget of a currency."""
+    rows = list(rows)
+    kinds = {row.kind for row in rows if row.currency == currency}
+    kind: Kind = "showback" if kinds == {"showback"} else "cash"
+    counted = [row for row in rows if (row.currency, row.kind) == (currency, kind)]
+    beside: dict[str, int] = {}
+    for row in rows:
+        if (row.currency, row.kind) != (currency, kind):
+            beside[row.currency] = beside.get(row.currency, 0) + row.cost_micros
+    return Budgeted(
+        spent=Money(sum(row.cost_micros for row in counted), currency),
+        assumed=Money(sum(row.assumed_micros for row in counted), currency),
+        beside=tuple(Money(micros, other) for other, micros in sorted(beside.items())),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ModelBudget:
     """What may be spent on all runs of a model together; another limit has another ``set_ns``."""
@@ -187,11 +219,7 @@ class CostBook:
 
         In cash; only where no run was paid for, in showback.
         """
-        sums: dict[Kind, int] = {}
-        for row in self.reports(model):
-            if row.currency == currency:
-                sums[row.kind] = sums.get(row.kind, 0) + row.cost_micros
-        return Money(sums.get("cash", sums.get("showback", 0)), currency)
+        return budgeted(self.reports(model), currency).spent
 
     def set_budget(self, model: str, limit: Money, now_ns: int) -> None:
         """Set a model's budget; the same limit again changes nothing."""

@@ -140,10 +140,12 @@ class Spending:
         if not self.unpriced:
             return []
         count = len(self.unpriced)
-        named = self.unpriced[0].name if count == 1 else f"{count:,} runs"
-        have, their = ("has", "its") if count == 1 else ("have", "their")
-        message = f"{named} {have} no price, so {their} cost is not counted: outlay runs --all"
-        return [Finding(source="runs", message=message, severity="warning")]
+        if count == 1:
+            source, message = self.unpriced[0].dir, "has no price, so its cost is not counted"
+        else:
+            message = f"{count:,} have no price, so their cost is not counted: outlay runs --all"
+            source = "runs"
+        return [Finding(source=source, message=message, severity="warning")]
 
 
 def subtotal(spends: Sequence[Spend]) -> Subtotal:

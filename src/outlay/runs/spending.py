@@ -5,6 +5,7 @@ With an instant, it is what was known then: logs are read as if nothing had been
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -80,13 +81,7 @@ def read_spending(
     spending = spending_of(reports, runs, rentals, as_of_ns=as_of_ns)
     findings = (*spending.findings, *found, *troubles)
     return SpendingReading(
-        reports=tuple(reports),
-        spending=Spending(
-            spends=spending.spends,
-            unpriced=spending.unpriced,
-            as_of_ns=as_of_ns,
-            findings=findings,
-        ),
+        reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)
     )
 
 
@@ -155,16 +150,13 @@ class Rented:
     micros: int
 
 
-def read_rentals(
-    book: CostBook, now_ns: int, *, as_of_ns: int | None = None
-) -> tuple[list[Spend], list[Finding]]:
+def read_rentals(book: CostBook, now_ns: int) -> tuple[list[Spend], list[Finding]]:
     """Return what the rentals known here cost in no run, and which spend logs cannot be read."""
     from outlay.guard.rental.reap import known_logs
 
     if not known_logs():
         return [], []
-    until_ns = now_ns if as_of_ns is None else min(as_of_ns, now_ns)
-    return _rentals(book.reports(with_charges=True), until_ns)
+    return _rentals(book.reports(with_charges=True), now_ns)
 
 
 def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[Spend], list[Finding]]:

@@ -81,7 +81,7 @@ def allocate_cost(
     period, named = month_window(month), owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books(parse_as_of(as_of))
-    found = books.reading().spending.within(period.start_ns, period.end_ns)
+    found = books.reading.spending.within(period.start_ns, period.end_ns)
     chosen = kind or _kind_of(found)
 
     def owner_of(spend: Spend) -> str:
@@ -92,8 +92,7 @@ def allocate_cost(
         for unit in _units(found, chosen, invoice)
     ]
     findings = [
-        *books.findings, *found.findings, *found.unpriced_finding(),
-        *_of_other_kinds(found, chosen),
+        *books.findings, *found.unpriced_finding(), *_of_other_kinds(found, chosen),
         *(finding for each in bills for finding in each.findings),
     ]  # fmt: skip
     rows = [row for each in bills for row in _rows(each.allocation)]

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlay.cli.cost.tables import (
+    AsOf,
     amount,
     budget_rows,
     budget_table,
     interval,
     must_be_drawable,
     open_books,
+    parse_as_of,
 )
 from outlay.cli.output import AsJson, Png, console, print_findings, print_json
 from outlay.clock import SYSTEM
@@ -190,23 +192,25 @@ def set_budget(
 
 
 @app.command("status")
-def status(as_json: AsJson = False) -> None:
+def status(as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Show how much of each model's budget is spent, and tell each threshold once.
 
     Example: outlay cost budget status
     """
-    _show(as_json=as_json)
+    _show(as_of=as_of, as_json=as_json)
 
 
-def _show(only: str | None = None, *, as_json: bool) -> None:
+def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -> None:
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
-    books = open_books()
-    rows = [row for row in budget_rows(books.book) if only in (None, row.model)]
+    books = open_books(parse_as_of(as_of))
+    rows = [row for row in budget_rows(books) if only in (None, row.model)]
     analyzer = CostAnalyzer()
-    alerts = [alert for row in rows if (alert := analyzer.check_budget(row.model))]
+    told = rows if as_of is None else []  # A look back tells nobody anything new.
+    alerts = [alert for row in told if (alert := analyzer.check_budget(row.model))]
+    findings = [*books.findings, *(each for row in rows for each in books.unpriced(row.model))]
     if as_json:
-        print_json({"budgets": rows, "alerts": alerts, "findings": books.findings})
+        print_json({"budgets": rows, "alerts": alerts, "as_of": as_of, "findings": findings})
         return
     if not rows:
         console.print('No budget is set: outlay cost budget set MODEL "1000 USD"')
@@ -215,7 +219,7 @@ def _show(only: str | None = None, *, as_json: bool) -> None:
     for alert in alerts:
         console.print("alert ", style="yellow", end="")
         console.print(alert.message)
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 # ``outlay cost import`` and ``export``: the files of a cost report script.

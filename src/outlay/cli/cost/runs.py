@@ -166,7 +166,7 @@ def compare_models(
     Example: outlay cost compare --model bert-base --png front.png
     """
     books = open_books()
-    rows = books.book.reports(model)
+    rows = books.reports(model)
     candidates = candidates_of(rows)
     front = pareto_front(candidates)
     models = {name: compare(found) for name, found in by_model(rows).items()}
@@ -175,24 +175,26 @@ def compare_models(
 
         must_be_drawable(png, candidates, "a run with an accuracy")
         save_front(candidates, front, png, title=model or "All runs")
+    findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json({"models": models, "front": front, "findings": books.findings})
+        print_json({"models": models, "front": front, "findings": findings})
         return
     if models:
         console.print(comparison_table(models))
     if front:
         console.print("\nNothing beats", style="bold")
-        table = new_table("run", ">accuracy", ">cost", ">hours", ">Wh")
+        table = new_table("run", ">accuracy", ">cost", ">of which assumed", ">hours", ">Wh")
         for each in front:
             energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
             table.add_row(
                 each.name, score(each.metric), amount(each.cost, each.currency),
+                amount(each.assumed, each.currency) if each.assumed else "-",
                 f"{each.hours:,.2f}", energy,
             )  # fmt: skip
         console.print(table)
     else:
         console.print("No run with an accuracy is known: run.metric('accuracy', ...) records one.")
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 @app.command("roi")
@@ -209,8 +211,9 @@ def roi(model: Model, as_json: AsJson = False) -> None:
     books.findings.extend(analyzer.damage)
     if not found["runs"]:
         raise UnknownModel(model, [row.model for row in books.book.reports()])
+    findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json(found | {"findings": books.findings})
+        print_json(found | {"findings": findings})
         return
     currency = found["currency"]
     assumed = Money.parse(found["assumed_investment"], currency=currency)
@@ -229,7 +232,7 @@ def roi(model: Model, as_json: AsJson = False) -> None:
                 amount(gain["spent"], currency), rate,
             )  # fmt: skip
         console.print(table)
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,7 +15,7 @@ from sqlalchemy import Engine
 
 from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
-from outlay.cost.book import CostBook, CostRow
+from outlay.cost.book import CostBook, CostRow, budgeted
 from outlay.cost.compare import ModelComparison, percent_used, standing
 from outlay.cost.spending import Spend, Spending
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -55,7 +56,7 @@ def parse_as_of(text: str | None) -> int | None:
     return parse_moment(bare, name="--as-of", now_ns=SYSTEM.wall_ns())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CostBooks:
     """The store with every registered run's report up to date, and what could not be read.
 
@@ -69,18 +70,27 @@ class CostBooks:
     now_ns: int
     as_of_ns: int | None = None
 
+    @cached_property
     def reading(self) -> SpendingReading:
-        """Return all that was spent, by attempt and month."""
-        damage = self.findings
-        return read_spending(self.store, self.now_ns, as_of_ns=self.as_of_ns, damage=damage)
+        """All that was spent, by attempt and month; what is in doubt joins the findings."""
+        found = read_spending(self.store, self.now_ns, as_of_ns=self.as_of_ns, damage=self.findings)
+        self.findings.extend(found.spending.findings)
+        return found
 
     def reports(self, model: str | None = None) -> list[CostRow]:
         """Return the reports of all runs, or those of a model, oldest first."""
         if self.as_of_ns is None:
             return self.book.reports(model)
-        every = self.reading()
-        self.findings.extend(every.spending.findings)
-        return [row for row in every.reports if model in (None, row.model)]
+        return [row for row in self.reading.reports if model in (None, row.model)]
+
+    def rentals(self) -> list[Spend]:
+        """Return what rentals cost in no run."""
+        if self.as_of_ns is not None:
+            spends = self.reading.spending.spends
+            return [spend for spend in spends if spend.source == "rental"]
+        found, findings = read_rentals(self.book, self.now_ns)
+        self.findings.extend(findings)
+        return found
 
     def unpriced(self, model: str | None = None) -> list[Finding]:
         """Return the one finding that some runs, or some of a model, have no price."""
@@ -88,12 +98,6 @@ class CostBooks:
         until_ns = self.now_ns if self.as_of_ns is None else self.as_of_ns
         known = tuple(run for run in runs if run.started_ns <= until_ns)
         return Spending(spends=(), unpriced=known).unpriced_finding()
-
-    def rentals(self) -> list[Spend]:
-        """Return what rentals cost in no run."""
-        spends, findings = read_rentals(self.book, self.now_ns, as_of_ns=self.as_of_ns)
-        self.findings.extend(findings)
-        return spends
 
 
 def open_books(as_of_ns: int | None = None) -> CostBooks:
@@ -207,29 +211,38 @@ def unit_lines(cost: RunCost) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRow:
-    """How a model's budget stands."""
+    """How a model's budget stands.
+
+    Attributes:
+        assumed: What of the spent money is assumed.
+        not_counted: What was paid in another currency, or is of another kind.
+    """
 
     model: str
     limit: Money
     spent: Money
+    assumed: Money
     left: Money
     percent_used: float
     status: str
+    not_counted: tuple[Money, ...]
 
 
-def budget_rows(book: CostBook) -> list[BudgetRow]:
+def budget_rows(books: CostBooks) -> list[BudgetRow]:
     """Return how every model's budget stands."""
     rows = []
-    for model, budget in book.budgets().items():
-        spent = book.spent(model, budget.limit.currency)
+    for model, budget in books.book.budgets().items():
+        found = budgeted(books.reports(model), budget.limit.currency)
         rows.append(
             BudgetRow(
                 model=model,
                 limit=budget.limit,
-                spent=spent,
-                left=budget.limit - spent,
-                percent_used=percent_used(spent, budget.limit),
-                status=_STANDING[standing(spent, budget.limit)],
+                spent=found.spent,
+                assumed=found.assumed,
+                left=budget.limit - found.spent,
+                percent_used=percent_used(found.spent, budget.limit),
+                status=_STANDING[standing(found.spent, budget.limit)],
+                not_counted=found.beside,
             )
         )
     return rows
@@ -237,8 +250,14 @@ def budget_rows(book: CostBook) -> list[BudgetRow]:
 
 def budget_table(rows: list[BudgetRow]) -> Table:
     """Return how every model's budget stands, for reading."""
-    table = new_table("model", ">spent", ">of", ">left", ">share", "status")
+    table = new_table(
+        "model", ">spent", ">of which assumed", ">of", ">left", ">share", "status",
+        ">not counted",
+    )  # fmt: skip
     for row in rows:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
-        table.add_row(row.model, str(row.spent), str(row.limit), str(row.left), share, row.status)
+        table.add_row(
+            row.model, str(row.spent), str(row.assumed) if row.assumed else "-", str(row.limit),
+            str(row.left), share, row.status, ", ".join(map(str, row.not_counted)) or "-",
+        )  # fmt: skip
     return table
