@@ -163,7 +163,9 @@ class CostBook:
         with writing(self._store) as connection:
             upsert(connection, cost_reports, values, newer="updated_ns")
 
-    def reports(self, model: str | None = None, *, with_charges: bool = False) -> list[CostRow]:
+    def reports(
+        self, model: str | None = None, *, run_id: str | None = None, with_charges: bool = False
+    ) -> list[CostRow]:
         """Return all reports, or those of a model, oldest first; without the nested metrics."""
         names = [*_FIGURES, "charges"] if with_charges else _FIGURES
         query = select(*(cost_reports.c[name] for name in names)).order_by(
@@ -171,10 +173,16 @@ class CostBook:
         )
         if model is not None:
             query = query.where(cost_reports.c.model == model)
+        if run_id is not None:
+            query = query.where(cost_reports.c.run_id == run_id)
         with self._store.begin() as connection:
             rows = connection.execute(query).all()
         cells = (_filled(dict(zip(names, row, strict=True))) for row in rows)
         return [report for each in cells if (report := self._report(each)) is not None]
+
+    def report(self, run_id: str) -> CostRow | None:
+        """Return one run's report with its charges, without the nested metrics; None if unknown."""
+        return next((r for r in self.reports(run_id=run_id, with_charges=True)), None)
 
     def _report(self, cells: dict[str, Any]) -> CostRow | None:
         try:

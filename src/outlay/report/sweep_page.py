@@ -22,12 +22,13 @@ from outlay.units.shown import number_text
 
 
 def latex_table(rows: Sequence[Row]) -> str:
-    """Return a booktabs table: a line per configuration, means over seeds."""
+    """Return a booktabs table: a line per configuration, means over seeds and their intervals."""
     metric = next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
     lines = [
         r"\begin{tabular}{lrrr}",
         r"\toprule",
-        f"configuration & runs & {latex_text(metric)} & cost \\\\",
+        f"configuration & runs & {latex_text(metric)}, mean $\\pm$ half of the 95\\,\\% interval "
+        "& mean cost \\\\",
         r"\midrule",
     ]
     for one in replicates(rows):

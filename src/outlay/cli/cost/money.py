@@ -100,9 +100,22 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
         lines.append(found["note"])
     if found["budget"] is not None:
         used = f"{amount(found['spent'], currency)} of {amount(found['budget'], currency)} spent"
-        over = f", {amount(found['overage'], currency)} over" if found["overage"] else ""
-        lines.append(f"budget {found['budget_status']}: {used}{over}")
+        lines.append(f"budget: {used}; {_budget_forecast(found)}")
     return lines
+
+
+def _budget_forecast(found: dict[str, Any]) -> str:
+    """Return how the budget will stand after the planned runs, which is not how it stands."""
+    match found["budget_status"]:
+        case "OVER":
+            over = amount(found["overage"], found["currency"])
+            return f"forecast {over} over it"
+        case "WARNING":
+            return "forecast above 90 % of it"
+        case "OK":
+            return "forecast within it"
+        case _:
+            return "no forecast"
 
 
 def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool) -> None:
@@ -252,7 +265,9 @@ def export_files(directory: Files, as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.analyzer import CostAnalyzer, export_costs
     from outlay.compat.cost_module.optimizer import CostOptimizer, export_recommendations
 
+    books = open_books()
     done = export_costs(CostAnalyzer(), directory.expanduser())
+    done = replace(done, findings=(*books.findings, *books.unpriced(), *done.findings))
     written = export_recommendations(CostOptimizer(), directory.expanduser())
     _show_exchanged(done, written, f"in {directory}", as_json=as_json)
 

@@ -120,7 +120,9 @@ def series_table(points: Sequence[PricePoint]) -> Table:
         )
         table.add_row(*cells)
     first, last = points[0].at_ns, points[-1].at_ns
-    table.caption = f"{utc_text(first)} to {utc_text(last)}, in USD per GPU-hour"
+    has_others = any(series.currency != "USD" for series in by_series)
+    unit = "in USD where no currency is named" if has_others else "in USD"
+    table.caption = f"{utc_text(first)} to {utc_text(last)}, per GPU-hour, {unit}"
     table.caption_justify = "left"
     return table
 
@@ -276,7 +278,10 @@ MaxAge = Annotated[
     str | None, typer.Option(help="Leave out what was last seen longer ago, such as 7d.")
 ]
 At = Annotated[
-    str | None, typer.Option(help="As of an instant instead of now, such as 2026-01-31.")
+    str | None,
+    typer.Option(
+        help="As of an instant instead of now: 2026-01-31T12:00+01:00; without a zone it is UTC."
+    ),
 ]
 
 
@@ -486,5 +491,5 @@ def _instant(text: str) -> int:
     try:
         return wall_ns_of(as_utc(datetime.fromisoformat(text)))
     except ValueError:
-        expected = "an ISO date or time such as 2026-01-31T12:00"
+        expected = "an ISO date or time such as 2026-01-31T12:00Z; without a zone it is UTC"
         raise InvalidValue("--at", text, expected) from None
