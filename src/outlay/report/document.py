@@ -13,7 +13,7 @@ from outlay.report import html
 # What a report is made of, before anybody decides how it is shown.
 #
 # Every figure says how it is known: ``measured`` by the run itself; ``stated``, where measured time
-# is paid for at a price that somebody typed; ``estimated`` from measurements; or ``assumed``, because
+# is paid for at a price that somebody typed; ``estimated`` from measurements; or ``assumed``, since
 # nobody measured it.
 
 Known = Literal["measured", "stated", "estimated", "assumed"]
