@@ -349,7 +349,8 @@ def make_history(seed: int, runs: int) -> History:
     stated = [
         Stated(
             run_id=f"stated-{n}", model=dice.choice(MODELS),
-            price_micros=dice.randrange(10**6, 5 * 10**6), gpus=dice.randrange(1, 5), minutes=dice.randrange(1, 3000),
+            price_micros=dice.randrange(10**6, 5 * 10**6), gpus=dice.randrange(1, 5),
+            minutes=dice.randrange(1, 3000),
             at_ns=dice.randrange(BORDERS[0], BORDERS[-1], SECOND),
         )
         for n in range(max(1, runs // 20))

@@ -128,7 +128,9 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
     if png is not None:
         _save_rest(rest, view, png)
     if as_json:
-        print_json({"target_steps": target, "rest": rest, "findings": findings})
+        currency = None if view.rates is None else view.rates.currency
+        said = {"target_steps": target, "rest": rest, "currency": currency}
+        print_json(said | {"findings": findings})
         return
     if rest is None:
         console.print("No step was recorded yet: nothing to go by.")

@@ -91,11 +91,15 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         from outlay.cost.chart import save_bars
 
         must_be_drawable(png, models, "a cost")
+        units = sorted({figures.currency for figures in models.values()})
         save_bars(
-            {name: figures.total_cost for name, figures in models.items()},
+            {
+                name if len(units) == 1 else f"{name}, {figures.currency}": figures.total_cost
+                for name, figures in models.items()
+            },
             png,
             title="Cost by model",
-            unit="/".join(sorted({figures.currency for figures in models.values()})),
+            unit=" or ".join(units),
         )
     if as_json:
         print_json(
