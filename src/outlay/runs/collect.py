@@ -6,7 +6,7 @@ log of a run that has ended is opened again only when it may have changed:
 - a notice in the inbox says that the run was started again, or
 - the log's size or time differ from what the row was derived from. That is looked up for the
   ``CHECKED`` runs that were last seen alive: ten thousand look-ups would cost more than the list.
-  A change of an older log that left no notice here is found by ``outlay collect DIR``.
+  A change of an older log that left no notice here is found by ``outlay import runs DIR``.
 """
 
 from __future__ import annotations

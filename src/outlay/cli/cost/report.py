@@ -18,7 +18,7 @@ from outlay.cli.cost.tables import (
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.cli.prices.prices import VENDORS, ask, print_some_findings
+from outlay.cli.prices.offers import VENDORS, ask, print_some_findings
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.gpu_price import GPUPrice
 from outlay.compat.cost_module.optimizer import CostOptimizer
@@ -51,7 +51,9 @@ def show_cost_report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show costs, prices, budgets and advice; without a flag, the summary.
+    """Show costs and prices.
+
+    With flags also budgets, advice, a forecast; without any, the summary.
 
     Example: outlay cost-report --forecast bert-base 5
     """

@@ -15,6 +15,7 @@ from outlay.cli.cost import money as cost_budget
 from outlay.cli.cost import money as cost_files
 from outlay.cli.cost import money as cost_forecast
 from outlay.cli.cost.tables import (
+    ASSUMED,
     AsOf,
     UnknownModel,
     amount,
@@ -29,6 +30,7 @@ from outlay.cli.cost.tables import (
     unit_lines,
 )
 from outlay.cli.output import (
+    DEFAULT,
     AsJson,
     DefaultGroup,
     Model,
@@ -50,13 +52,13 @@ from outlay.units import Money
 
 app = typer.Typer(
     cls=DefaultGroup,
-    help="What runs and models cost, what they will cost, and what that bought.",
+    help="What runs and models cost, and will cost.",
     no_args_is_help=True,
 )
 app.add_typer(cost_budget.app, name="budget")
 
 
-@app.command("show")
+@app.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
     """Show what a run cost: by phase, and per step, sample, token and point of accuracy.
 
@@ -115,7 +117,7 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         )
         return
     if not totals:
-        console.print("No costs are known. Register runs with: outlay collect DIR")
+        console.print("No costs are known. Register runs with: outlay import runs DIR")
     else:
         console.print(comparison_table(models))
         for each in Spending(spends=tuple(rentals)).totals().values():
@@ -144,15 +146,17 @@ def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> Non
         return
     console.print(comparison_table(models))
     console.print()
-    columns = ("run", "when", ">cost", ">of which assumed", ">GPU-hours", ">accuracy", "source")
-    print_rows(columns, [_run_cells(row) for row in rows])
+    with_assumed = any(row.assumed for row in rows)
+    assumed = [ASSUMED] if with_assumed else []
+    columns = ("run", "when", ">cost", *assumed, ">GPU-hours", ">accuracy", "source")
+    print_rows(columns, [_run_cells(row, with_assumed=with_assumed) for row in rows])
     print_findings(findings)
 
 
-def _run_cells(row: CostRow) -> Sequence[str]:
+def _run_cells(row: CostRow, *, with_assumed: bool) -> Sequence[str]:
     return (
         row.run_id, utc_text(row.at_ns)[:10], f"{row.cost}{kind_suffix(row.kind)}",
-        str(row.assumed) if row.assumed else "-", f"{row.gpu_us / 3.6e9:,.2f}",
+        *([str(row.assumed)] if with_assumed else []), f"{row.gpu_us / 3.6e9:,.2f}",
         score(row.accuracy), row.source,
     )  # fmt: skip
 
@@ -187,12 +191,13 @@ def compare_models(
         console.print(comparison_table(models))
     if front:
         console.print("\nNothing beats", style="bold")
-        table = new_table("run", ">accuracy", ">cost", ">of which assumed", ">hours", ">Wh")
+        assumed = [ASSUMED] if any(each.assumed for each in front) else []
+        table = new_table("run", ">accuracy", ">cost", *assumed, ">hours", ">Wh")
         for each in front:
             energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
             table.add_row(
                 each.name, score(each.metric), amount(each.cost, each.currency),
-                amount(each.assumed, each.currency) if each.assumed else "-",
+                *([amount(each.assumed, each.currency)] if assumed else []),
                 f"{each.hours:,.2f}", energy,
             )  # fmt: skip
         console.print(table)

@@ -29,6 +29,7 @@ from outlay.units.quantity import duration_text
 if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost
 
+ASSUMED = ">of which assumed"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _STANDING = {
     None: "ok",
@@ -121,13 +122,15 @@ class UnknownModel(OutlayError):
     def __init__(self, model: str, known: Iterable[str]) -> None:
         names = ", ".join(sorted(set(known)))
         others = f"; known are {names}" if names else ""
-        super().__init__(f"no cost of {model!r} is known{others}. outlay collect DIR adds runs.")
+        super().__init__(
+            f"no cost of {model!r} is known{others}. outlay import runs DIR adds runs."
+        )
 
 
 def must_be_drawable(png: Path, found: object, wanted: str) -> None:
     """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
     if not found:
-        expected = f"{wanted} to draw, and none is known: outlay collect DIR adds runs"
+        expected = f"{wanted} to draw, and none is known: outlay import runs DIR adds runs"
         raise InvalidValue("--png", str(png), expected)
 
 
@@ -154,15 +157,15 @@ def score(value: float | None) -> str:
 
 def comparison_table(models: dict[str, ModelComparison]) -> Table:
     """Return one row for each model."""
+    assumed = [ASSUMED] if any(figures.assumed_cost for figures in models.values()) else []
     table = new_table(
-        "model", ">runs", ">total", ">of which assumed", ">per run", ">GPU-hours",
-        ">mean accuracy", ">best",
-    )  # fmt: skip
+        "model", ">runs", ">total", *assumed, ">per run", ">GPU-hours", ">accuracy", ">best"
+    )
     for name, figures in models.items():
         currency = f"{figures.currency}{kind_suffix(figures.kind)}"
         table.add_row(
             name, str(figures.runs), amount(figures.total_cost, currency),
-            amount(figures.assumed_cost, figures.currency) if figures.assumed_cost else "-",
+            *([amount(figures.assumed_cost, figures.currency)] if assumed else []),
             amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
@@ -250,14 +253,14 @@ def budget_rows(books: CostBooks) -> list[BudgetRow]:
 
 def budget_table(rows: list[BudgetRow]) -> Table:
     """Return how every model's budget stands, for reading."""
-    table = new_table(
-        "model", ">spent", ">of which assumed", ">of", ">left", ">share", "status",
-        ">not counted",
-    )  # fmt: skip
+    assumed = [ASSUMED] if any(row.assumed for row in rows) else []
+    beside = [">not counted"] if any(row.not_counted for row in rows) else []
+    table = new_table("model", ">spent", *assumed, ">of", ">left", ">share", "status", *beside)
     for row in rows:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
+        others = ", ".join(map(str, row.not_counted)) or "-"
         table.add_row(
-            row.model, str(row.spent), str(row.assumed) if row.assumed else "-", str(row.limit),
-            str(row.left), share, row.status, ", ".join(map(str, row.not_counted)) or "-",
+            row.model, str(row.spent), *([str(row.assumed)] if assumed else []), str(row.limit),
+            str(row.left), share, row.status, *([others] if beside else []),
         )  # fmt: skip
     return table
