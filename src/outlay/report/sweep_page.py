@@ -293,18 +293,21 @@ def _tables(rows: Sequence[Row]) -> Iterable[str]:
     if equal:
         headings = ["limit", "runs", "least used", "most used", "spread"]
         yield section("How equal the budgets were", table(headings, equal))
-    cells = [[exact_money(name, row.get(name)) for name in _SHOWN] for row in rows]
-    yield section("Runs", table(_SHOWN, cells), note(_AMOUNTS))
+    left_out = () if any(row.get("assumed_cost") for row in rows) else ("assumed_cost",)
+    shown = [name for name in _SHOWN if name not in left_out]
+    cells = [[exact_money(name, row.get(name)) for name in shown] for row in rows]
+    yield section("Runs", table(shown, cells), note(_AMOUNTS))
 
 
 _SHOWN: Final = (
-    "run_id", "status", "accuracy_value", "accuracy_best", "planned_cost", "cost", "charged_cost",
-    "currency", "goodput", "errors",
+    "run_id", "status", "accuracy_value", "accuracy_best", "planned_cost", "cost", "assumed_cost",
+    "charged_cost", "currency", "goodput", "errors",
 )  # fmt: skip
 _AMOUNTS: Final = (
     "cost: from the start of a run's first process to the end of its last, all attempts, as its "
     "ceiling captured it. planned_cost: what its budget or timeout foresaw. charged_cost: what its "
-    "own budget charged; the rest of the cost is start-up and what the budget leaves out."
+    "own budget charged; the rest of the cost is start-up and what the budget leaves out. "
+    "assumed_cost: what of the cost in its log no record says that it was to be paid."
 )
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 

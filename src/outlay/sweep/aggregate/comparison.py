@@ -158,7 +158,7 @@ _LEADING: Final = ("run_id", "status")
 _FIGURES: Final = (
     "world_size", "ips_mean", "step_time_ms", "bytes_per_step", "accuracy_metric",
     "accuracy_value", "accuracy_best", "time_to_target_min", "planned_cost", "cost",
-    "charged_cost", "currency", "energy_Wh", "goodput", "errors",
+    "assumed_cost", "charged_cost", "currency", "energy_Wh", "goodput", "errors",
 )  # fmt: skip
 
 
