@@ -276,8 +276,9 @@ def _figures(facts: RunFacts) -> Row:
         "wall_minutes": None if facts.wall_ns is None else facts.wall_ns / 60e9,
         "stop_reason": facts.stop_reason or None,
     }
-    # A column of its own in those sweeps alone in which anything is assumed.
-    return row | ({"assumed_cost": facts.assumed_micros / 1e6} if facts.assumed_micros else {})
+    if facts.cost_micros is not None:
+        row["assumed_cost"] = facts.assumed_micros / 1e6
+    return row
 
 
 def _money(state: RunState, facts: RunFacts | None) -> Row:
