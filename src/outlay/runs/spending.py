@@ -216,7 +216,7 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
     from outlay.cost.charges import month_edges
     from outlay.rates import cost_at_most
 
-    on_it = list(_charges_on(rented, reports))
+    on_it = list(charges_on(rented.hold, rented.rate.currency, reports))
     edges = month_edges(rented.start_ns, rented.end_ns)
     for start_ns, end_ns in pairwise(edges):
         is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
@@ -245,12 +245,12 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
         )
 
 
-def _charges_on(rented: Rented, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
-    """Yield what runs were charged on a rented machine, in its own currency."""
+def charges_on(hold: Hold, currency: str, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
+    """Yield what runs were charged in cash on the machine that a hold rents, in its currency."""
     from outlay.guard.entries import is_machine
 
     for report in reports:
-        if (report.currency, report.kind) == (rented.rate.currency, "cash"):
+        if (report.currency, report.kind) == (currency, "cash"):
             for charge in report.charges or ():
-                if is_machine(rented.hold.resource, charge.machine):
+                if is_machine(hold.resource, charge.machine):
                     yield charge
