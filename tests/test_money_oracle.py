@@ -181,7 +181,13 @@ def test_a_model_its_runs_and_what_they_bought_add_up(books: Books, model: str) 
             run = mine.pop(row["run_id"])
             assert (row["cost_micros"], row["assumed_micros"]) == (run.micros, run.assumed)
     assert mine == {}
-    check_models(asked("compare", "--model", model)["models"], books.history)
+    compared = asked("compare", "--model", model)
+    check_models(compared["models"], books.history)
+    every = {run.run_id: run for run in books.priced()}
+    for each in compared["front"]:
+        run = every[each["name"]]
+        assert (micros(each["cost"]), micros(each["assumed"])) == (run.micros, run.assumed)
+        assert (each["currency"], each["metric"]) == (run.currency, run.accuracy)
     check_roi(asked("roi", model), books.history, model)
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 from rich.table import Table
 from sqlalchemy import Engine
 
@@ -82,7 +83,8 @@ class CostBooks:
         """Return the reports of all runs, or those of a model, oldest first."""
         if self.as_of_ns is None:
             return self.book.reports(model)
-        return [row for row in self.reading.reports if model in (None, row.model)]
+        found = self.reading.reports
+        return [replace(row, charges=None) for row in found if model in (None, row.model)]
 
     def rentals(self) -> list[Spend]:
         """Return what rentals cost in no run."""
