@@ -77,6 +77,7 @@ def show_cost_report(
         sections["budgets"] = _budgets(books)
     if forecast is not None:
         sections["forecast"] = _forecast(*forecast)
+    books.findings.extend(books.unpriced(model))
     if as_json:
         values = {name: values for name, (values, _) in sections.items()}
         print_json(values | {"findings": [*books.findings, *from_vendors]})
@@ -184,7 +185,7 @@ def _recommendations(books: CostBooks) -> Section:
 
 
 def _budgets(books: CostBooks) -> Section:
-    rows = budget_rows(books.book)
+    rows = budget_rows(books)
     return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
 
 

@@ -114,7 +114,9 @@ def series_table(points: Sequence[PricePoint]) -> Table:
         )
         table.add_row(*cells)
     first, last = points[0].at_ns, points[-1].at_ns
-    table.caption = f"{utc_text(first)} to {utc_text(last)}, in USD per GPU-hour"
+    has_others = any(series.currency != "USD" for series in by_series)
+    unit = "in USD where no currency is named" if has_others else "in USD"
+    table.caption = f"{utc_text(first)} to {utc_text(last)}, per GPU-hour, {unit}"
     table.caption_justify = "left"
     return table
 

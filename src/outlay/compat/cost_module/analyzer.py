@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
@@ -34,6 +37,7 @@ from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import write_whole
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 # The files of the cost module that CostAnalyzer comes from, read and written.
@@ -42,6 +46,7 @@ from outlay.units.quantity import MILLIJOULES_PER_WH
 # ``{model: limit}``, in dollars: budgets in other currencies are not in it. A file that cannot be
 # read is neither imported nor written over.
 
+US_PER_HOUR = 3_600_000_000
 HISTORY, BUDGETS = "cost_history.json", "budgets.json"
 T = TypeVar("T")
 
@@ -73,18 +78,25 @@ def import_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
     """
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
     findings: list[Finding] = []
-    reports = _take(history, lambda name, value: _import_report(analyzer, name, value), findings)
+    recorded = {row.run_id for row in analyzer.recorded()}
+    unknown = {name: value for name, value in history.items() if name not in recorded}
+    reports = _take(unknown, lambda name, value: _import_report(analyzer, name, value), findings)
+    if ours := len(history) - len(unknown):
+        message = f"{ours:,} reports are of runs whose own logs are known here: those count"
+        findings.append(Finding(source=HISTORY, message=message, severity="warning"))
     limits = _take(budgets, analyzer.set_budget, findings)
     return Exchanged(reports=reports, budgets=limits, findings=tuple(findings))
 
 
 def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
-    """Write all stated reports and budgets, with what stands in the files already.
+    """Write the reports of all runs and all budgets, with what stands in the files already.
 
     Raises:
         CorruptCosts: A file is there and cannot be read; nothing was written.
     """
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
+    recorded = analyzer.recorded()
+    history |= {row.run_id: _report_behind(row) for row in recorded if row.kind == "cash"}
     history |= {run_id: report.to_dict() for run_id, report in analyzer.cost_history.items()}
     limits = analyzer.limits
     budgets |= {model: float(m.amount) for model, m in limits.items() if m.currency == "USD"}
@@ -95,6 +107,9 @@ def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
         for model, limit in limits.items()
         if limit.currency != "USD"
     ]
+    if shown := sum(row.kind != "cash" for row in recorded):
+        message = f"{shown:,} reports are showback, of which the file knows nothing: not written"
+        left_out.append(Finding(source=HISTORY, message=message, severity="warning"))
     findings = (*left_out, *analyzer.damage)
     return Exchanged(reports=len(history), budgets=len(budgets), findings=findings)
 
@@ -114,8 +129,36 @@ def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: li
 
 def _import_report(analyzer: CostAnalyzer, run_id: str, report: object) -> None:
     values = convert(report, dict[str, Any])
-    metrics = values.get("metrics") or _metrics_behind(values, run_id)
-    analyzer.analyze_training_run(TrainingMetrics.from_dict(metrics))
+    metrics = TrainingMetrics.from_dict(values.get("metrics") or _metrics_behind(values, run_id))
+    analyzer.keep_training(metrics, assumed_cost=values.get("assumed_cost", 0))
+
+
+def _report_behind(row: CostRow) -> dict[str, Any]:
+    """Return the report of a run that nobody stated, as the files know it."""
+    gpus, rest = divmod(row.gpu_us, row.wall_us or 1)
+    is_whole = gpus > 0 and rest == 0  # Else hours of GPUs are what is kept exactly.
+    hours = Decimal(row.wall_us if is_whole else row.gpu_us) / US_PER_HOUR
+    metrics = TrainingMetrics(
+        run_id=row.run_id,
+        model_name=row.model,
+        num_samples=row.samples,
+        num_epochs=row.epochs,
+        batch_size=0,
+        learning_rate=0.0,
+        total_duration_hours=float(hours),
+        gpu_name="",
+        gpu_price_per_hour=per(row.cost, Fraction(row.gpu_us, US_PER_HOUR)) or 0.0,
+        validation_loss=row.loss,
+        test_accuracy=row.accuracy,
+        tokens_processed=row.tokens,
+        timestamp=utc_datetime(row.at_ns),
+        gpu_count=gpus if is_whole else 1,
+        total_cost=float(row.cost.amount),
+        energy_wh=None if row.energy_mj is None else row.energy_mj / MILLIJOULES_PER_WH,
+        currency=row.currency,
+    )
+    report = TrainingCostReport.of(metrics).to_dict()
+    return report | {"assumed_cost": float(row.assumed.amount)}
 
 
 def _metrics_behind(report: dict[str, Any], run_id: str) -> dict[str, Any]:
@@ -185,9 +228,27 @@ class CostAnalyzer:
         Raises:
             InvalidValue: A figure cannot be counted with; nothing is kept.
         """
+        return self.keep_training(metrics)
+
+    def keep_training(
+        self, metrics: TrainingMetrics, *, assumed_cost: object = 0
+    ) -> TrainingCostReport:
+        """Do the same for a training of whose cost a part is assumed."""
         report = TrainingCostReport.of(metrics)
-        self._book.record([_row(metrics, self._clock.wall_ns())])
+        assumed = Money.parse(assumed_cost, name="assumed_cost", currency=report.currency)
+        row = replace(_row(metrics, self._clock.wall_ns()), assumed_micros=assumed.micros)
+        known = self._book.report(row.run_id)
+        if known is not None and known.charges is not None and known.cost == row.cost:
+            # Its own log says the same cost, and also who spent it when.
+            row = replace(row, charges=known.charges, assumed_micros=known.assumed_micros)
+        if known is not None and _is_same(row, known):
+            row = replace(row, updated_ns=known.updated_ns)  # Nothing new was stated.
+        self._book.record([row])
         return report
+
+    def recorded(self) -> list[CostRow]:
+        """Return what the logs of runs say that nobody stated."""
+        return [row for row in self._book.reports() if row.source == "ledger"]
 
     def set_budget(self, model_name: str, limit: object) -> None:
         """Set what may be spent on all runs of a model; it need not have any yet.
@@ -318,6 +379,10 @@ class CostAnalyzer:
             except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
                 self._book.leave_out(f"cost of run {run_id}", f"{type(error).__name__}: {error}")
         return found
+
+
+def _is_same(row: CostRow, known: CostRow) -> bool:
+    return replace(row, metrics=None) == replace(known, updated_ns=row.updated_ns)
 
 
 def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
