@@ -16,7 +16,15 @@ from outlay.cli.cost.tables import (
     must_be_drawable,
     open_books,
 )
-from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
+from outlay.cli.output import (
+    AsJson,
+    Png,
+    console,
+    must_be_directory,
+    new_table,
+    print_findings,
+    print_json,
+)
 from outlay.clock import SYSTEM
 from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
 from outlay.errors import Finding, InvalidValue
@@ -390,8 +398,7 @@ def import_files(directory: Files, as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.optimizer import CostOptimizer, import_recommendations
 
     source = directory.expanduser()
-    if not source.is_dir():
-        raise InvalidValue("DIR", str(directory), "an existing directory")
+    must_be_directory(source)
     done = import_costs(CostAnalyzer(), source)
     taken, findings = import_recommendations(CostOptimizer(), source)
     done = replace(done, findings=done.findings + findings)

@@ -70,7 +70,9 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
     except CeilingUnusable as error:
         if path.exists():
             raise
-        raise CeilingUnusable(str(path), "no such log", "--log PATH or --ceiling AMOUNT") from error
+        raise CeilingUnusable(
+            str(path), "no such file", "--log PATH or --ceiling AMOUNT"
+        ) from error
 
 
 def read_rate(text: str, *, name: str, currency: str) -> Rate:

@@ -155,7 +155,7 @@ def history(
     if not found:
         console.print(f"No price of {gpu} was seen in the last {since}.")
     else:
-        chart = text_chart(cheapest_over_time(found), width=console.width)
+        chart = text_chart(cheapest_over_time(found), width=min(console.width, 100))
         console.print(chart, soft_wrap=True)
         console.print(series_table(found))
     print_findings(damage)
