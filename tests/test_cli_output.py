@@ -118,7 +118,7 @@ def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
 ) -> None:
     table = new_table("run", "reason", ">cost")
     table.add_row("001", "it ran out of memory on the second of four GPUs", "0.022368 USD")
-    for width, expected in ((100, 2), (50, 3), (30, 4)):
+    for width, expected in ((100, 2), (50, 3), (30, 5)):
         monkeypatch.setattr("outlay.cli.output.console.width", width)
         console.print(table)
         lines = capsys.readouterr().out.splitlines()

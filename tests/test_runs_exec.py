@@ -142,7 +142,7 @@ def test_a_command_that_somebody_else_terminates_was_terminated(tmp_path: Path) 
 
 def test_a_command_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
     failed = outlay("exec", "--dir", tmp_path / "r", "--", "/no/such/program")
-    assert failed.code == 1
+    assert failed.code == 127
     assert "cannot start '/no/such/program'" in failed.err
 
 
