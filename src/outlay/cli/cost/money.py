@@ -1,4 +1,4 @@
-"""``outlay cost allocate | forecast | budget | import | export``."""
+"""``outlay cost allocate | forecast | ceiling | import | export``."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ def _time(seconds: float) -> str:
     return duration_text(round(seconds * 1e9))
 
 
-# ``outlay cost budget``: what may be spent on all runs of a model together.
+# ``outlay cost ceiling``: what may be spent on all runs of a model together.
 
 app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_help=True)
 
@@ -345,9 +345,9 @@ def set_budget(
     limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='How much, such as "1000 USD".')],
     as_json: AsJson = False,
 ) -> None:
-    """Set a model's budget.
+    """Set a model's ceiling: alerts come at 50, 75, 90 and 100 %; nothing is stopped by it.
 
-    Example: outlay cost budget set bert-base "1000 USD"
+    Example: outlay cost ceiling set bert-base "1000 USD"
     """
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
@@ -357,9 +357,9 @@ def set_budget(
 
 @app.command("status")
 def status(as_json: AsJson = False) -> None:
-    """Show how much of each model's budget is spent, and tell each threshold once.
+    """Show how much of each model's ceiling is spent, and tell each threshold once.
 
-    Example: outlay cost budget status
+    Example: outlay cost ceiling status
     """
     _show(as_json=as_json)
 
@@ -375,7 +375,7 @@ def _show(only: str | None = None, *, as_json: bool) -> None:
         print_json({"budgets": rows, "alerts": alerts, "findings": books.findings})
         return
     if not rows:
-        console.print('No budget is set: outlay cost budget set MODEL "1000 USD"')
+        console.print('No model has a ceiling: outlay cost ceiling set MODEL "1000 USD"')
     else:
         console.print(budget_table(rows))
     for alert in alerts:

@@ -184,9 +184,10 @@ def budget_rows(book: CostBook) -> list[BudgetRow]:
 
 
 def budget_table(rows: list[BudgetRow]) -> Table:
-    """Return how every model's budget stands, for reading."""
-    table = new_table("model", ">spent", ">of", ">left", ">share", "status")
+    """Return how every model's ceiling stands, for reading."""
+    table = new_table("scope", ">spent", ">of", ">left", ">share", "status")
     for row in rows:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
-        table.add_row(row.model, str(row.spent), str(row.limit), str(row.left), share, row.status)
+        spent, limit, left = str(row.spent), str(row.limit), str(row.left)
+        table.add_row(f"model {row.model}", spent, limit, left, share, row.status)
     return table

@@ -44,7 +44,7 @@ def show_authorize(
     if as_json:
         print_json(hold)
     else:
-        text = f"hold {hold.id}: {hold.amount} for {label}, lab {hold.lab}"
+        text = f"hold {hold.id}: {hold.amount} for {label}, project {hold.lab}"
         console.print(text, soft_wrap=True)
 
 

@@ -231,7 +231,7 @@ def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
 
 
 def _holds_table(holds: tuple[Hold, ...]) -> object:
-    table = new_table("hold", "operation", "lab", ">held", "since", "state")
+    table = new_table("hold", "operation", "project", ">held", "since", "state")
     for hold in holds:
         state = " ".join(part for part in (hold.state, hold.resource) if part) or "open"
         since = minute_of(hold.ts)

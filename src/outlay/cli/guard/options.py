@@ -34,7 +34,10 @@ Ceiling = Annotated[
     str | None,
     typer.Option(help="The hard ceiling; default: the manifest's, else the log's last."),
 ]
-Lab = Annotated[str | None, typer.Option(help="The lab that pays; default: the label's.")]
+Lab = Annotated[
+    str | None,
+    typer.Option("--project", "--lab", help="The project that pays; default: the label's."),
+]
 VendorName = Annotated[
     str | None, typer.Option(help=f"Whose commands are known: {', '.join(PRESETS)}.")
 ]

@@ -103,7 +103,8 @@ def show_offers(
     nvlink: Nvlink = False,
     max_age: MaxAge = None,
     at: At = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many offers at most.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, help="How many offers to show at most.")] = 20,
+    limit: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
@@ -112,7 +113,7 @@ def show_offers(
         max_total_price=_ceiling(max_total, "--max-total"), min_memory_gb=min_memory,
         region=region, provider=provider, nvlink=nvlink, rentable=context.info_name == "cheapest",
     )  # fmt: skip
-    _show(open_store(), query, limit, max_age, at, as_json=as_json)
+    _show(open_store(), query, limit or rows, max_age, at, as_json=as_json)
 
 
 app.command(
