@@ -197,7 +197,10 @@ def _dead(rows: Iterable[RunRow]) -> list[Finding]:
 
 def _cost(run: RunRow | RunFigures) -> str:
     cost = run.cost
-    return "no price" if cost is None else f"{cost}{_kind(run)}"
+    if cost is None:
+        return "no price"
+    assumed = f" ({run.assumed} assumed)" if run.assumed else ""
+    return f"{cost}{_kind(run)}{assumed}"
 
 
 def _kind(run: RunRow | RunFigures) -> str:

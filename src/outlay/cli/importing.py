@@ -29,13 +29,16 @@ from outlay.clock import SYSTEM, utc_datetime, utc_text
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
 from outlay.errors import Finding, InvalidValue
 from outlay.export.csv_files import export_csv
+from outlay.export.live_runs import LiveRuns
+from outlay.export.prometheus import MetricsServer, exposition, read_token, write_textfile
+from outlay.guard.rental.reap import known_logs
 from outlay.ledger import Record, kind_of, read_run
 from outlay.prices.current import read_rates
 from outlay.runs.collect import collect, find_runs, findings_in
 from outlay.runs.sacct import Accounts, read_accounts
 from outlay.runs.sacct_import import ImportedJobs, import_jobs
 from outlay.store import open_store
-from outlay.units import Money
+from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
 
 # ``outlay log``: what a run recorded.
@@ -91,6 +94,7 @@ def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
 
 # Results in the forms that other tools read.
 
+LOOPBACK = "127.0.0.1"
 export_app = typer.Typer(help="Write files for other tools.", no_args_is_help=True)
 
 
@@ -114,6 +118,63 @@ def show_csv(
     for path in exported.files:
         console.print(str(path), soft_wrap=True)
     print_findings(exported.findings)
+
+
+@export_app.command("prometheus")
+def show_prometheus(
+    port: Annotated[
+        int | None, typer.Option(metavar="N", help="Serve /metrics on this port of --host.")
+    ] = None,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Replace this file, for node_exporter's collector."),
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(help="Write the file again and again, such as 30s.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Beyond this machine only with a token.")] = LOOPBACK,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who scrapes must bear the token in it.")
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="A spend log; default: all that this machine rented by."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show live runs and ceilings as Prometheus reads them: served, kept in a file, or printed.
+
+    Example: outlay export prometheus --port 9464
+    """
+    live = LiveRuns(open_store(), tuple(log) if log else known_logs())
+    if port is not None:
+        if textfile is not None:
+            raise InvalidValue("--textfile", str(textfile), "either --port or --textfile")
+        _serve((host, port), live, None if token_file is None else read_token(token_file))
+        return
+    pause_s = None if every is None else Duration.parse(every, name="--every").seconds
+    while True:
+        reading = live.read()
+        if textfile is not None:
+            write_textfile(textfile, reading)
+        elif as_json:
+            print_json({"runs": [run.values | run.facts for run in reading.runs],
+                        "guards": reading.guards, "findings": reading.findings})  # fmt: skip
+        else:
+            typer.echo(exposition(reading), nl=False)
+        print_findings(reading.findings, to=errors)
+        if textfile is None or pause_s is None:
+            return
+        SYSTEM.sleep(pause_s)
+
+
+def _serve(address: tuple[str, int], live: LiveRuns, token: str | None) -> None:
+    host, _ = address
+    if token is None and host not in (LOOPBACK, "localhost", "::1"):
+        raise InvalidValue("--host", host, f"{LOOPBACK}, or a --token-file for whoever reaches it")
+    with MetricsServer(address, live.read, token) as server:
+        errors.print(f"serving http://{host}:{server.server_address[1]}/metrics", soft_wrap=True)
+        server.serve_forever()
 
 
 # Runs and jobs that were recorded elsewhere.

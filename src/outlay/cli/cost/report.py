@@ -124,7 +124,7 @@ def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
 
 
 def _models(books: CostBooks) -> Section:
-    models = {name: compare(rows) for name, rows in by_model(books.book.reports()).items()}
+    models = {name: compare(rows) for name, rows in by_model(books.reports()).items()}
 
     def show() -> None:
         console.print(comparison_table(models) if models else "No costs are known.")
@@ -163,9 +163,9 @@ def _prices(books: CostBooks, *, demanded: bool) -> Section:
 
 
 def _model(books: CostBooks, model: str) -> Section:
-    rows = books.book.reports(model)
+    rows = books.reports(model)
     if not rows:
-        raise UnknownModel(model, [row.model for row in books.book.reports()])
+        raise UnknownModel(model, [row.model for row in books.reports()])
     models = {name: compare(found) for name, found in by_model(rows).items()}
     roi = CostAnalyzer().get_roi_analysis(model)
 

@@ -23,9 +23,9 @@ from outlay.cli.output import (
 from outlay.cli.sweep.live import show_while, standing, status_document, status_table
 from outlay.cli.sweep.report import show_sweep_report
 from outlay.clock import SYSTEM
+from outlay.record.redaction import Redactor
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.grid.redaction import Redactor
 from outlay.sweep.plan.launch import SWEEP_MARK
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import (
@@ -38,8 +38,9 @@ from outlay.sweep.plan.planning import (
 )
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
+from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.money import head_of
-from outlay.sweep.run.sweeps import HowToRun, Result, cancel, resume, start
+from outlay.sweep.run.sweeps import Result, cancel, resume, start
 from outlay.sweep.state.manifest import captured, planned, read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
@@ -106,6 +107,8 @@ Gpus = Annotated[
     str | None,
     typer.Option(help="GPUs to share out, such as 0,1,2,3; default: those visible here."),
 ]
+EnableSweeps = Annotated[bool, typer.Option("--enable-sweeps", hidden=True)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
 
 
@@ -125,8 +128,8 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
 @app.command("run")
 def show_run(
     grid: GridFile,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")] = False,
-    enable_sweeps: Annotated[bool, typer.Option("--enable-sweeps", hidden=True)] = False,
+    yes: Yes = False,
+    enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
     detach: Detach = False,
     gpus: Gpus = None,
@@ -148,7 +151,7 @@ def show_run(
         _ask(plan)
     with show_while(quiet=as_json) as watch:
         devices = find_devices(gpus, os.environ)
-        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
+        how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
         result = start(plan, directory or output_dir, how)
     _conclude(result, as_json=as_json)
 
@@ -163,6 +166,8 @@ def show_resume(
         Path | None,
         typer.Option(metavar="FILE", help="The grid, where it was moved; default: where it was."),
     ] = None,
+    yes: Yes = False,
+    enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
     detach: Detach = False,
     gpus: Gpus = None,
@@ -170,11 +175,14 @@ def show_resume(
 ) -> None:
     """Go on with a sweep: run what is not done, never what is.
 
+    Its start was the yes, so that none is asked for; the flags of ``run`` may be repeated.
+
     Example: outlay sweep resume runs/demo --retry-failed
     """
+    del enable_sweeps, yes
     with show_while(quiet=as_json) as watch:
         devices = find_devices(gpus, os.environ)
-        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
+        how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
         result = resume(directory, how, grid=grid, retry_failed=retry_failed)
     _conclude(result, as_json=as_json)
 
@@ -210,7 +218,7 @@ def show_cancel(
 ) -> None:
     """End a sweep that runs, or some of its runs: they are told to end, and their books closed.
 
-    Example: outlay sweep cancel runs/demo 003_lr_02
+    Example: outlay sweep cancel runs/demo 003_lr_01
     """
     told = cancel(directory, runs or ())
     if as_json:
