@@ -48,7 +48,12 @@ def show_init(
     ceiling: Annotated[str, typer.Option(help="The hard ceiling, such as 5.")],
     lab: Annotated[
         list[str] | None,
-        typer.Option("--project", "--lab", help="A project's cap, such as 02=3.00; repeatable."),
+        typer.Option(
+            "--project",
+            "--lab",
+            metavar="NAME=CAP",
+            help="A project's cap, such as 02=3.00; repeatable.",
+        ),
     ] = None,
     day: Annotated[str | None, typer.Option(help="A cap on every day, UTC.")] = None,
     month: Annotated[str | None, typer.Option(help="A cap on every month, UTC.")] = None,

@@ -36,7 +36,9 @@ Ceiling = Annotated[
 ]
 Lab = Annotated[
     str | None,
-    typer.Option("--project", "--lab", help="The project that pays; default: the label's."),
+    typer.Option(
+        "--project", "--lab", metavar="NAME", help="The project that pays; default: the label's."
+    ),
 ]
 VendorName = Annotated[
     str | None, typer.Option(help=f"Whose commands are known: {', '.join(PRESETS)}.")
