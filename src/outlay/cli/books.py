@@ -17,6 +17,7 @@ from outlay.cli.output import (
     print_findings,
     print_json,
     print_rows,
+    shown_path,
 )
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import Finding
@@ -161,7 +162,7 @@ def _show(
 def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
     return (
         run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
-        _ago(now_ns - run.last_seen_ns), run.dir,
+        _ago(now_ns - run.last_seen_ns), shown_path(run.dir),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""``outlay cost forecast | budget | import | export``."""
+"""``outlay cost forecast | ceiling | import | export``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from outlay.cli.cost.tables import (
     open_books,
     parse_as_of,
 )
-from outlay.cli.output import AsJson, Png, console, print_findings, print_json
+from outlay.cli.output import AsJson, Png, console, must_be_directory, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.units.money import MICROS
@@ -185,7 +185,7 @@ def _time(seconds: float) -> str:
     return duration_text(round(seconds * 1e9))
 
 
-# ``outlay cost budget``: what may be spent on all runs of a model together.
+# ``outlay cost ceiling``: what may be spent on all runs of a model together.
 
 app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_help=True)
 
@@ -196,9 +196,9 @@ def set_budget(
     limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='How much, such as "1000 USD".')],
     as_json: AsJson = False,
 ) -> None:
-    """Set a model's budget.
+    """Set a model's ceiling: alerts come at 50, 75, 90 and 100 %; nothing is stopped by it.
 
-    Example: outlay cost budget set bert-base "1000 USD"
+    Example: outlay cost ceiling set bert-base "1000 USD"
     """
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
@@ -208,9 +208,9 @@ def set_budget(
 
 @app.command("status")
 def status(as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Show how much of each model's budget is spent, and tell each threshold once.
+    """Show how much of each model's ceiling is spent, and tell each threshold once.
 
-    Example: outlay cost budget status
+    Example: outlay cost ceiling status
     """
     _show(as_of=as_of, as_json=as_json)
 
@@ -228,7 +228,7 @@ def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -
         print_json({"budgets": rows, "alerts": alerts, "as_of": as_of, "findings": findings})
         return
     if not rows:
-        console.print('No budget is set: outlay cost budget set MODEL "1000 USD"')
+        console.print('No model has a ceiling: outlay cost ceiling set MODEL "1000 USD"')
     else:
         console.print(budget_table(rows))
     for alert in alerts:
@@ -251,8 +251,7 @@ def import_files(directory: Files, as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.optimizer import CostOptimizer, import_recommendations
 
     source = directory.expanduser()
-    if not source.is_dir():
-        raise InvalidValue("DIR", str(directory), "an existing directory")
+    must_be_directory(source)
     done = import_costs(CostAnalyzer(), source)
     taken, findings = import_recommendations(CostOptimizer(), source)
     done = replace(done, findings=done.findings + findings)

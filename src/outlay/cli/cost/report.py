@@ -81,12 +81,14 @@ def show_cost_report(
     if as_json:
         values = {name: values for name, (values, _) in sections.items()}
         print_json(values | {"findings": [*books.findings, *from_vendors]})
-        return
-    for _, show in sections.values():
-        show()
-        console.print()
-    print_findings(books.findings)
-    print_some_findings(from_vendors)
+    else:
+        for _, show in sections.values():
+            show()
+            console.print()
+        print_findings(books.findings)
+        print_some_findings(from_vendors)
+    if fetch_prices and all(count is None for count in sections["fetched"][0].values()):
+        raise typer.Exit(1)
 
 
 class BadNumber(OutlayError):

@@ -55,7 +55,8 @@ app = typer.Typer(
     help="What runs and models cost, and will cost.",
     no_args_is_help=True,
 )
-app.add_typer(cost_budget.app, name="budget")
+app.add_typer(cost_budget.app, name="ceiling")
+app.add_typer(cost_budget.app, name="budget", hidden=True)
 
 
 @app.command(DEFAULT, hidden=True)

@@ -254,15 +254,15 @@ def budget_rows(books: CostBooks) -> list[BudgetRow]:
 
 
 def budget_table(rows: list[BudgetRow]) -> Table:
-    """Return how every model's budget stands, for reading."""
+    """Return how every model's ceiling stands, for reading."""
     assumed = [ASSUMED] if any(row.assumed for row in rows) else []
     beside = [">not counted"] if any(row.not_counted for row in rows) else []
-    table = new_table("model", ">spent", *assumed, ">of", ">left", ">share", "status", *beside)
+    table = new_table("scope", ">spent", *assumed, ">of", ">left", ">share", "status", *beside)
     for row in rows:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
         others = ", ".join(map(str, row.not_counted)) or "-"
         table.add_row(
-            row.model, str(row.spent), *([str(row.assumed)] if assumed else []), str(row.limit),
+            f"model {row.model}", str(row.spent), *([str(row.assumed)] if assumed else []), str(row.limit),
             str(row.left), share, row.status, *([others] if beside else []),
         )  # fmt: skip
     return table

@@ -13,7 +13,15 @@ from rich.table import Table
 from rich.text import Text
 
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
-from outlay.cli.output import AsJson, console, fits, new_table, print_findings, print_json
+from outlay.cli.output import (
+    SHOWN_DIGITS,
+    AsJson,
+    console,
+    fits,
+    new_table,
+    print_findings,
+    print_json,
+)
 from outlay.clock import SYSTEM, wall_ns_of
 from outlay.cost.book import CostBook
 from outlay.errors import InvalidValue, Refused
@@ -212,7 +220,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
 def _print_head(head: str) -> None:
     """Show the hash by which a later `verify --expect` tells whether a line was removed since."""
     if head:
-        console.print(f"head {head}", soft_wrap=True, highlight=False)
+        console.print(f"head {head[:SHOWN_DIGITS]}")
 
 
 def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
@@ -224,7 +232,7 @@ def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
 
 
 def _holds_table(holds: tuple[Hold, ...]) -> object:
-    table = new_table("hold", "operation", "lab", ">held", "since", "state")
+    table = new_table("hold", "operation", "project", ">held", "since", "state")
     for hold in holds:
         state = " ".join(part for part in (hold.state, hold.resource) if part) or "open"
         since = minute_of(hold.ts)

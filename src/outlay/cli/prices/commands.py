@@ -106,7 +106,8 @@ def show_offers(
     nvlink: Nvlink = False,
     max_age: MaxAge = None,
     at: At = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many offers at most.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, help="How many offers to show at most.")] = 20,
+    limit: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
@@ -115,7 +116,7 @@ def show_offers(
         max_total_price=_ceiling(max_total, "--max-total"), min_memory_gb=min_memory,
         region=region, provider=provider, nvlink=nvlink, rentable=context.info_name == "cheapest",
     )  # fmt: skip
-    _show(open_store(), query, limit, max_age, at, as_json=as_json)
+    _show(open_store(), query, limit or rows, max_age, at, as_json=as_json)
 
 
 app.command(
@@ -158,7 +159,7 @@ def history(
     if not found:
         console.print(f"No price of {gpu} was seen in the last {since}.")
     else:
-        chart = text_chart(cheapest_over_time(found), width=console.width)
+        chart = text_chart(cheapest_over_time(found), width=min(console.width, 100))
         console.print(chart, soft_wrap=True)
         console.print(series_table(found))
     print_findings(damage)

@@ -17,6 +17,7 @@ from outlay.cli.output import (
     console,
     counted,
     errors,
+    must_exist,
     new_table,
     print_findings,
     print_json,
@@ -203,6 +204,7 @@ def import_prices(
 
     Example: outlay prices import ~/.context/training/prices/price_history.json
     """
+    must_exist(path.expanduser(), name="PATH")
     if path.suffix.lower() == ".csv":
         _import_catalog(path, as_json=as_json)
         return
