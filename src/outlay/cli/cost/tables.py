@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 
 from outlay.cli.output import new_table
 from outlay.clock import SYSTEM
+from outlay.compat.cost_module.data_directory import data_directory
 from outlay.cost.book import CostBook
 from outlay.cost.collect import refresh_reports
 from outlay.cost.compare import ModelComparison, percent_used, standing
@@ -45,8 +46,21 @@ class CostBooks:
     findings: list[Finding]
 
 
+def keep_cost_files() -> None:
+    """Take over the files of ``~/.context/training``, and bring them up to date; if it exists."""
+    if data_directory(None) is None:
+        return
+    from outlay.compat.cost_module.analyzer import CostAnalyzer  # Few users have that directory.
+    from outlay.compat.cost_module.optimizer import CostOptimizer
+    from outlay.compat.cost_module.tracker import GPUPriceTracker
+
+    for made in (CostAnalyzer, CostOptimizer, GPUPriceTracker):
+        made()
+
+
 def open_books() -> CostBooks:
     """Open the store, and derive the reports of runs that changed."""
+    keep_cost_files()
     store, now_ns = open_store(), SYSTEM.wall_ns()
     registered = refresh_registered(store, now_ns)
     refreshed = refresh_reports(store, now_ns)
