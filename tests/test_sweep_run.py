@@ -19,9 +19,9 @@ from outlay.clock import SYSTEM
 from outlay.proc.identity import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.harness import Harness
+from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import Treasury
-from outlay.sweep.run.sweeps import Cancelled, HowToRun, Result, cancel, resume, start
+from outlay.sweep.run.sweeps import Cancelled, Result, cancel, resume, start
 from outlay.sweep.state.journal import Event, Journal, read_events
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.outcomes import RunState
@@ -47,7 +47,7 @@ def write_grid(tmp_path: Path, script: str, **more: Any) -> Path:
 
 
 def run_grid(tmp_path: Path, script: str, *, jobs: int = 2, **more: Any) -> Result:
-    return start(plan_file(write_grid(tmp_path, script, **more)), None, HowToRun(jobs=jobs))
+    return start(plan_file(write_grid(tmp_path, script, **more)), None, SweepOptions(jobs=jobs))
 
 
 def state(result: Result, number: int) -> RunState:
@@ -137,7 +137,7 @@ def test_a_sweep_with_ids_of_another_numbering_keeps_them(tmp_path: Path) -> Non
         run_dir = root / f"00{number}_group00_0{number - 1}"
         run_dir.rename(root / f"00{number}_group01_0{number}")
     (root / "002_group01_02" / "again").touch()
-    result = resume(root, HowToRun(), grid=None, retry_failed=True)
+    result = resume(root, SweepOptions(), grid=None, retry_failed=True)
     assert result.counts == {"completed": 3}
     assert list(result.manifest.runs) == [f"00{n}_group01_0{n}" for n in (1, 2, 3)]
     assert not list(root.glob("*_group00_*"))
@@ -154,7 +154,7 @@ def test_a_sweep_that_was_moved_goes_on_where_it_is(tmp_path: Path) -> None:
     moved = tmp_path / "elsewhere"
     shutil.move(root, moved)
     (moved / "002_group00_01" / "again").touch()
-    result = resume(moved, HowToRun(), grid=None, retry_failed=True)
+    result = resume(moved, SweepOptions(), grid=None, retry_failed=True)
     assert result.counts == {"completed": 3}
     assert not root.exists()
 
@@ -204,7 +204,7 @@ def test_runs_know_their_budget_price_and_place_without_code(tmp_path: Path) -> 
 def test_gpus_are_shared_out_and_never_twice_at_once(tmp_path: Path) -> None:
     script = "cd $MFCL_SWEEP_RUN_DIR/..; mkdir gpu$CUDA_VISIBLE_DEVICES; sleep 0.1; rmdir gpu*"
     grid = write_grid(tmp_path, script.replace("gpu*", "gpu$CUDA_VISIBLE_DEVICES"))
-    how = HowToRun(jobs=3, devices=("0", "5"))
+    how = SweepOptions(jobs=3, devices=("0", "5"))
     assert start(plan_file(grid), None, how).counts == {"completed": 3}
     used = {e.env["CUDA_VISIBLE_DEVICES"] for e in read_events(tmp_path / "sweep") if e.ticket}
     assert used == {"0", "5"}
@@ -215,17 +215,17 @@ def test_gpus_are_shared_out_and_never_twice_at_once(tmp_path: Path) -> None:
 
 def test_resuming_runs_only_what_is_not_done(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit $(({x} == 2))").root
-    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {
+    assert resume(root, SweepOptions(), grid=None, retry_failed=False).counts == {
         "completed": 2, "error": 1,
     }  # fmt: skip
-    resume(root, HowToRun(), grid=None, retry_failed=True)
+    resume(root, SweepOptions(), grid=None, retry_failed=True)
     assert starts(root) == {"001_group00_00": 1, "002_group00_01": 2, "003_group00_02": 1}
 
 
 def test_an_entry_that_was_inserted_does_not_confuse_a_resume(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
     write_grid(tmp_path, "exit 0", grid=[{"params": {"x": 9}}, {"params": {"x": [1, 3]}}])
-    result = resume(root, HowToRun(), grid=None, retry_failed=False)
+    result = resume(root, SweepOptions(), grid=None, retry_failed=False)
     assert starts(root) == dict.fromkeys([*list(result.manifest.runs)[:3], "001_group00"], 1)
     assert "002_group00_01 is no longer in the grid" in result.findings[0].message
 
@@ -244,7 +244,7 @@ def test_a_torn_journal_reads_up_to_the_tear_and_is_gone_on_with(tmp_path: Path)
     journal.write_bytes(journal.read_bytes()[:-20])
     torn = read_manifest(root)
     assert sorted(s.status for s in torn.states.values()) == ["completed", "completed", "running"]
-    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 3}
+    assert resume(root, SweepOptions(), grid=None, retry_failed=False).counts == {"completed": 3}
     assert max(starts(root).values()) == 1  # How it ended stood in its directory.
 
 
@@ -269,7 +269,7 @@ def test_a_run_that_was_taken_out_of_the_grid_is_not_left_running_in_the_books(
     root = run_grid(tmp_path, "exit 0", **more).root
     left_running(root, "002_group00_01", ceiling="50 USD")
     write_grid(tmp_path, "exit 0", grid=[{"params": {"x": [1, 3]}}], **more)
-    result = resume(root, HowToRun(), grid=None, retry_failed=False)
+    result = resume(root, SweepOptions(), grid=None, retry_failed=False)
     assert result.counts == {"completed": 2, "cancelled": 1}
     guard = Treasury(root, Money.parse("50 USD")).guard
     assert guard.holds() == ()
@@ -290,7 +290,7 @@ def test_a_sweep_is_gone_on_with_under_what_the_grid_says_now(tmp_path: Path) ->
     root = run_grid(tmp_path, "exit 0", ceiling="50 USD", **more).root
     grid = write_grid(tmp_path, "pwd", ceiling="60 USD", work_dir=str(tmp_path), **more)
     moved = grid.rename(tmp_path / "moved.json")
-    resume(root, HowToRun(), grid=moved, retry_failed=False)
+    resume(root, SweepOptions(), grid=moved, retry_failed=False)
     about = read_manifest(root).about
     assert about["ceiling"] == "60.00 USD"
     assert about["grid_path"] == str(moved)
@@ -303,7 +303,7 @@ def test_a_grid_that_cannot_be_gone_on_with_changes_nothing(tmp_path: Path) -> N
     before = (root / "sweep_manifest.json").read_bytes()
     write_grid(tmp_path, "exit 1", ceiling="5 USD")
     with pytest.raises(InvalidGrid, match="no price"):
-        resume(root, HowToRun(), grid=None, retry_failed=False)
+        resume(root, SweepOptions(), grid=None, retry_failed=False)
     assert (root / "sweep_manifest.json").read_bytes() == before
 
 
@@ -313,7 +313,7 @@ def test_a_grid_that_cannot_be_gone_on_with_changes_nothing(tmp_path: Path) -> N
 def test_without_a_yes_nothing_is_started(tmp_path: Path) -> None:
     shown = outlay("sweep", "run", write_grid(tmp_path, "exit 0"))
     assert shown.code == 3
-    assert "--enable-sweeps" in shown.err
+    assert "--yes" in shown.err
     assert not (tmp_path / "sweep").exists()
 
 
@@ -403,7 +403,7 @@ def test_told_twice_it_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             told.append(signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
-    result = start(plan_file(grid), None, HowToRun(watch=interrupt))
+    result = start(plan_file(grid), None, SweepOptions(watch=interrupt))
     assert result.cancelled
     assert (state(result, 1).status, state(result, 1).returncode) == ("cancelled", -signal.SIGKILL)
 
@@ -479,10 +479,10 @@ def test_a_start_that_cannot_be_written_down_does_not_happen(
     grid = write_grid(tmp_path, "echo ran")
     monkeypatch.setattr("outlay.sweep.state.journal.os.write", full)
     with pytest.raises(Exception, match="No space left"):
-        start(plan_file(grid), None, HowToRun(jobs=1))
+        start(plan_file(grid), None, SweepOptions(jobs=1))
     monkeypatch.undo()
     assert [p.parent.name for p in sorted(root.glob("*/sweep.log"))] == ["001_group00_00"]
-    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 3}
+    assert resume(root, SweepOptions(), grid=None, retry_failed=False).counts == {"completed": 3}
     assert max(starts(root).values()) == 1
 
 

@@ -28,7 +28,8 @@ from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.options import SlurmOptions
 from outlay.sweep.engines.slurm.queue import read_batches
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.sweeps import HowToRun, Result, resume, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import Result, resume, start
 from outlay.sweep.state.journal import read_events
 from outlay.sweep.state.manifest import read_manifest
 from slurm_cluster import NODES, Cluster
@@ -60,7 +61,7 @@ def shell(script: str) -> list[str]:
 
 
 def run_grid(tmp_path: Path, entrypoint: list[str], **more: Any) -> Result:
-    return start(plan_file(write_grid(tmp_path, entrypoint, **more)), None, HowToRun())
+    return start(plan_file(write_grid(tmp_path, entrypoint, **more)), None, SweepOptions())
 
 
 class Harness:
@@ -462,7 +463,7 @@ def test_jobs_outlive_a_harness_that_is_gone_and_are_found_again(
     (root / "001_group00_00" / "go").touch()
     exists(root / "001_group00_00" / "sweep_exit.json", slurm)
     (root / "002_group00_01" / "go").touch()  # It may end before or after it is found again.
-    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 2}
+    assert resume(root, SweepOptions(), grid=None, retry_failed=False).counts == {"completed": 2}
     assert list(ends(root).values()) == [["completed"], ["completed"]]
     kinds = [json.loads(line)["kind"] for line in (root / "spend.jsonl").read_text().splitlines()]
     assert sorted(kinds) == ["capture", "capture", "hold", "hold"]
@@ -608,7 +609,7 @@ def test_the_same_grid_gives_the_same_summary_here_and_there(tmp_path: Path) -> 
             budget={"mode": "iso_tokens", "limit": 1000, "target_metric": "accuracy"},
             grid=[{"params": {"x": [1, 2]}}],
         )  # fmt: skip
-        result = start(plan_file(grid), None, HowToRun())
+        result = start(plan_file(grid), None, SweepOptions())
         assert outlay("sweep", "aggregate", result.root).code == 0
         (summary,) = (result.root / "reports").glob("summary_*.csv")
         rows[engine] = [

@@ -14,10 +14,11 @@ import pytest
 
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.grid.grid import read_grid
-from outlay.sweep.plan.launch import Place, command_of, environment_of
+from outlay.sweep.plan.launch import MachineShare, Place, command_of, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
-from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import start
 from outlay.sweep.state.journal import read_events
 from waiting import until
 
@@ -58,7 +59,9 @@ def plan_of(**grid: Any) -> SweepPlan:
 
 def launched(plan: SweepPlan, number: int, **inherited: str) -> tuple[list[str], dict[str, str]]:
     run = plan.runs[number]
-    place = Place(root="/s", run_dir=run.id, python="python", port=4242, master=inherited)
+    place = Place(
+        root="/s", run_dir=run.id, python="python", share=MachineShare(port=4242), master=inherited
+    )
     return command_of(plan, run, place), environment_of(run, place)
 
 
@@ -175,7 +178,7 @@ def test_runs_at_the_same_time_get_different_ports(tmp_path: Path) -> None:
         "output_dir": str(tmp_path / "sweep"), "grid": [{"params": {"x": [1, 2]}}],
     }  # fmt: skip
     (tmp_path / "grid.json").write_text(json.dumps(grid))
-    result = start(plan_file(tmp_path / "grid.json"), None, HowToRun(jobs=2))
+    result = start(plan_file(tmp_path / "grid.json"), None, SweepOptions(jobs=2))
     assert result.counts == {"completed": 2}
     ports = {event.env["MASTER_PORT"] for event in read_events(result.root) if event.ticket}
     assert len(ports) == 2

@@ -47,7 +47,8 @@ class BudgetChanged(InvalidValue):
             "budget",
             shown,
             "the limits this run started with, so that it stays comparable; "
-            "allow_change=True accepts the change and records it",
+            "allow_change=True accepts the change and records it "
+            "(in OUTLAY_BUDGET: iso_time=3h,allow_change=true)",
         )
         self.changes = dict(changes)
 
@@ -222,7 +223,7 @@ RUNS_MAX: Final = 256
 _LISTED_MAX: Final = 128
 """How many prices, budget events or spans a statement repeats; with more there is none."""
 
-_TERMS: Final = ("set", "changed", "epoch", "ended")
+_TERMS: Final = ("set", "changed", "dropped", "epoch", "ended")
 Kept = PriceChanged | SlicesChanged | BudgetEvent | AttemptEnded
 """What a statement repeats as it was written; of budget events the terms and the last word."""
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from outlay import plugins
 from outlay.budget.limits import MODES
 from outlay.budget.terms import LIMIT_KEYS, Budget
 from outlay.decoding import BadYaml, YamlPath, parse_yaml
 from outlay.errors import Finding, InvalidValue, choices
-from outlay.sweep.engines.names import ENGINES, engine_names
+from outlay.sweep.engines.names import ENGINES, EngineOptions, PlainOptions, engine_names
 from outlay.sweep.errors import InvalidGrid
 from outlay.units import Duration
 from outlay.units.numbers import exact_decimal
@@ -162,6 +164,37 @@ def engine(value: object) -> str:
     if isinstance(value, str) and value in ENGINES:
         return value
     return _one_of(value, engine_names(), "engine")
+
+
+_BLOCKS: Final = tuple(name for name, entry in ENGINES.items() if entry.options)
+
+
+def option_blocks(block: Block, known: Collection[str]) -> tuple[str, ...]:
+    """Return the keys under which engines take options here; packages are asked only if need be."""
+    if all(key in known or key in _BLOCKS for key in block.values):
+        return _BLOCKS
+    brought = plugins.names(plugins.ENGINES)
+    return (*_BLOCKS, *(name for name in brought if name in block.values))
+
+
+def engine_options(
+    block: Block, names: Collection[str], shared: Mapping[str, EngineOptions]
+) -> dict[str, EngineOptions]:
+    """Return the block of each engine that takes one, on top of the shared."""
+    return {
+        name: _options_of(name, block, shared.get(name))
+        for name in {**shared, **dict.fromkeys(names)}
+    }
+
+
+def _options_of(name: str, block: Block, shared: EngineOptions | None) -> EngineOptions:
+    if name in ENGINES:
+        options: EngineOptions = pkgutil.resolve_name(ENGINES[name].options)(
+            block.block(name), shared
+        )
+        return options
+    inherited = shared.values if isinstance(shared, PlainOptions) else {}
+    return PlainOptions({**inherited, **block.read(name, mapping, {})})
 
 
 def launcher(value: object) -> str:

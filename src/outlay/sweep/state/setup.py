@@ -16,8 +16,8 @@ from outlay.errors import Finding, InvalidValue
 from outlay.files import open_own
 from outlay.ledger import gpu_count_of
 from outlay.record import facts
+from outlay.record.redaction import Redactor, recorded
 from outlay.sweep.errors import InvalidGrid, SweepInUse
-from outlay.sweep.grid.redaction import Redactor, recorded
 from outlay.sweep.plan.launch import LOG_NAME, overrides_of
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 from outlay.sweep.run.money import rate_of_run
