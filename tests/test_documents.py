@@ -177,6 +177,7 @@ def test_a_sweep_is_summed_up_by_its_documented_command(sweep: Path) -> None:
         row, _ = csv.DictReader(stream)
     assert (row["step_time_ms"], row["bytes_per_step"]) == ("50.0", "1500.0")
     assert (row["accuracy_value"], row["time_to_target_min"]) == ("78.0", "0.8")
+    assert (row["accuracy_metric"], row["target_value"]) == ("linear.top1", "70.0")
     assert (sweep / "reports" / "summary.md").exists()
 
 
