@@ -15,6 +15,7 @@ from outlay.cli.cost.tables import (
     budget_rows,
     budget_table,
     comparison_table,
+    keep_cost_files,
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
@@ -114,6 +115,7 @@ def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
     book = PriceBook(books.store)
     book.record(snapshots)
     book.publish()
+    keep_cost_files()
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 
     def show() -> None:

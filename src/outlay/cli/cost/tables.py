@@ -16,6 +16,7 @@ from sqlalchemy import Engine
 
 from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
+from outlay.compat.cost_module.data_directory import data_directory
 from outlay.cost.book import CostBook, CostRow, budgeted
 from outlay.cost.compare import ModelComparison, percent_used, standing
 from outlay.cost.spending import Spend, Spending
@@ -103,8 +104,21 @@ class CostBooks:
         return Spending(spends=(), unpriced=known).unpriced_finding()
 
 
+def keep_cost_files() -> None:
+    """Take over the files of ``~/.context/training``, and bring them up to date; if it exists."""
+    if data_directory(None) is None:
+        return
+    from outlay.compat.cost_module.analyzer import CostAnalyzer  # Few users have that directory.
+    from outlay.compat.cost_module.optimizer import CostOptimizer
+    from outlay.compat.cost_module.tracker import GPUPriceTracker
+
+    for made in (CostAnalyzer, CostOptimizer, GPUPriceTracker):
+        made()
+
+
 def open_books(as_of_ns: int | None = None) -> CostBooks:
     """Open the store, and derive the reports of runs that changed."""
+    keep_cost_files()
     store, now_ns = open_store(), SYSTEM.wall_ns()
     findings = refresh_books(store, now_ns)
     return CostBooks(
@@ -262,7 +276,7 @@ def budget_table(rows: list[BudgetRow]) -> Table:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
         others = ", ".join(map(str, row.not_counted)) or "-"
         table.add_row(
-            f"model {row.model}", str(row.spent), *([str(row.assumed)] if assumed else []), str(row.limit),
-            str(row.left), share, row.status, *([others] if beside else []),
+            f"model {row.model}", str(row.spent), *([str(row.assumed)] if assumed else []),
+            str(row.limit), str(row.left), share, row.status, *([others] if beside else []),
         )  # fmt: skip
     return table

@@ -12,6 +12,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from outlay.cli.cost.tables import keep_cost_files
 from outlay.cli.output import (
     AsJson,
     console,
@@ -159,6 +160,7 @@ def fetch_prices(
     snapshots = ask(source or VENDORS)
     book.record(snapshots)
     book.publish()
+    keep_cost_files()
     instants = {snapshot.fetched_ns for snapshot in snapshots}
     raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
     if as_json:

@@ -11,12 +11,20 @@ from dataclasses import asdict, dataclass
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
-from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.compat.cost_module.data_directory import (
+    BUDGETS,
+    HISTORY,
+    beside_the_store,
+    data_directory,
+    read_json,
+    report_taken,
+    write_json,
+)
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
 from outlay.cost.book import CostBook, CostRow, ModelBudget
 from outlay.cost.compare import (
@@ -32,9 +40,8 @@ from outlay.cost.compare import (
     return_on_investment,
 )
 from outlay.cost.forecast import Estimate, forecast_runs
-from outlay.decoding import BadDocument, convert, read_document
+from outlay.decoding import convert
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.files import write_whole
 from outlay.store import open_store
 from outlay.units import Money
 from outlay.units.money import per
@@ -47,18 +54,6 @@ from outlay.units.quantity import MILLIJOULES_PER_WH
 # read is neither imported nor written over.
 
 US_PER_HOUR = 3_600_000_000
-HISTORY, BUDGETS = "cost_history.json", "budgets.json"
-T = TypeVar("T")
-
-
-class CorruptCosts(OutlayError):
-    """A cost file is not what its name says."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(
-            f"{path} cannot be read: {reason}. Repair it or move it away first; "
-            "it was left as it is."
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,13 +65,22 @@ class Exchanged:
     findings: tuple[Finding, ...] = ()
 
 
-def import_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
+def import_costs(analyzer: CostAnalyzer, directory: Path, *, only_new: bool = False) -> Exchanged:
     """Add the reports and budgets of a directory; any number of times with the same result.
+
+    Args:
+        analyzer: Whose store they go into.
+        directory: Where the files are.
+        only_new: Whether to leave out the runs and models that the store knows already.
 
     Raises:
         CorruptCosts: A file is there and cannot be read; nothing was imported.
     """
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
+    if only_new:
+        runs, models = analyzer.run_ids, analyzer.limits
+        history = {run_id: value for run_id, value in history.items() if run_id not in runs}
+        budgets = {model: value for model, value in budgets.items() if model not in models}
     findings: list[Finding] = []
     recorded = {row.run_id for row in analyzer.recorded()}
     unknown = {name: value for name, value in history.items() if name not in recorded}
@@ -99,6 +103,7 @@ def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
     history |= {row.run_id: _report_behind(row) for row in recorded if row.kind == "cash"}
     history |= {run_id: report.to_dict() for run_id, report in analyzer.cost_history.items()}
     limits = analyzer.limits
+    budgets = {model: value for model, value in budgets.items() if model not in limits}
     budgets |= {model: float(m.amount) for model, m in limits.items() if m.currency == "USD"}
     write_json(directory / HISTORY, history)
     write_json(directory / BUDGETS, budgets)
@@ -182,26 +187,6 @@ def _read(path: Path) -> dict[str, Any]:
     return read_json(path, dict[str, Any]) or {}
 
 
-def read_json(path: Path, kind: type[T]) -> T | None:
-    """Return what a file holds; None where there is none.
-
-    Raises:
-        CorruptCosts: It holds something else.
-    """
-    try:
-        return read_document(path, kind)
-    except FileNotFoundError:
-        return None
-    except (OSError, BadDocument) as error:
-        raise CorruptCosts(path, str(error)) from None
-
-
-def write_json(path: Path, values: object) -> None:
-    """Write a file whole: a reader sees the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.format(msgspec.json.encode(values), indent=2), synced=True)
-
-
 _WARN_PERCENT = 90
 
 
@@ -209,13 +194,29 @@ class CostAnalyzer:
     """Analyses what trainings cost and holds them against a budget for each model.
 
     Args:
-        data_dir: Where to keep the reports; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        data_dir: Where to keep the reports; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. Files of
+            the cost module in it, else in ``~/.context/training``, are taken over and kept up to
+            date.
         clock: When a budget is set and an alert is raised.
     """
 
     def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
         self._book = CostBook(open_store(data_dir))
         self._clock = clock
+        self._directory: Path | None = None
+        if (directory := data_directory(data_dir)) is not None:
+            with beside_the_store(directory):
+                taken = import_costs(self, directory, only_new=True)
+                report_taken(taken.reports, "cost reports", directory)
+                report_taken(taken.budgets, "budgets", directory)
+            self._directory = directory
+            self._write_files()
+
+    def _write_files(self) -> None:
+        """Write what the store holds to the cost module's files, where it has a directory."""
+        if self._directory is not None:
+            with beside_the_store(self._directory):
+                export_costs(self, self._directory)
 
     @property
     def damage(self) -> list[Finding]:
@@ -244,6 +245,7 @@ class CostAnalyzer:
         if known is not None and _is_same(row, known):
             row = replace(row, updated_ns=known.updated_ns)  # Nothing new was stated.
         self._book.record([row])
+        self._write_files()
         return report
 
     def recorded(self) -> list[CostRow]:
@@ -260,6 +262,7 @@ class CostAnalyzer:
         if not model_name:
             raise InvalidValue("model_name", model_name, "a non-empty name")
         self._book.set_budget(model_name, Money.parse(limit, name="limit"), self._clock.wall_ns())
+        self._write_files()
 
     def check_budget(
         self, model_name: str, current_cost: float | None = None
@@ -370,6 +373,11 @@ class CostAnalyzer:
         return {model: budget.limit for model, budget in self._book.budgets().items()}
 
     @property
+    def run_ids(self) -> set[str]:
+        """Every run that has a report, stated or recorded."""
+        return {row.run_id for row in self._book.reports()}
+
+    @property
     def cost_history(self) -> dict[str, TrainingCostReport]:
         """Every report that was analysed from stated metrics, by run."""
         found: dict[str, TrainingCostReport] = {}
@@ -402,7 +410,7 @@ def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
         tokens=metrics.tokens_processed,
         accuracy=metrics.test_accuracy,
         loss=metrics.validation_loss,
-        at_ns=wall_ns_of(as_utc(metrics.timestamp)),
+        at_ns=wall_ns_of(metrics.timestamp),
         metrics=metrics.to_dict(),
         updated_ns=now_ns,
     )
