@@ -52,7 +52,7 @@ ENTRIES = (
     ),
     CommandEntry(
         "watch", "outlay.cli.watch", "show_watch", MAY_I_LAUNCH,
-        "End what is rented and overdue, settle what is gone, replace watchers that died.",
+        "End what is rented and overdue, settle what is gone, tell what the alert rules say.",
     ),
     CommandEntry(
         "survey", "outlay.cli.prices.survey", "show_survey", MAY_I_LAUNCH,
