@@ -55,6 +55,8 @@ class TrackedRun:
     Attributes:
         exit_code: None where no end was recorded.
         runtime_s: As the tracker counted it at the end; None where it did not.
+        summary: The last figures that were set.
+        axes: What metrics are shown against, by name or pattern.
         findings: What could not be read.
     """
 
@@ -70,6 +72,8 @@ class TrackedRun:
     exit_code: int | None = None
     runtime_s: float | None = None
     config: dict[str, Value] = field(default_factory=dict)
+    summary: dict[str, Value] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
     history: list[HistoryRow] = field(default_factory=list)
     system: list[SystemRow] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
@@ -191,10 +195,14 @@ def _fold(run: TrackedRun, record: bytes) -> None:
         match number:
             case 2:
                 _fold_history(run, body)
+            case 3:
+                run.summary |= _items(body, 1)
             case 5:
                 run.config |= _items(body, 1)
             case 7:
                 _fold_stats(run, body)
+            case 12:
+                _fold_metric(run, body)
             case 17:
                 _fold_run(run, body)
             case 18:
@@ -242,6 +250,12 @@ def _fold_run(run: TrackedRun, body: bytes) -> None:
                 run.started_ns = run.started_ns or _timestamp(part)
             case _:
                 pass
+
+
+def _fold_metric(run: TrackedRun, body: bytes) -> None:
+    found = {number: _text(part) for number, part in fields(body) if isinstance(part, bytes)}
+    if name := found.get(1) or found.get(2):
+        run.axes[name] = found.get(4, "")
 
 
 def _fold_exit(run: TrackedRun, body: bytes) -> None:
