@@ -65,7 +65,7 @@ ENTRIES = (
     CommandEntry("prices", "prices.commands:app", DECIDE, "What a GPU costs, now and before."),
     CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
     CommandEntry("guard", "guard.commands:app", HOLD, "Ask before spending; end what is rented."),
-    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, in the background."),
+    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, send alerts."),
     CommandEntry(
         "import", "importing:import_app", ACCOUNT, "Register what was recorded elsewhere."
     ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +20,7 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_text
 from outlay.errors import Finding
-from outlay.ledger.price import KINDS, Kind
+from outlay.ledger.price import KINDS
 from outlay.runs.collect import (
     find_runs,
     findings_in,
@@ -49,6 +48,7 @@ def overview(*, as_json: bool) -> None:
         known_logs,
         living_rentals,
     )
+    from outlay.runs.figures import total_burn
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
@@ -86,27 +86,6 @@ def _print_rented(rented: Sequence[RentedHold]) -> None:
             f"ends at {rental.deadline[:16].replace('T', ' ')}Z ({each.log_path})",
             soft_wrap=True,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Burn:
-    """What runs cost per hour together, of one currency and one kind."""
-
-    kind: Kind
-    money: Money
-
-    def __str__(self) -> str:
-        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
-
-
-def total_burn(running: list[RunFigures]) -> list[Burn]:
-    """Return what the runs cost per hour together; cash and showback each by itself."""
-    totals: dict[tuple[Kind, str], int] = {}
-    for figures in running:
-        if figures.cost is not None and figures.burn_micros_per_hour is not None:
-            key = figures.kind, figures.cost.currency
-            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
-    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
 def show_runs(

@@ -16,9 +16,8 @@ from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.export.background import Background, Limits, Outcome
 from outlay.export.gcp import NOTHING_SAYS, GCPOptions, completed, plain_channel, project_id
-from outlay.export.scalars import PREFIX, RESOURCE, MetricSeries, time_series
+from outlay.export.scalars import PREFIX, RESOURCE, FinishedReading, MetricSeries, time_series
 from outlay.goodput.logs import Entry, EntryInfo, plain
-from outlay.goodput.readings import Reading
 
 # Google Cloud Logging as a goodput log, through Google's client.
 #
@@ -290,7 +289,7 @@ class CloudMonitoringSink:
             "replica_id": self._options.replica_id,
         }
 
-    def write(self, reading: Reading) -> None:
+    def write(self, reading: FinishedReading) -> None:
         """Create one point in each series."""
         found = time_series(reading, self._options)
         self._client.send([self._of(series, reading.t_ns) for series in found])

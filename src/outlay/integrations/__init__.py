@@ -1,0 +1,1 @@
+"""Callbacks and hooks for trainers and trackers."""
