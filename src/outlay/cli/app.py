@@ -101,6 +101,10 @@ ENTRIES = (
         "Write one page about a run or a sweep: what it got for its time and money, and how sure.",
     ),
     CommandEntry(
+        "web", "outlay.cli.report", "show_web", THE_BOOKS,
+        "Show runs, money, sweeps and the guard in a browser, live; read-only, until Ctrl-C.",
+    ),
+    CommandEntry(
         "exec", "outlay.cli.execute", "show_exec", THE_BOOKS,
         "Run any command and record what it took: wall time, attempts, GPU load, cost.",
     ),
