@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, assert_never
@@ -66,9 +66,10 @@ class Chart:
 
 @dataclass(frozen=True, slots=True)
 class NoteBlock:
-    """A sentence."""
+    """A sentence, or a few under a title of their own."""
 
     text: str
+    title: str = ""
 
 
 Block = Figure | Table | Chart | NoteBlock
@@ -77,10 +78,15 @@ _LONG = 40
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks under a title; consecutive figures are shown together."""
+    """Blocks under a title; consecutive figures are shown together.
+
+    Attributes:
+        is_half: Whether it may stand beside another one where there is room.
+    """
 
     title: str
     blocks: tuple[Block, ...]
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +105,12 @@ class Document:
                     yield section.title, block
 
 
-def sections(found: Iterable[tuple[str, Iterable[Block]]]) -> tuple[Section, ...]:
-    """Return the sections that have anything to say."""
+def sections(
+    found: Iterable[tuple[str, Iterable[Block]]], halves: Container[str] = ()
+) -> tuple[Section, ...]:
+    """Return the sections that have anything to say; some may stand side by side."""
     filled = ((title, tuple(blocks)) for title, blocks in found)
-    return tuple(Section(title, blocks) for title, blocks in filled if blocks)
+    return tuple(Section(title, blocks, title in halves) for title, blocks in filled if blocks)
 
 
 # A report as a page in the browser, and as Markdown; both say the same.
@@ -115,8 +123,12 @@ def to_html(document: Document) -> str:
 
 def sections_html(found: Iterable[Section]) -> Iterator[str]:
     """Yield sections as parts of a page."""
-    for each in found:
-        yield html.section(each.title, *_html(each.blocks))
+    for is_half, group in groupby(found, key=lambda each: each.is_half):
+        drawn = (html.section(each.title, *_html(each.blocks)) for each in group)
+        if is_half:
+            yield f'<div class="columns">{"".join(drawn)}</div>'
+        else:
+            yield from drawn
 
 
 def to_markdown(document: Document) -> str:
@@ -152,8 +164,8 @@ def _block_html(block: Block) -> str:
         case Table(headings, rows, grade, has_total):
             note = "" if grade == "measured" else html.note(f"{grade.capitalize()}.")
             return html.table(headings, rows, has_total=has_total) + note
-        case NoteBlock(text):
-            return html.note(text)
+        case NoteBlock(text, title):
+            return (f"<h3>{html_text(title)}</h3>" if title else "") + html.note(text)
         case Figure():
             return figures_html([block])
         case _:
@@ -199,7 +211,9 @@ def _block_markdown(block: Block) -> Iterator[str]:
                 yield markdown_row(map(_cell_text, row))
             if grade != "measured":
                 yield f"\n{grade.capitalize()}."
-        case NoteBlock(text):
+        case NoteBlock(text, title):
+            if title:
+                yield f"### {markdown_text(title)}\n"
             yield f"{markdown_text(text)}\n"
         case Chart():
             pass

@@ -135,7 +135,8 @@ def run_document(
                 ("What to change", _advice(run)),
                 ("What was run", _setup(run, setup)),
                 ("What the figures rest on", _ground(run)),
-            ]
+            ],
+            halves=("Step times", "Checkpoints", "What a unit cost", "Attempts"),
         ),
     )
 
@@ -356,7 +357,7 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
     yield Figure("at risk", progress.at_risk_ns, f"{duration_text(progress.at_risk_ns)}{lost}")
     chart = at_risk(timeline)
     if chart is not None:
-        yield Chart(chart, title="What a kill would have undone, moment by moment", wide=True)
+        yield Chart(chart, title="What a kill would have undone, moment by moment")
 
 
 def _reliability(summary: GoodputSummary) -> Iterator[Block]:
@@ -390,11 +391,11 @@ def _advice(run: RunReading) -> Iterator[Block]:
     elif not run.advice:
         yield NoteBlock("Nothing worth changing was found.")
     for each in run.advice:
-        saves = f"saves {each.estimated_savings:,.4g} {each.currency}"
+        saves = f"saves {plain_text(each.estimated_savings)} {each.currency}"
         if each.savings_low is not None and each.savings_high is not None:
-            saves += f" ({each.savings_low:,.4g} to {each.savings_high:,.4g})"
-        yield Figure(each.title, each.estimated_savings, saves, each.grade)
-        yield NoteBlock(each.description)
+            saves += f" ({plain_text(each.savings_low)} to {plain_text(each.savings_high)})"
+        how = "" if each.grade == "measured" else f", {each.grade}"
+        yield NoteBlock(each.description, title=f"{each.title}: {saves}{how}")
         for label, lines in (("Evidence", each.evidence), ("Assumed", each.assumptions)):
             if lines:
                 yield NoteBlock(f"{label}: {'; '.join(lines)}.")

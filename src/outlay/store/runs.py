@@ -5,10 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Engine, Result, String, cast, delete, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Result,
+    String,
+    cast,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+)
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
@@ -105,9 +118,12 @@ class RunFilter:
             yield runs.c.started_ns < self.until_ns
         if self.below:
             yield runs.c.dir.startswith(f"{self.below}/", autoescape=True)
-        for word in self.text.split():
-            columns = (*(runs.c[name] for name in _SEARCHED), cast(runs.c.tags, String))
-            yield or_(*(column.icontains(word, autoescape=True) for column in columns))
+        if self.text:
+            # One text of all that is searched is compared several times as fast as each by itself.
+            every = reduce(add, (runs.c[name] + "\n" for name in _SEARCHED), literal(""))
+            found = func.lower(every + cast(runs.c.tags, String))
+            for word in self.text.lower().split():
+                yield found.contains(word, autoescape=True)
 
 
 _EVERY = RunFilter()

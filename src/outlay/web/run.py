@@ -31,12 +31,11 @@ def run_page(ask: Ask, books: BookReader) -> Page:
     if document is None:
         document = run_document(reading, _setup(Path(row.dir), books), [axis])
         books.kept.put(key, document)
-    parts = []
-    for section, drawn in zip(document.sections, sections_html(document.sections), strict=True):
-        if section.title == "Metrics":
-            choices = {ask.address(axis=each): f"over {each}" for each in AXES}
-            parts.append(tabs("Axis of the metrics", choices, f"over {axis}"))
-        parts.append(drawn)
+    choices = {ask.address(axis=each): f"over {each}" for each in AXES}
+    parts = [
+        tabs("Axis of the metrics", choices, f"over {axis}") + part if is_metrics(part) else part
+        for part in sections_html(document.sections)
+    ]
     return Page(
         title=document.title, tab="Runs", verdict=document.verdict, parts=parts,
         crumbs=_crumbs(Path(row.dir), books), lives=True,
@@ -50,6 +49,11 @@ def run_page(ask: Ask, books: BookReader) -> Page:
         ],
         document=_document(reading, document),
     )  # fmt: skip
+
+
+def is_metrics(part: str) -> bool:
+    """Say whether a part of the page is the one whose axis can be chosen."""
+    return part.startswith("<section><h2>Metrics</h2>")
 
 
 def _setup(run_dir: Path, books: BookReader) -> RunSetup:

@@ -68,7 +68,7 @@ def runs_page(ask: Ask, books: BookReader) -> Page:
     wanted = wanted_by(ask, books)
     rows = books.rows(wanted, sort=_sort(ask), limit=PAGE, offset=_offset(ask))
     rows = [_current(row, books) for row in rows]
-    count = books.count(wanted)
+    count = len(rows) if _offset(ask) == 0 and len(rows) < PAGE else books.count(wanted)
     columns = [name for name in COLUMNS if name in (ask.every("col") or _USUAL)]
     table = [_cells(row, columns, books) for row in rows]
     parts = [_filters(ask, columns, books), _listed(ask, columns, table, count)]
@@ -129,8 +129,8 @@ def _percent(share: float | None) -> Cell:
 
 def _filters(ask: Ask, columns: Sequence[str], books: BookReader) -> str:
     """Return the form; every choice is a parameter of the address."""
-    models = values_of(books.store, "model", limit=_CHOICES)
-    users = [books.people.name(user) for user in values_of(books.store, "user", limit=_CHOICES)]
+    models, users = (_values(name, books) for name in ("model", "user"))
+    users = [books.people.name(user) for user in users]
     boxes = "".join(
         f'<label><input type="checkbox" name="col" value="{name}"'
         f"{' checked' if name in columns else ''}>{html_text(title)}</label>"
@@ -150,6 +150,15 @@ def _filters(ask: Ask, columns: Sequence[str], books: BookReader) -> str:
         '<details><summary>Columns</summary><fieldset class="checks">'
         f'<legend class="hidden">Columns</legend>{boxes}</fieldset></details></form>'
     )
+
+
+def _values(column: str, books: BookReader) -> list[str]:
+    """Return what a column holds, as of when runs were last registered."""
+    key = (column, books.stamp([]))
+    known: list[str] | None = books.kept.get(key)
+    if known is None:
+        known = books.kept.put(key, values_of(books.store, column, limit=_CHOICES))
+    return known
 
 
 def _text_input(ask: Ask, name: str, label: str, example: str) -> str:
