@@ -1,7 +1,8 @@
 """What the pages take: a list of 10,000 runs, a run of a million steps, twenty runs that train.
 
 The server is a process of its own, asked over loopback. What a page of the long run takes is
-compared with `outlay goodput` of it; the other bars are absolute. Run: python benchmarks/web.py [list] [long] [live]
+compared with `outlay goodput` of it; the other bars are absolute.
+Run: python benchmarks/web.py [list] [long] [live]
 """
 
 from __future__ import annotations

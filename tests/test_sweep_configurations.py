@@ -145,13 +145,13 @@ def test_every_report_keeps_configurations_apart() -> None:
     subjects = subjects_of(manifest_of(plan_of(entry, entry | {"env": {"FUSED": "1"}})))
     rows = rows_of(subjects)
     assert [one.label for one in ranked(subjects, rows)] == ["lr=1 (FUSED=1)", "lr=1"]
-    assert "Best: lr=1 (FUSED=1) with acc 0.35" in verdict(subjects, rows)
+    assert "No winner yet: lr=1 (FUSED=1) leads with acc 0.35" in verdict(subjects, rows)
     assert "next: lr=1 with 0.15" in verdict(subjects, rows)
     assert "| lr=1 (FUSED=1) | 2 | 0.35" in markdown.page("demo", subjects, rows)
     assert "lr=1 (FUSED=1) & 2 & $0.35" in latex_table(rows)
     html = page("demo", subjects, rows, [])
-    assert html.count("</svg> lr=1 (FUSED=1)</li>") == 1
-    assert html.count("</svg> lr=1</li>") == 1
+    assert html.count("</svg> lr=1 (FUSED=1)</button>") == 1
+    assert html.count("</svg> lr=1</button>") == 1
     assert "<td>lr=1 (FUSED=1)</td>" in html
 
 

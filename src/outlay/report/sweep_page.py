@@ -135,7 +135,8 @@ def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane
 
 def _differ(values: Sequence[float]) -> bool:
     """Say whether an axis would show anything: what a budget made equal is none."""
-    return max(values) - min(values) > _ALIKE * max(values)
+    alike = len(values) > 1 and max(values) - min(values) <= _ALIKE * max(values)
+    return any(values) and not alike
 
 
 def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: str) -> Plane:
