@@ -91,7 +91,7 @@ def test_summary_shows_every_model(tmp_path: Path) -> None:
 
 
 def test_summary_of_nothing_says_what_to_do() -> None:
-    assert "outlay collect" in outlay("cost", "summary").out
+    assert "outlay import runs" in outlay("cost", "summary").out
 
 
 @pytest.mark.usefixtures("runs")

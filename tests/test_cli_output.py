@@ -113,7 +113,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 )
 @pytest.mark.parametrize(
     ("typed", "completed"),
-    [("goo", "goodput"), ("sweep agg", "aggregate"), ("goodput runs/001 --fail", "--fail-under")],
+    [("goo", "goodput"), ("sweep rep", "report"), ("goodput runs/001 --fail", "--fail-under")],
 )
 def test_a_real_bash_completes_what_is_typed(
     home: dict[str, str], learn: str, typed: str, completed: str

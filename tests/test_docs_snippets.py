@@ -95,7 +95,7 @@ def test_a_block_that_fails_is_noticed(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_is_noticed(tmp_path: Path) -> None:
-    (block,) = blocks("```console\n$ outlay ledger cat nowhere\n```\n")
+    (block,) = blocks("```console\n$ outlay log nowhere\n```\n")
     complaint = complaint_about(block, tmp_path)
     assert complaint is not None
     assert "exit code 2" in complaint

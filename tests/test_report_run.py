@@ -10,6 +10,7 @@ import pytest
 from browser import DESKTOP, PHONE, look_at
 from command_line import outlay
 from ledgers import HOUR, START_NS, Segment, dollars
+from outlay.escaping import html_text, markdown_text
 from outlay.ledger import EndStatus, Metric
 from outlay.report.document import Chart, Document, Figure, NoteBlock, Table, to_html, to_markdown
 from outlay.report.run_document import run_document
@@ -120,7 +121,9 @@ def test_markdown_says_every_figure_of_the_page(document: Document) -> None:
     for _, figure in document.figures():
         mark = "" if figure.grade == "measured" else f" ({figure.grade})"
         assert f"- {figure.label}: {markdown_text(figure.text)}{mark}" in text
-        assert re.search(rf"<dt>{figure.label}</dt><dd[^>]*>{re.escape(html_text(figure.text))}", page)
+        assert re.search(
+            rf"<dt>{figure.label}</dt><dd[^>]*>{re.escape(html_text(figure.text))}", page
+        )
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])

@@ -61,7 +61,9 @@ class RunInUse(OutlayError):
     def __init__(self, directory: str, rank: int, holder: str) -> None:
         super().__init__(
             f"{directory}: rank {rank} is already being recorded by {holder}. "
-            "Stop that process, or record this run in another directory (dir=...)."
+            "If this process is another rank of the same training, say so: call outlay.run() after "
+            "torch.distributed.init_process_group(), or pass rank= and world_size=. "
+            "Else stop that process, or record this run in another directory (dir=...)."
         )
 
 

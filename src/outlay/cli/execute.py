@@ -37,7 +37,9 @@ def show_exec(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run any command and record what it took: wall time, attempts, GPU load, cost.
+    """Run any command and record what it took.
+
+    Wall time, attempts, GPU load, cost; with steps also goodput and what could be saved.
 
     Example: outlay exec --price "1.50 USD/h" --gpus 8 -- python train.py --lr 3e-4
     """

@@ -13,6 +13,7 @@ from rich.text import Text
 
 from outlay.cli.moments import parse_interval, parse_window
 from outlay.cli.output import (
+    DEFAULT,
     AsJson,
     DefaultGroup,
     RunDir,
@@ -221,14 +222,14 @@ def show_deviation(
 
 app = typer.Typer(
     cls=DefaultGroup,
-    help="How much of a run was productive, and where the rest went.",
+    help="How much of a run was productive.",
     no_args_is_help=True,
 )
 
 _WATCH_S = 2.0
 
 
-@app.command("show")
+@app.command(DEFAULT, hidden=True)
 def show(
     run: RunDir,
     since: Annotated[

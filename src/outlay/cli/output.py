@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
-from outlay.errors import Finding
+from outlay.errors import Finding, InvalidValue
 from outlay.escaping import json_text, one_line, terminal_text
 
 # How every command speaks: tables for people, JSON for programs, one line for an error.
@@ -143,6 +144,13 @@ def _pad(cells: Sequence[str], *, right: bool) -> list[str]:
     return [cell + space for cell, space in zip(cells, spaces, strict=True)]
 
 
+def must_be_directory(directory: Path, *, name: str = "DIR") -> None:
+    """Refuse a directory that is not there, or is a file."""
+    if not directory.is_dir():
+        problem = "a file" if directory.exists() else "no such directory"
+        raise InvalidValue(name, str(directory), f"an existing directory ({problem})")
+
+
 def fits(table: Table) -> bool:
     """Return whether the terminal is wide enough to show a table without wrapping any cell."""
     wide = console.options.update(width=10_000)
@@ -166,10 +174,20 @@ DEFAULT = "show"
 
 
 class DefaultGroup(TyperGroup):
-    """Runs its ``show`` command when the first word names none of its commands."""
+    """Runs its hidden ``show`` command when the first word names none of its commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default command where none is named."""
         if args and args[0] not in self.commands and args[0] != "--help":
             args.insert(0, DEFAULT)
         return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return how the default command is called, and that there are others."""
+        return [*self.commands[DEFAULT].collect_usage_pieces(ctx), "| COMMAND [ARGS]..."]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help of the default command, and the names of the others."""
+        shown = copy(self)
+        shown.params, shown.help = self.commands[DEFAULT].params, self.commands[DEFAULT].help
+        TyperGroup.format_help(shown, ctx, formatter)

@@ -42,8 +42,9 @@ def show_watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End what is rented and overdue, settle what is gone, replace watchers that died.
+    """End rentals in time, in the background.
 
+    Ends what is overdue, settles what is gone, replaces watchers that died.
     --check ends nothing, and exits 3 if a rental is overdue, unwatched or unknown.
 
     Example: outlay watch --install

@@ -216,7 +216,8 @@ def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
     for price in run.cost.prices[-1:]:
         yield Figure("price", str(price), f"{price.rate} a GPU, {price.source or 'stated'}")
     for title, found in (
-        ("parameter", setup.configuration), ("tag", header.tags), ("version of", header.versions),
+        ("parameter", {**setup.configuration, **header.config}), ("tag", header.tags),
+        ("version of", header.versions),
     ):  # fmt: skip
         if found:
             yield Table((title, "value"), tuple((name, str(found[name])) for name in found))

@@ -153,6 +153,14 @@ MIGRATIONS = (
     ),
     Migration(
         version=6,
+        adds=(
+            schema.runs.c.assumed_micros,
+            schema.cost_reports.c.assumed_micros,
+            schema.cost_reports.c.charges,
+        ),
+    ),
+    Migration(
+        version=7,
         adds=(schema.runs.c.goodput, schema.runs.c.metric, schema.runs.c.metric_value),
     ),
 )

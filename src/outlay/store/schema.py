@@ -56,6 +56,7 @@ runs = Table(
     Column("figures_version", Integer),
     Column("findings", JSON(none_as_null=True)),
     Column("kind", String),
+    Column("assumed_micros", BigInteger),
     Column("goodput", Float),
     Column("metric", String),
     Column("metric_value", Float),
@@ -162,6 +163,8 @@ cost_reports = Table(
     Column("metrics", JSON),
     Column("updated_ns", BigInteger, nullable=False),
     Column("kind", String),
+    Column("assumed_micros", BigInteger),
+    Column("charges", JSON(none_as_null=True)),
     Index("cost_reports_by_model", "model", "at_ns"),
 )
 

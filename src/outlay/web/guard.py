@@ -186,6 +186,15 @@ def _about(guard: BudgetGuard, found: Verification, lines: int, books: BookReade
     ]
 
 
+def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:
+    """Return how ceilings stand, as a part of a page; nothing where there are none."""
+    if not standings:
+        return []
+    headings = ("log", "scope", "used", "spent", "held", "free", "ceiling")
+    table = html.table(headings, standing_rows(standings), caption="Ceilings")
+    return [html.section("Against the ceilings", table)]
+
+
 def _scopes(log: str, standings: Sequence[ScopeStanding]) -> list[str]:
     if not standings:
         return []

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from outlay.clock import utc_text
 from outlay.errors import Finding
-from outlay.guard.balance import ScopeStanding
 from outlay.guard.entries import is_machine
 from outlay.guard.rental.reap import RentedHold, known_logs, living_rentals
 from outlay.report import html
@@ -20,7 +19,7 @@ from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 from outlay.web.books import BookReader
-from outlay.web.guard import log_stamps, standing_rows, standings_of_logs
+from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
 from outlay.web.page import Ask, Page, findings_list, run_href
 
 
@@ -98,10 +97,10 @@ def now_page(ask: Ask, books: BookReader) -> Page:
         *dead_runs(dead),
     ]  # fmt: skip
     parts = [
-        html.section("Now", figures_html(_lead(burn, running, places, findings))),
+        f"<section>{figures_html(_lead(burn, running, places, findings))}</section>",
         _machines(places, books),
         _runs(running, books),
-        *_ceilings(standings),
+        *ceiling_parts(standings),
         *findings_list([_shown(each, books) for each in _once(findings)]),
     ]
     rows = [_csv_row(each, books) for each in figures]
@@ -232,14 +231,6 @@ def budget_cell(reading: RunReading) -> Cell:
 def ago(ns: int) -> str:
     """Return how long ago something was."""
     return "just now" if ns < 5 * 10**9 else f"{duration_text(ns)} ago"
-
-
-def _ceilings(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:
-    if not standings:
-        return []
-    headings = ("log", "scope", "used", "spent", "held", "free", "ceiling")
-    table = html.table(headings, standing_rows(standings), caption="Ceilings")
-    return [html.section("Against the ceilings", table)]
 
 
 def _csv_row(figures: RunFigures, books: BookReader) -> dict[str, object]:

@@ -334,5 +334,5 @@ def _settings(reading: RunReading, books: BookReader) -> dict[str, str]:
         "model": reading.view.identity.model, "commit": header.git_commit, "host": header.host,
         "user": books.people.name(header.user), "GPU": header.gpu, "GPUs": str(header.gpus),
     }  # fmt: skip
-    found = {**setup.configuration, **stated, **header.tags, **header.versions}
+    found = {**setup.configuration, **header.config, **stated, **header.tags, **header.versions}
     return {name: str(value) for name, value in found.items() if value}

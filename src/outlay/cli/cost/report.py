@@ -18,7 +18,7 @@ from outlay.cli.cost.tables import (
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.cli.prices.prices import VENDORS, ask, print_some_findings
+from outlay.cli.prices.offers import VENDORS, ask, print_some_findings
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.gpu_price import GPUPrice
 from outlay.compat.cost_module.optimizer import CostOptimizer
@@ -51,7 +51,9 @@ def show_cost_report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show costs, prices, budgets and advice; without a flag, the summary.
+    """Show costs and prices.
+
+    With flags also budgets, advice, a forecast; without any, the summary.
 
     Example: outlay cost-report --forecast bert-base 5
     """
@@ -120,7 +122,7 @@ def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
 
 
 def _models(books: CostBooks) -> Section:
-    models = {name: compare(rows) for name, rows in by_model(books.book.reports()).items()}
+    models = {name: compare(rows) for name, rows in by_model(books.reports()).items()}
 
     def show() -> None:
         console.print(comparison_table(models) if models else "No costs are known.")
@@ -159,9 +161,9 @@ def _prices(books: CostBooks, *, demanded: bool) -> Section:
 
 
 def _model(books: CostBooks, model: str) -> Section:
-    rows = books.book.reports(model)
+    rows = books.reports(model)
     if not rows:
-        raise UnknownModel(model, [row.model for row in books.book.reports()])
+        raise UnknownModel(model, [row.model for row in books.reports()])
     models = {name: compare(found) for name, found in by_model(rows).items()}
     roi = CostAnalyzer().get_roi_analysis(model)
 

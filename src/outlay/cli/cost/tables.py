@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.table import Table
 from sqlalchemy import Engine
 
 from outlay.cli.output import new_table
-from outlay.clock import SYSTEM
-from outlay.cost.book import CostBook
-from outlay.cost.collect import refresh_reports
+from outlay.clock import SYSTEM, parse_moment
+from outlay.cost.book import CostBook, CostRow
 from outlay.cost.compare import ModelComparison, percent_used, standing
+from outlay.cost.spending import Spend, Spending
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.price import Kind
-from outlay.runs.collect import refresh_registered
+from outlay.runs.spending import SpendingReading, read_rentals, read_spending, refresh_books
 from outlay.store import open_store
-from outlay.store.runs import damaged_logs
+from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost
 
-_DAMAGED_NAMED = 50
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _STANDING = {
     None: "ok",
     "warning_50": "50 %",
@@ -36,34 +38,74 @@ _STANDING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="INSTANT",
+        help="What was known then, such as 2026-11-01 (UTC) or 2026-11-01T09:00+01:00.",
+    ),
+]
+
+
+def parse_as_of(text: str | None) -> int | None:
+    """Return the instant that ``--as-of`` names; a bare date begins at midnight UTC."""
+    if text is None:
+        return None
+    bare = f"{text}T00:00Z" if _DATE.fullmatch(text) else text
+    return parse_moment(bare, name="--as-of", now_ns=SYSTEM.wall_ns())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CostBooks:
-    """The store with every registered run's report up to date, and what could not be read."""
+    """The store with every registered run's report up to date, and what could not be read.
+
+    Attributes:
+        as_of_ns: What was recorded later does not count; None for all that is known.
+    """
 
     store: Engine
     book: CostBook
     findings: list[Finding]
+    now_ns: int
+    as_of_ns: int | None = None
+
+    def reading(self) -> SpendingReading:
+        """Return all that was spent, by attempt and month."""
+        damage = self.findings
+        return read_spending(self.store, self.now_ns, as_of_ns=self.as_of_ns, damage=damage)
+
+    def reports(self, model: str | None = None) -> list[CostRow]:
+        """Return the reports of all runs, or those of a model, oldest first."""
+        if self.as_of_ns is None:
+            return self.book.reports(model)
+        every = self.reading()
+        self.findings.extend(every.spending.findings)
+        return [row for row in every.reports if model in (None, row.model)]
+
+    def unpriced(self, model: str | None = None) -> list[Finding]:
+        """Return the one finding that some runs, or some of a model, have no price."""
+        runs = list_runs(self.store, RunFilter(model=model, is_priced=False))
+        until_ns = self.now_ns if self.as_of_ns is None else self.as_of_ns
+        known = tuple(run for run in runs if run.started_ns <= until_ns)
+        return Spending(spends=(), unpriced=known).unpriced_finding()
+
+    def rentals(self) -> list[Spend]:
+        """Return what rentals cost in no run."""
+        spends, findings = read_rentals(self.book, self.now_ns, as_of_ns=self.as_of_ns)
+        self.findings.extend(findings)
+        return spends
 
 
-def open_books() -> CostBooks:
+def open_books(as_of_ns: int | None = None) -> CostBooks:
     """Open the store, and derive the reports of runs that changed."""
     store, now_ns = open_store(), SYSTEM.wall_ns()
-    registered = refresh_registered(store, now_ns)
-    refreshed = refresh_reports(store, now_ns)
-    findings = [*registered.findings, *refreshed.findings]
-    # What a damaged log says counts, and may be anything: whoever reads a total is told.
-    findings += _not_named(damaged_logs(store), findings)
-    return CostBooks(store, CostBook(store, findings), findings)
-
-
-def _not_named(damaged: list[Finding], findings: list[Finding]) -> list[Finding]:
-    """Return the damaged runs that no other finding is about: the first, of the others a number."""
-    known = {finding.source for finding in findings}
-    others = [finding for finding in damaged if finding.source not in known]
-    rest = len(others) - _DAMAGED_NAMED
-    message = f"{rest:,} more have damaged logs: outlay runs --all lists them"
-    return others[:_DAMAGED_NAMED] + (
-        [Finding(source="runs", message=message, severity="warning")] if rest > 0 else []
+    findings = refresh_books(store, now_ns)
+    return CostBooks(
+        store=store,
+        book=CostBook(store, findings),
+        findings=findings,
+        now_ns=now_ns,
+        as_of_ns=as_of_ns,
     )
 
 
@@ -75,13 +117,15 @@ class UnknownModel(OutlayError):
     def __init__(self, model: str, known: Iterable[str]) -> None:
         names = ", ".join(sorted(set(known)))
         others = f"; known are {names}" if names else ""
-        super().__init__(f"no cost of {model!r} is known{others}. outlay collect DIR adds runs.")
+        super().__init__(
+            f"no cost of {model!r} is known{others}. outlay import runs DIR adds runs."
+        )
 
 
 def must_be_drawable(png: Path, found: object, wanted: str) -> None:
     """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
     if not found:
-        expected = f"{wanted} to draw, and none is known: outlay collect DIR adds runs"
+        expected = f"{wanted} to draw, and none is known: outlay import runs DIR adds runs"
         raise InvalidValue("--png", str(png), expected)
 
 
@@ -108,11 +152,15 @@ def score(value: float | None) -> str:
 
 def comparison_table(models: dict[str, ModelComparison]) -> Table:
     """Return one row for each model."""
-    table = new_table("model", ">runs", ">total", ">per run", ">GPU-hours", ">accuracy", ">best")
+    table = new_table(
+        "model", ">runs", ">total", ">of which assumed", ">per run", ">GPU-hours",
+        ">mean accuracy", ">best",
+    )  # fmt: skip
     for name, figures in models.items():
         currency = f"{figures.currency}{kind_suffix(figures.kind)}"
         table.add_row(
             name, str(figures.runs), amount(figures.total_cost, currency),
+            amount(figures.assumed_cost, figures.currency) if figures.assumed_cost else "-",
             amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
@@ -124,6 +172,11 @@ def kind_suffix(kind: Kind) -> str:
     return "" if kind == "cash" else f" {kind}"
 
 
+def assumed_suffix(assumed: Money | None) -> str:
+    """Return what is written behind a sum: what of it is assumed, where anything is."""
+    return f", of which assumed {assumed}" if assumed else ""
+
+
 def run_table(cost: RunCost) -> Table:
     """Return where a run's money went, by phase."""
     table = new_table("phase", ">cost", ">share")
@@ -133,6 +186,9 @@ def run_table(cost: RunCost) -> Table:
     table.add_section()
     total = "no price" if cost.cost is None else f"{cost.cost}{kind_suffix(cost.kind)}"
     table.add_row("total", total, "", style="bold")
+    if cost.cost and cost.assumed:
+        share = cost.assumed.micros / cost.cost.micros
+        table.add_row("of which assumed", str(cost.assumed), f"{share:.1%}")
     return table
 
 
