@@ -106,11 +106,11 @@ class Document:
 
 
 def sections(
-    found: Iterable[tuple[str, Iterable[Block]]], halves: Container[str] = ()
+    found: Iterable[tuple[str, Iterable[Block]]], whole: Container[str] = ()
 ) -> tuple[Section, ...]:
-    """Return the sections that have anything to say; some may stand side by side."""
+    """Return the sections that have anything to say; but for the ``whole``, side by side."""
     filled = ((title, tuple(blocks)) for title, blocks in found)
-    return tuple(Section(title, blocks, title in halves) for title, blocks in filled if blocks)
+    return tuple(Section(title, blocks, title not in whole) for title, blocks in filled if blocks)
 
 
 # A report as a page in the browser, and as Markdown; both say the same.

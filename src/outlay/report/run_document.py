@@ -124,9 +124,10 @@ def run_document(
         sections=sections(
             [
                 ("The run", _run(run)),
-                ("Budget", _budget(run)),
-                ("Where time and money went", _phases(run)),
+                ("Timeline", _timeline(run)),
                 ("Metrics", _metrics(run, axes)),
+                ("Where time and money went", _phases(run)),
+                ("Budget", _budget(run)),
                 ("Attempts", _attempt_rows(run)),
                 ("What a unit cost", _units(run)),
                 ("Step times", _steps(run)),
@@ -136,7 +137,7 @@ def run_document(
                 ("What was run", _setup(run, setup)),
                 ("What the figures rest on", _ground(run)),
             ],
-            halves=("Step times", "Checkpoints", "What a unit cost", "Attempts"),
+            whole=("The run", "Timeline", "Metrics"),
         ),
     )
 
@@ -274,14 +275,19 @@ def _limit(bound: Bound, used: int) -> tuple[object, ...]:
     return (bound.dimension.key, part, shown(used), shown(bound.limit), shown(left))
 
 
+def _timeline(run: RunReading) -> Iterator[Block]:
+    """Yield the run from left to right: its phases, and where its attempts began."""
+    rows = run.goodput.phases
+    if rows:
+        order = [row.phase for row in rows]
+        legend = phase_legend(order, {row.phase: f"{row.share:.1%}" for row in rows})
+        yield Chart(phase_strip(run.view.timeline, order), legend=legend, wide=True)
+
+
 def _phases(run: RunReading) -> Iterator[Block]:
     summary, cost = run.goodput, run.cost
     if not summary.phases:
         return
-    order = [row.phase for row in summary.phases]
-    texts = {row.phase: f"{row.share:.1%}" for row in summary.phases}
-    strip = phase_strip(run.view.timeline, order)
-    yield Chart(strip, legend=phase_legend(order, texts), wide=True)
     rows = [(row.phase, *_phase_cells(row.ns, row.share, row.cost)) for row in summary.phases]
     total = ("total", *_phase_cells(summary.wall_ns, 1.0, cost.cost))
     headings = ("phase", "share of time", "time", "cost")

@@ -24,7 +24,7 @@ from outlay.runs.spending import SpendingReading, read_spending, refresh_books
 from outlay.units import Money
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
-from outlay.web.page import Ask, Page, findings_list, tabs
+from outlay.web.page import Ask, Page, columns_of, findings_list, tabs
 
 BY: Final = ("user", "model", "project", "team")
 _READ_AT_ONCE: Final = 25
@@ -52,10 +52,14 @@ def money_page(ask: Ask, books: BookReader) -> Page:
     parts = [
         _choices(ask, month, by),
         html.section(f"{month} (UTC)", figures_html(_lead(spending, standings))),
-        f'<div class="columns">{"".join([*(groups or [_nothing(month)]), *_forecasts(reading)])}'
-        "</div>",
-        *ceiling_parts(standings),
-        *_wasted(ask, spending, books),
+        columns_of(
+            [
+                *(groups or [_nothing(month)]),
+                *_wasted(ask, spending, books),
+                *ceiling_parts(standings),
+                *_forecasts(reading),
+            ]
+        ),
         *findings_list(findings),
     ]
     rows = [

@@ -20,7 +20,7 @@ from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
-from outlay.web.page import Ask, Page, findings_list, run_href
+from outlay.web.page import Ask, Page, columns_of, findings_list, run_href
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +100,12 @@ def now_page(ask: Ask, books: BookReader) -> Page:
         f"<section>{figures_html(_lead(burn, running, places, findings))}</section>",
         _machines(places, books),
         _runs(running, books),
-        *ceiling_parts(standings),
-        *findings_list([_shown(each, books) for each in _once(findings)]),
+        columns_of(
+            [
+                *ceiling_parts(standings),
+                *findings_list([_shown(each, books) for each in _once(findings)]),
+            ]
+        ),
     ]
     rows = [_csv_row(each, books) for each in figures]
     return Page(

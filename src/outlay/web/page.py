@@ -142,6 +142,12 @@ def findings_list(findings: Sequence[Finding], title: str = "What is wrong") -> 
 _MOST_FINDINGS: Final = 30
 
 
+def columns_of(parts: Iterable[str]) -> str:
+    """Return sections side by side where there is room; nothing where there are none."""
+    drawn = "".join(parts)
+    return f'<div class="columns">{drawn}</div>' if drawn else ""
+
+
 def tabs(label: str, choices: Mapping[str, str], chosen: str) -> str:
     """Return links of which one is chosen; the keys are addresses."""
     items = "".join(

@@ -78,6 +78,7 @@ class WebServer:
         """Return what is served."""
         return [
             Route("/assets/{name}", _asset),
+            Route("/health.json", self._health),
             Route("/events{path:path}", self._events),
             Route("/{path:path}", self._page),
         ]
@@ -115,6 +116,12 @@ class WebServer:
                 return stream.getvalue()
             case _:
                 return frame(page, ask)
+
+    async def _health(self, request: Request) -> Response:
+        """Answer how many pages are open, and how many runs have a reader in memory."""
+        del request
+        found = {"streams": self.live.streams, "readers": self.books.open_readers}
+        return Response(msgspec.json.encode(found), media_type="application/json")
 
     async def _events(self, request: Request) -> Response:
         ask, form = _ask_of(request.url.path.removeprefix("/events"), request)
