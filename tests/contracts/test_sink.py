@@ -120,7 +120,7 @@ def mlflow_run(_: Path, uri: str) -> Place:
     return at(MlflowRun(run_id, uri), found)
 
 
-MAKERS = {
+MAKERS: dict[str, Any] = {
     "tensorboard": tensorboard,
     "csv_file": csv_file,
     "json_lines": json_lines,
