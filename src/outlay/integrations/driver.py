@@ -201,8 +201,8 @@ def tokens_of(batch: Any) -> int:
 def samples_of(batch: Any) -> int:
     """Return a batch's samples: the first dimension of its first tensor."""
     if isinstance(batch, Mapping):
-        shapes = (getattr(value, "shape", ()) for value in batch.values())
-        return int(next((shape[0] for shape in shapes if len(shape)), 0))
+        shapes = [list(getattr(value, "shape", ())) for value in batch.values()]
+        return int(next((shape[0] for shape in shapes if shape), 0))
     return count_tokens(_inputs_of(batch))
 
 

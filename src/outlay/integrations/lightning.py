@@ -1,8 +1,8 @@
 """The callback of Lightning: ``Trainer(callbacks=[OutlayCallback(price="1.50 USD/h")])``.
 
-A callback of Lightning sees neither the wait for data nor the writing of a checkpoint. The Trainer's
-profiler does, so the callback puts a profiler in front of the one that is there, which hands
-everything on. A step is an optimizer's step, however many batches it accumulates.
+A callback of Lightning sees neither the wait for data nor the writing of a checkpoint. The
+Trainer's profiler does, so the callback puts a profiler in front of it, which hands everything on.
+A step is an optimizer's step, however many batches it accumulates.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class OutlayCallback(Callback):
             samples of its inputs.
         samples: Counts its samples, likewise.
         clock: Times the waits for data.
-        **options: What ``outlay.run`` takes. ``model`` is the module's class by default, ``dir`` the
-            Trainer's root directory, ``config`` the module's hyperparameters.
+        **options: What ``outlay.run`` takes. ``model`` is the module's class by default, ``dir``
+            the Trainer's root directory, ``config`` the module's hyperparameters.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class OutlayCallback(Callback):
         self._written = _WrittenCheckpoints.of(trainer.strategy.checkpoint_io, self.driver)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """State where a restored checkpoint goes on; stop before the first step if there is none."""
+        """State where a restored checkpoint goes on; stop here if no step may run."""
         del pl_module
         self.driver.resume_from(trainer.global_step)
         self.driver.phase(None)
@@ -215,7 +215,7 @@ def _stop(trainer: Any) -> None:
     fit_loop = trainer.fit_loop
     if not fit_loop._can_stop_early:
         _log.warning(
-            "the run must stop before min_epochs=%s and min_steps=%s are reached: a limit goes first",
+            "the run must stop before min_epochs=%s and min_steps=%s: a limit goes first",
             fit_loop.min_epochs, fit_loop.min_steps,
         )  # fmt: skip
         fit_loop.min_epochs = fit_loop.epoch_loop.min_steps = 0
