@@ -50,7 +50,8 @@ ONE_LOGGER = """
     provider.with_base_config(OneLoggerConfig(
         application_name="test", world_size_or_fn=1, session_tag_or_fn="test",
         enable_for_current_rank=True,
-    )).with_exporter(exporter).configure_provider()
+    ))
+    exporter.attach_to(provider).configure_provider()
     say.on_app_start()
     provider.set_training_telemetry_config(TrainingTelemetryConfig(
         perf_tag_or_fn="test", global_batch_size_or_fn=2, log_every_n_train_iterations=5,

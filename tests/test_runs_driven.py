@@ -118,6 +118,18 @@ def test_a_trainer_may_say_where_it_resumes_after_asking_whether_to_stop(tmp_pat
         assert drive(run, clock, 20) == 4
 
 
+def test_a_step_that_ran_before_the_first_question_is_counted(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(30), clock=clock) as run:
+        run.resume_from(4)
+        for _ in range(3):
+            run.begin_step()
+            run.end_step(tokens=10)
+            stopped = run.should_stop(tokens=10)
+    assert stopped
+    assert len(steps_of(tmp_path)) == 3
+
+
 @pytest.mark.parametrize("step", [-1, 1.5, None, "3"])
 def test_a_step_to_resume_from_is_a_number(tmp_path: Path, step: Any) -> None:
     with outlay.run("m", dir=tmp_path) as run, pytest.raises(InvalidValue, match="step"):

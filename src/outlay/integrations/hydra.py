@@ -49,7 +49,8 @@ class OutlayCallback(Callback):
     def on_job_start(self, config: Any, **more: Any) -> None:
         """Hand the job what is its own."""
         del more
-        budget = read_stated(config) or self._budget
+        stated = {name: config[name] for name in ("runtime", "budget") if config.get(name)}
+        budget = (read_stated(stated) if stated else None) or self._budget
         self._set_variable(_DIRECTORY, str(Path(_output_dir()).absolute()))
         if budget is not None and budget.limits:
             self._set_variable(VARIABLE, as_text(budget))

@@ -1,6 +1,7 @@
 """A listener for nv-one-logger: what a training reports there becomes a run; no loop is touched.
 
-``TrainingTelemetryProvider.instance().with_exporter(OutlayExporter(model="gpt"))``
+``OutlayExporter(model="gpt").attach_to(TrainingTelemetryProvider.instance())`` before the provider
+is configured: by default nv-one-logger exports no steps and no waits for data.
 
 It listens and cannot stop anything: a budget is counted and its end recorded, and a loop that wants
 to obey asks ``exporter.run.stop_reason``. It is the model for other listeners: events in, calls of
@@ -17,6 +18,10 @@ from outlay.integrations.driver import LoopDriver
 
 try:
     from nv_one_logger.exporter.exporter import BaseExporter
+    from nv_one_logger.recorder.default_recorder import ExportCustomizationMode
+    from nv_one_logger.training_telemetry.api.training_telemetry_provider import (
+        DEFAULT_SPANS_EXPORT_BLACKLIST,
+    )
     from overrides import override  # Without it nv-one-logger refuses the class.
 except ImportError:
     raise MissingExtra("outlay.integrations.one_logger", "one-logger") from None
@@ -71,6 +76,14 @@ class OutlayExporter(BaseExporter):
     def run(self) -> Run | None:
         """The run, while the application is in it."""
         return self.driver.run
+
+    def attach_to(self, provider: Any) -> Any:
+        """Listen to a provider, steps and waits for data included; return it."""
+        hidden = [
+            span for span in DEFAULT_SPANS_EXPORT_BLACKLIST if str(span) not in (_STEP, _DATA)
+        ]
+        mode = ExportCustomizationMode.BLACKLIST_SPANS
+        return provider.with_exporter(self).with_export_customization(mode, hidden)
 
     @override  # type: ignore[untyped-decorator]
     def initialize(self) -> None:
