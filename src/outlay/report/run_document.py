@@ -97,8 +97,8 @@ def _stop(run: RunReading) -> str:
 _MOST_ROWS: Final = 20
 _MOST_CHARTS: Final = 24
 _ESTIMATES: Final = (
-    "Amounts are time multiplied by a price. Measured: by the run's own log, at a price that a source "
-    "of offers asked. Stated: measured time at a price that somebody typed. Estimated: computed "
+    "Amounts are time multiplied by a price. Measured: by the run's own log, at a price that a "
+    "source of offers asked. Stated: measured time at a price that somebody typed. Estimated: computed "
     "from measurements. Assumed: nobody measured it."
 )
 
