@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
-from statistics import median
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.advise.recommendation import Grade
+from outlay.advise.recommendation import Grade, gain_text, nothing_above, of_kind
 from outlay.budget.limits import Bound
 from outlay.clock import utc_text
 from outlay.escaping import html_text
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline
-from outlay.goodput.summary import GoodputSummary, PhaseRow
+from outlay.goodput.summary import GoodputSummary, PhaseRow, checkpoint_spacing
 from outlay.goodput.timeline import Timeline
 from outlay.report import html, svg
 from outlay.report.document import Block, Chart, Document, Figure, NoteBlock, Table, sections
@@ -361,9 +359,8 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
     if progress.last_step is None:
         return
     yield Figure("committed", len(commits), f"{len(commits):,} checkpoints")
-    if len(commits) > 1:
-        between = round(median(b - a for a, b in pairwise(commits)))
-        yield Figure("between two", between, f"{duration_text(between)} (median)")
+    if len(commits) > 1 and (between := checkpoint_spacing(timeline)) is not None:
+        yield Figure("between two", between, f"{duration_text(between)} (median, without saves)")
     if progress.committed_step is not None:
         yield Figure("safe up to", progress.committed_step, f"step {progress.committed_step:,}")
     lost = "" if progress.at_risk_cost is None else f" ({progress.at_risk_cost})"
@@ -402,13 +399,12 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
 def _advice(run: RunReading) -> Iterator[Block]:
     if run.cost.cost is None:
         yield NoteBlock("Without a price nothing can be said about what a change would save.")
-    elif not run.advice:
-        yield NoteBlock("Nothing worth changing was found.")
+    elif not of_kind(run.advice, "saving"):
+        yield NoteBlock(nothing_above(run.advice_floor))
     for each in run.advice:
-        saves = f"saves {each.estimated_savings:,.4g} {each.currency}"
-        if each.savings_low is not None and each.savings_high is not None:
-            saves += f" ({each.savings_low:,.4g} to {each.savings_high:,.4g})"
-        yield Figure(each.title, each.estimated_savings, saves, each.grade)
+        yield Figure(
+            each.title, each.at_stake or each.estimated_savings, gain_text(each), each.grade
+        )
         yield NoteBlock(each.description)
         for label, lines in (("Evidence", each.evidence), ("Assumed", each.assumptions)):
             if lines:
