@@ -20,7 +20,7 @@ _CONFIG: Final = '{"includeIndicatorCSS":false,"history":false,"extensions":"sse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PageQuery:
     """What was asked for: the view's address, what follows it, and the query.
 
     Attributes:
@@ -86,7 +86,7 @@ def inside(page: Page) -> str:
     return html.top(page.title, page.verdict, page.crumbs) + "".join(page.parts)
 
 
-def frame(page: Page, ask: Ask) -> str:
+def frame(page: Page, ask: PageQuery) -> str:
     """Return a whole page."""
     links = "".join(_link(path, name, page.tab) for path, name in VIEWS.items())
     live = f' hx-sse:connect="/events{html_text(ask.address())}" hx-swap="innerMorph"'
@@ -108,7 +108,7 @@ def _link(path: str, name: str, tab: str) -> str:
     return f'<a href="{path}"{current}>{name}</a>'
 
 
-def _forms(page: Page, ask: Ask) -> str:
+def _forms(page: Page, ask: PageQuery) -> str:
     links = [f'<a href="{html_text(ask.address(".json"))}">JSON</a>']
     if page.columns:
         links.append(f'<a href="{html_text(ask.address(".csv"))}">CSV</a>')
