@@ -119,7 +119,7 @@ def test_a_query_without_end_is_a_plain_error(served: Served, length: int) -> No
 
 
 def test_every_answer_forbids_inline_scripts_and_frames(client: httpx.Client) -> None:
-    for path in ("/", "/runs.json", "/assets/page.js", "/nowhere"):
+    for path in ("/", "/runs.json", "/assets/live.js", "/nowhere"):
         policy = client.get(path).headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
@@ -132,8 +132,8 @@ def test_every_answer_forbids_inline_scripts_and_frames(client: httpx.Client) ->
 def test_each_view_opens_and_weighs_little(client: httpx.Client, path: str) -> None:
     page = client.get(path)
     assert page.status_code == 200, page.text
-    names = ("style.css", "page.js", "htmx.min.js", "hx-sse.min.js")
-    weight = len(page.content) + sum(len(client.get(f"/assets/{n}").content) for n in names)
+    assets = (client.get(f"/assets/{name}").content for name in ("style.css", "live.js"))
+    weight = len(page.content) + sum(map(len, assets))
     assert weight < 300_000
     assert "style=" not in page.text
 

@@ -60,9 +60,8 @@ VIEWS: Final = {
 }
 """Views by their addresses; one that ends in a slash is followed by a name."""
 FORMS: Final = (".json", ".csv")
-_SHARED: Final = ("style.css", "page.js")
-_VENDORED: Final = ("htmx.min.js", "hx-sse.min.js")
-_TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
+_SCRIPTS: Final = ("htmx.min.js", "hx-sse.min.js")
+_TYPES: Final = {"style.css": "text/css", "live.js": "text/javascript"}
 
 
 class WebServer:
@@ -177,17 +176,23 @@ def _error_page(ask: PageQuery, text: str) -> str:
 
 @cache
 def asset_text(name: str) -> str:
-    """Return a style sheet or script; those that a report has too are the report's."""
-    home = "outlay.report" if name in _SHARED else "outlay.web"
-    place = files(home) if name in _SHARED else files(home) / "assets"
-    return (place / name).read_text(encoding="utf-8")
+    """Return the style sheet of all pages and reports, or the script.
+
+    The script is one file: htmx looks at the page as soon as it can, and has to know its extension
+    by then.
+    """
+    if name == "style.css":
+        return html.asset(name)
+    vendored = files("outlay.web") / "assets"
+    texts = [(vendored / each).read_text(encoding="utf-8") for each in _SCRIPTS]
+    return "\n;\n".join([*texts, html.asset("page.js")])
 
 
 async def _asset(request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in (*_SHARED, *_VENDORED):
+    if name not in _TYPES:
         return _missing("There is no such file.")
-    return Response(asset_text(name), media_type=_TYPES[Path(name).suffix])
+    return Response(asset_text(name), media_type=_TYPES[name])
 
 
 def build_app(web: WebServer, access: Access, more: Sequence[BaseRoute] = ()) -> Starlette:
