@@ -132,6 +132,24 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[float], int]]]] = {
 }
 
 
+_MEASURED: Final = ("tokens", "time_ms", "comm_bytes", "energy_Wh", "steps")
+"""The totals that every snapshot has, an older tracker's too."""
+
+
+def check_totals(snapshot: Mapping[str, Any]) -> None:
+    """Refuse a snapshot whose totals cannot be true, or that lacks one.
+
+    Raises:
+        InvalidValue: Names the first such total.
+    """
+    totals = snapshot.get("totals")
+    if not isinstance(totals, Mapping):
+        raise InvalidValue("totals", totals, f"a table with {', '.join(_MEASURED)}")
+    for key in _FIELDS:
+        if (key in totals or key in _MEASURED) and not _is_possible(totals.get(key)):
+            raise InvalidValue(f"total {key!r}", totals.get(key), "a number, zero or more")
+
+
 def usage_in(snapshot: Mapping[str, Any], *, otherwise: Usage) -> tuple[Usage, list[Finding]]:
     """Return the totals of a snapshot; what is missing or impossible is taken from ``otherwise``.
 

@@ -1,4 +1,4 @@
-"""Callbacks for trainers: each framework is one file, imported where it is used.
+"""Callbacks for trainers and hooks for trackers: each framework is one file, imported where used.
 
-What each of them can see is in the table of ``docs/howto/trainers.md``.
+What each callback can see is in the table of ``docs/howto/trainers.md``.
 """

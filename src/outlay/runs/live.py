@@ -35,7 +35,7 @@ from outlay.runs.preemption import JobEndWatch, TerminationWatch, ask_state
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
-    from outlay.goodput.follower import GoodputFollower
+    from outlay.goodput.follower import GoodputFollower, RunView
     from outlay.runs.preemption import PreemptionGate
 
 _log = logging.getLogger("outlay")
@@ -86,6 +86,7 @@ class Run:
         if options.heartbeat is not None and not facts.is_disabled(os.environ):
             self._heartbeat = HeartbeatThread(self._recorder, options.heartbeat)
         self._follower: GoodputFollower | None = None
+        self._on_close: list[Callable[[], object]] = []
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
         self._job_end: JobEndWatch | None = None
@@ -334,20 +335,38 @@ class Run:
         """
         return self._budget_gate is None or self._budget_gate.allows(work)
 
-    def summary(self) -> dict[str, str | int | float | None]:
-        """Return the run's figures, all attempts, as a flat dict for any experiment tracker."""
-        state: dict[str, str | int | float | None] = {
-            "outlay/lost_records": self._recorder.writer.lost,
-            "outlay/stop_reason": self.stop_reason,
-        }
+    def summary(self, *, numbers: bool = False) -> dict[str, Any]:
+        """Return the run's figures, all attempts, as a flat dict for any experiment tracker.
+
+        Args:
+            numbers: Floats only, and more of them: goodput, wasted cost, the used share of the
+                budget, seconds and money by phase. What is text is in ``facts()``.
+        """
+        state = {"outlay/lost_records": self._recorder.writer.lost}
+        try:
+            view = self._view()
+        except NotARun:  # Recording is switched off, or nothing could be written yet.
+            return state if numbers else state | {"outlay/stop_reason": self.stop_reason}
+        if numbers:
+            from outlay.runs.numbers import numbers_of  # Loads NumPy, as the view did already.
+
+            return numbers_of(view).values | {name: float(lost) for name, lost in state.items()}
+        return figures_of(view).flat() | state | {"outlay/stop_reason": self.stop_reason}
+
+    def facts(self) -> dict[str, str]:
+        """Return what is text about the run, such as its model and currency, as a flat dict."""
+        return {n: v for n, v in self.summary().items() if isinstance(v, str)}
+
+    def _view(self) -> RunView:
         if self._follower is None:
             from outlay.goodput.follower import GoodputFollower  # Loads NumPy.
 
             self._follower = GoodputFollower(self.dir)
-        try:
-            return figures_of(self._follower.view(self._recorder.now_ns())).flat() | state
-        except NotARun:  # Recording is switched off, or nothing could be written yet.
-            return state
+        return self._follower.view(self._recorder.now_ns())
+
+    def on_close(self, tell: Callable[[], object]) -> None:
+        """Call ``tell`` once the attempt's end is recorded; what it raises is logged."""
+        self._on_close.append(tell)
 
     # Its begin and its end
 
@@ -389,6 +408,11 @@ class Run:
         atexit.unregister(self._close_at_exit)
         if self._lock is not None:
             self._lock.release()
+        for tell in self._on_close:
+            try:
+                tell()
+            except Exception as error:  # noqa: BLE001 - a tracker's trouble is not the training's
+                _log.warning("a tracker was not told of the end: %r", error)
 
     def _without_done(self, loader: Iterable[Batch]) -> Iterator[Batch]:
         """Return what a loader has left after as many batches as were done are drawn from it."""

@@ -18,6 +18,7 @@ from outlay.errors import InvalidValue
 from outlay.files import open_own, write_whole
 from outlay.record.slurm import SlurmJob
 from outlay.sweep.engines.ports import RANGE
+from outlay.sweep.engines.slurm.options import slurm_options
 
 if TYPE_CHECKING:
     from outlay.sweep.engines.base import Task
@@ -129,7 +130,7 @@ def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str
     opened, secret = split_environment(task, here)
     command, sealed = sealed_command(task)
     secret |= {name: value for name, value in sealed.items() if here.get(name) != value}
-    options = task.options
+    options = slurm_options(task.options)
     spec = JobSpec(
         ticket=task.ticket, name=task.name, command=command, env=opened,
         dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(sealed), cwd=str(task.cwd),
