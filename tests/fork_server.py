@@ -1,8 +1,8 @@
 """Forks a process for each command line: what it would import first is imported once for all.
 
 Started by ``command_line.outlay`` as ``python fork_server.py SOCKET``. A request is one JSON line
-with the arguments, the whole environment, the directory, and the code where that is not outlay's; the
-files for its output come with it. The answer is the process's id, then its exit code, a line each.
+with the arguments, the whole environment, the directory, and the code where that is not outlay's;
+the files for its output come with it. The answer is the process's id, then its exit code.
 """
 
 from __future__ import annotations
