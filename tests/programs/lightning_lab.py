@@ -56,7 +56,8 @@ class Module(pl.LightningModule):
         self.truth.forward(len(batch))
         if self.truth.forwards == self.raises_at:
             raise RuntimeError("the model diverged")
-        return self.layer(batch).mean()
+        loss: torch.Tensor = self.layer(batch).mean()
+        return loss
 
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
         del batch_idx
