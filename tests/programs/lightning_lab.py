@@ -44,11 +44,11 @@ class Module(pl.LightningModule):
     """A model whose steps take a known time."""
 
     def __init__(self, truth: Truth, raises_at: int = 0, secret_key: str = "hunter2") -> None:
-        del secret_key
         super().__init__()
         self.save_hyperparameters(ignore=["truth"])
         self.truth = truth
         self.raises_at = raises_at
+        self.has_key = bool(secret_key)
         self.layer = torch.nn.Linear(2, 1)
 
     def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
@@ -56,7 +56,8 @@ class Module(pl.LightningModule):
         self.truth.forward(len(batch))
         if self.truth.forwards == self.raises_at:
             raise RuntimeError("the model diverged")
-        return self.layer(batch).mean()
+        loss: torch.Tensor = self.layer(batch).mean()
+        return loss
 
     def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
         del batch_idx

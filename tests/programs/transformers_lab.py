@@ -123,7 +123,8 @@ def main(root: Path) -> None:
             if (kind, ranks) in {("callback", 2), ("mixin", 1)}:
                 budgets["time"] = "iso_time=3s"
             for name, budget in budgets.items():
-                how = {"mixed": mixed, "evaluate": False, "steps": 60, "budget": budget}
+                how: dict[str, Any] = {"mixed": mixed, "evaluate": False, "steps": 60}
+                how["budget"] = budget
                 run = f"{name}-{kind}-{ranks}-again"
                 play(f"{name}-{kind}-{ranks}-whole", ranks, **how)
                 play(f"{name}-{kind}-{ranks}-killed", ranks, run, dies_after=11, **how)
