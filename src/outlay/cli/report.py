@@ -89,7 +89,10 @@ def show_web(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show runs, money, sweeps and the guard in a browser, live; read-only, until Ctrl-C.
+    """Show runs, money and sweeps in a browser, live.
+
+    Read-only, on this machine alone, until Ctrl-C. The address holds a token that lets one browser
+    in; --unix-socket is for login nodes, where loopback is shared.
 
     Example: outlay web --no-open
     """
