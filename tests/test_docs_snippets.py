@@ -29,7 +29,8 @@ def runnable(path: Path) -> list[Block]:
     return [b for b in found if b.language in ("python", "console") or b.comment.startswith(FILE)]
 
 
-PAGES = [path for path in markdown_files() if runnable(path)]
+# The tutorial is followed in an environment of its own.
+PAGES = [path for path in markdown_files() if runnable(path) and path.name != "tutorial.md"]
 
 
 def missing_module(block: Block) -> str | None:

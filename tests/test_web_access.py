@@ -19,7 +19,7 @@ import pytest
 from command_line import in_process, outlay
 from hostile import good_run
 from outlay.web.access import Access
-from outlay.web.server import Place
+from outlay.web.server import ServerAddress
 from web_server import Served, serving
 
 VENDORED = {
@@ -159,14 +159,14 @@ def test_beyond_loopback_a_token_file_is_needed(tmp_path: Path) -> None:
     open_to_all = in_process("web", "--host", "0.0.0.0", "--token-file", secret, "--no-open")
     assert "chmod 600" in open_to_all.err
     secret.chmod(0o600)
-    assert Place(host="0.0.0.0", token_file=secret).token() == "0123456789abcdef"
+    assert ServerAddress(host="0.0.0.0", token_file=secret).token() == "0123456789abcdef"
 
 
 def test_a_socket_file_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
-    with Place(unix_socket=path).listen():
+    with ServerAddress(unix_socket=path).listen():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert f":{path} " in Place(unix_socket=path).forwarding()
+    assert f":{path} " in ServerAddress(unix_socket=path).forwarding()
 
 
 def test_pages_are_served_through_a_socket_file(tmp_path: Path) -> None:

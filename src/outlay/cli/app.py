@@ -15,7 +15,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from outlay._version import __version__
-from outlay.cli.output import AsJson, errors
+from outlay.cli.output import AsJson, WrappingCommand, errors
 from outlay.errors import OutlayError
 from outlay.store import outlay_home
 
@@ -36,12 +36,14 @@ class CommandEntry(NamedTuple):
         target: Where it is defined below ``outlay.cli``: ``module:function``, or the Typer app.
         panel: The panel of the help that it stands in; "" for a former name, which no help shows.
         help: The first paragraph of the command's own help, which a test holds it to.
+        wraps: Whether its last argument is a command line of the user's.
     """
 
     name: str
     target: str
     panel: str
     help: str
+    wraps: bool = False
 
     def load(self) -> Any:
         """Import the command."""
@@ -51,7 +53,7 @@ class CommandEntry(NamedTuple):
 
 # A command is a line. A former name is a line, too: it is understood, and shown nowhere.
 ENTRIES = (
-    CommandEntry("exec", "execute:show_exec", RECORD, "Run any command and record what it took."),
+    CommandEntry("exec", "execute:show_exec", RECORD, "Run a command, record what it took.", True),
     CommandEntry("demo", "demo:show_demo", RECORD, "Show all of outlay on a small real training."),
     CommandEntry("runs", "books:show_runs", LOOK, "List runs: status, steps, cost, last seen."),
     CommandEntry("report", "report:show_report", LOOK, "Write one page about a run or a sweep."),
@@ -64,7 +66,7 @@ ENTRIES = (
     CommandEntry("prices", "prices.commands:app", DECIDE, "What a GPU costs, now and before."),
     CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
     CommandEntry("guard", "guard.commands:app", HOLD, "Ask before spending; end what is rented."),
-    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, in the background."),
+    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, send alerts."),
     CommandEntry(
         "import", "importing:import_app", ACCOUNT, "Register what was recorded elsewhere."
     ),
@@ -109,7 +111,8 @@ def _add(app: typer.Typer, entry: CommandEntry) -> None:
     if isinstance(loaded, typer.Typer):
         app.add_typer(loaded, name=entry.name, rich_help_panel=entry.panel, hidden=hidden)
     else:
-        app.command(entry.name, rich_help_panel=entry.panel, hidden=hidden)(loaded)
+        wraps = WrappingCommand if entry.wraps else None
+        app.command(entry.name, cls=wraps, rich_help_panel=entry.panel, hidden=hidden)(loaded)
 
 
 def build(*, loaded: bool = False) -> typer.Typer:

@@ -21,6 +21,7 @@ from outlay.cli.output import (
     print_json,
     print_json_line,
     print_rows,
+    shown_path,
 )
 from outlay.clock import SYSTEM
 from outlay.errors import Finding
@@ -33,6 +34,7 @@ from outlay.runs.collect import (
     read_runs,
     refresh_registered,
     started_ns,
+    total_burn,
 )
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, RunRow
@@ -55,7 +57,6 @@ def overview(*, as_json: bool) -> None:
         known_logs,
         living_rentals,
     )
-    from outlay.runs.figures import total_burn
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
@@ -168,8 +169,6 @@ def _watched(reading: RunReading, now_ns: int) -> dict[str, object]:
 
 
 def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
-    from outlay.runs.figures import total_burn
-
     if not running:
         return Text("Nothing is running. Start with: outlay exec -- python train.py")
     table = new_table(
@@ -217,7 +216,7 @@ def _show(
 def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
     return (
         run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
-        _ago(now_ns - run.last_seen_ns), run.dir,
+        _ago(now_ns - run.last_seen_ns), shown_path(run.dir),
     )  # fmt: skip
 
 

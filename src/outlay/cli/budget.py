@@ -20,6 +20,7 @@ from outlay.cli.output import (
     new_table,
     print_findings,
     print_json,
+    print_sentence,
 )
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
@@ -48,7 +49,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
             console.print(f"{name}: {duration_text(spent_ns)}")
     if report.cost is not None:
         console.print(_cost_table(report, report.cost))
-    console.print(_verdict(report, view), soft_wrap=True)
+    print_sentence(_verdict(report, view))
     print_findings(report.findings)
 
 

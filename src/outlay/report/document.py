@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
-from outlay.advise.recommendation import Grade
 from outlay.escaping import html_text, markdown_row, markdown_text
 from outlay.report import html
 from outlay.units import Money
 
 # What a report is made of, before anybody decides how it is shown.
 #
-# Every figure says how it is known: ``measured`` by the run itself, ``estimated`` from
-# measurements, or ``assumed`` because nobody measured it.
+# Every figure says how it is known: ``measured`` by the run itself; ``stated``, where measured time
+# is paid for at a price that somebody typed; ``estimated`` from measurements; or ``assumed``, since
+# nobody measured it.
+
+Known = Literal["measured", "stated", "estimated", "assumed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class Figure:
     label: str
     value: Any
     text: str
-    grade: Grade = "measured"
+    grade: Known = "measured"
     leads: bool = False
 
 
@@ -43,7 +45,7 @@ class Table:
 
     headings: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
-    grade: Grade = "measured"
+    grade: Known = "measured"
     has_total: bool = False
 
 
@@ -58,7 +60,7 @@ class Chart:
     """
 
     svg: str
-    grade: Grade = "measured"
+    grade: Known = "measured"
     legend: str = ""
     wide: bool = False
     title: str = ""
@@ -186,7 +188,7 @@ def _figure_html(figure: Figure) -> str:
     )
 
 
-def _mark(grade: Grade) -> str:
+def _mark(grade: Known) -> str:
     """Return how a figure is known, where that is not by measuring."""
     return "" if grade == "measured" else f' <span class="grade">{grade}</span>'
 

@@ -5,17 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import pairwise
-from statistics import median
 from typing import Final
 
-from outlay.advise.recommendation import Grade
+from outlay.advise.recommendation import gain_text, nothing_above, of_kind
 from outlay.budget.limits import Bound
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
-from outlay.goodput.summary import GoodputSummary, PhaseRow
+from outlay.goodput.summary import GoodputSummary, PhaseRow, checkpoint_spacing
 from outlay.report import html
-from outlay.report.document import Block, Chart, Document, Figure, NoteBlock, Table, sections
+from outlay.report.document import (
+    Block,
+    Chart,
+    Document,
+    Figure,
+    Known,
+    NoteBlock,
+    Table,
+    sections,
+)
 from outlay.report.html import Cell, amount, money_text
 from outlay.report.run_charts import (
     Axis,
@@ -89,8 +96,9 @@ def _stop(run: RunReading) -> str:
 _MOST_ROWS: Final = 20
 _MOST_CHARTS: Final = 24
 _ESTIMATES: Final = (
-    "Amounts are time multiplied by the stated price. Times are measured by the run's own log; "
-    "what is estimated or assumed beyond that is marked."
+    "Amounts are time multiplied by a price. Measured: by the run's own log, at a price that a "
+    "source of offers asked. Stated: measured time at a price that somebody typed. Estimated: "
+    "computed from measurements. Assumed: nobody measured it."
 )
 
 
@@ -163,6 +171,8 @@ def _run(run: RunReading) -> Iterator[Block]:
     until = "present" if summary.alive else "ended"
     yield Figure(until, summary.window.end_ns, utc_text(summary.window.end_ns))
     yield Figure("attempts", len(run.view.timeline.attempts), _attempts(run))
+    if summary.assumed:
+        yield Figure("of which assumed", summary.assumed, str(summary.assumed), "assumed")
     yield Figure("GPU time", cost.gpu_ns, duration_text(cost.gpu_ns))
     if cost.tokens:
         yield Figure("tokens", cost.tokens, f"{cost.tokens:,}")
@@ -292,6 +302,8 @@ def _phases(run: RunReading) -> Iterator[Block]:
     total = ("total", *_phase_cells(summary.wall_ns, 1.0, cost.cost))
     headings = ("phase", "share of time", "time", "cost")
     yield Table(headings, (*rows, total), _cost_grade(run), has_total=True)
+    if cost.assumed:
+        yield Figure("of the cost, assumed", cost.assumed, str(cost.assumed), "assumed")
     for phase, ns in summary.beside.items():
         yield Figure(f"beside: {phase}", ns, f"{duration_text(ns)}, overlapped with training")
     if summary.idle_ns:
@@ -321,9 +333,11 @@ def plain_text(value: float) -> str:
     return f"{Decimal(f'{value:.3g}'):f}"
 
 
-def _cost_grade(run: RunReading) -> Grade:
+def _cost_grade(run: RunReading) -> Known:
     """Money is as sure as the weakest thing it rests on."""
-    return "assumed" if run.goodput.assumptions else "measured"
+    if run.goodput.assumptions:
+        return "assumed"
+    return "measured" if all(price.offer for price in run.cost.prices) else "stated"
 
 
 def _steps(run: RunReading) -> Iterator[Block]:
@@ -355,9 +369,8 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
     if progress.last_step is None:
         return
     yield Figure("committed", len(commits), f"{len(commits):,} checkpoints")
-    if len(commits) > 1:
-        between = round(median(b - a for a, b in pairwise(commits)))
-        yield Figure("between two", between, f"{duration_text(between)} (median)")
+    if len(commits) > 1 and (between := checkpoint_spacing(timeline)) is not None:
+        yield Figure("between two", between, f"{duration_text(between)} (median, without saves)")
     if progress.committed_step is not None:
         yield Figure("safe up to", progress.committed_step, f"step {progress.committed_step:,}")
     lost = "" if progress.at_risk_cost is None else f" ({money_text(progress.at_risk_cost)})"
@@ -395,14 +408,11 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
 def _advice(run: RunReading) -> Iterator[Block]:
     if run.cost.cost is None:
         yield NoteBlock("Without a price nothing can be said about what a change would save.")
-    elif not run.advice:
-        yield NoteBlock("Nothing worth changing was found.")
+    elif not of_kind(run.advice, "saving"):
+        yield NoteBlock(nothing_above(run.advice_floor))
     for each in run.advice:
-        saves = f"saves {plain_text(each.estimated_savings)} {each.currency}"
-        if each.savings_low is not None and each.savings_high is not None:
-            saves += f" ({plain_text(each.savings_low)} to {plain_text(each.savings_high)})"
         how = "" if each.grade == "measured" else f", {each.grade}"
-        yield NoteBlock(each.description, title=f"{each.title}: {saves}{how}")
+        yield NoteBlock(each.description, title=f"{each.title}: {gain_text(each)}{how}")
         for label, lines in (("Evidence", each.evidence), ("Assumed", each.assumptions)):
             if lines:
                 yield NoteBlock(f"{label}: {'; '.join(lines)}.")

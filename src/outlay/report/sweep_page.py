@@ -29,12 +29,13 @@ from outlay.units.shown import number_text
 
 
 def latex_table(rows: Sequence[Row]) -> str:
-    """Return a booktabs table: a line per configuration, means over seeds."""
+    """Return a booktabs table: a line per configuration, means over seeds and their intervals."""
     metric = next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
     lines = [
         r"\begin{tabular}{lrrr}",
         r"\toprule",
-        f"configuration & runs & {latex_text(metric)} & cost \\\\",
+        f"configuration & runs & {latex_text(metric)}, mean $\\pm$ half of the 95\\,\\% interval "
+        "& mean cost \\\\",
         r"\midrule",
     ]
     for one in replicates(rows):
@@ -350,8 +351,10 @@ def _tables(rows: Sequence[Row], link: Link) -> Iterable[str]:
     if equal:
         headings = ["limit", "runs", "least used", "most used", "spread"]
         yield section("How equal the budgets were", table(headings, equal, caption="Budgets"))
-    cells = [[_run_cell(name, row, link) for name in _SHOWN] for row in rows]
-    titles = ["run" if name == "run_id" else name.replace("_", " ") for name in _SHOWN]
+    left_out = () if any(row.get("assumed_cost") for row in rows) else ("assumed_cost",)
+    shown = [name for name in _SHOWN if name not in left_out]
+    cells = [[_run_cell(name, row, link) for name in shown] for row in rows]
+    titles = ["run" if name == "run_id" else name.replace("_", " ") for name in shown]
     yield section("Runs", table(titles, cells, caption="Runs"), note(_AMOUNTS))
 
 
@@ -368,15 +371,16 @@ def _run_cell(name: str, row: Row, link: Link) -> object:
     return exact_money(name, value)
 
 
-_MONEY: Final = ("planned_cost", "cost", "charged_cost")
+_MONEY: Final = ("planned_cost", "cost", "assumed_cost", "charged_cost")
 _SHOWN: Final = (
     "run_id", "status", "configuration", "accuracy_value", "accuracy_best", "planned_cost", "cost",
-    "charged_cost", "goodput", "errors",
+    "assumed_cost", "charged_cost", "goodput", "errors",
 )  # fmt: skip
 _AMOUNTS: Final = (
     "cost: from the start of a run's first process to the end of its last, all attempts, as its "
     "ceiling captured it. planned_cost: what its budget or timeout foresaw. charged_cost: what its "
-    "own budget charged; the rest of the cost is start-up and what the budget leaves out."
+    "own budget charged; the rest of the cost is start-up and what the budget leaves out. "
+    "assumed_cost: what of the cost in its log no record says that it was to be paid."
 )
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 

@@ -5,6 +5,7 @@ With an instant, it is what was known then: logs are read as if nothing had been
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from outlay.clock import utc_text, wall_ns_of
 from outlay.cost.book import AttemptCharge, CostBook, CostRow
 from outlay.cost.collect import refresh_reports, report_of
-from outlay.cost.spending import IN_NO_RUN, Spend, Spending, spending_of
+from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, OutlayError
 from outlay.runs.collect import refresh_registered
 from outlay.store.runs import RunRow, damaged_logs, list_runs
@@ -80,13 +81,7 @@ def read_spending(
     spending = spending_of(reports, runs, rentals, as_of_ns=as_of_ns)
     findings = (*spending.findings, *found, *troubles)
     return SpendingReading(
-        reports=tuple(reports),
-        spending=Spending(
-            spends=spending.spends,
-            unpriced=spending.unpriced,
-            as_of_ns=as_of_ns,
-            findings=findings,
-        ),
+        reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)
     )
 
 
@@ -155,23 +150,20 @@ class Rented:
     micros: int
 
 
-def read_rentals(
-    book: CostBook, now_ns: int, *, as_of_ns: int | None = None
-) -> tuple[list[Spend], list[Finding]]:
+def read_rentals(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     """Return what the rentals known here cost in no run, and which spend logs cannot be read."""
     from outlay.guard.rental.reap import known_logs
 
     if not known_logs():
         return [], []
-    until_ns = now_ns if as_of_ns is None else min(as_of_ns, now_ns)
-    return _rentals(book.reports(with_charges=True), until_ns)
+    return _rentals(book.reports(with_charges=True), now_ns)
 
 
-def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[Spend], list[Finding]]:
+def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.rental.reap import known_logs
 
-    spends: list[Spend] = []
+    spends: list[SpendItem] = []
     findings: list[Finding] = []
     for path in known_logs():
         try:
@@ -215,7 +207,7 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[Rented]:
         yield Rented(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
 
 
-def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
+def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[SpendItem]:
     """Yield a rental's cost by month, less what runs on it were charged in that month.
 
     A month in which a run is charged for time of an earlier one has that much less, or less than
@@ -224,7 +216,7 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
     from outlay.cost.charges import month_edges
     from outlay.rates import cost_at_most
 
-    on_it = list(_charges_on(rented, reports))
+    on_it = list(charges_on(rented.hold, rented.rate.currency, reports))
     edges = month_edges(rented.start_ns, rented.end_ns)
     for start_ns, end_ns in pairwise(edges):
         is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
@@ -238,7 +230,7 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
         )
         nothing = Money(0, rented.rate.currency)
         hold = rented.hold
-        yield Spend(
+        yield SpendItem(
             source="rental",
             run_id=hold.id,
             model=IN_NO_RUN,
@@ -253,12 +245,12 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
         )
 
 
-def _charges_on(rented: Rented, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
-    """Yield what runs were charged on a rented machine, in its own currency."""
+def charges_on(hold: Hold, currency: str, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
+    """Yield what runs were charged in cash on the machine that a hold rents, in its currency."""
     from outlay.guard.entries import is_machine
 
     for report in reports:
-        if (report.currency, report.kind) == (rented.rate.currency, "cash"):
+        if (report.currency, report.kind) == (currency, "cash"):
             for charge in report.charges or ():
-                if is_machine(rented.hold.resource, charge.machine):
+                if is_machine(hold.resource, charge.machine):
                     yield charge

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -19,7 +20,7 @@ _CONFIG: Final = '{"includeIndicatorCSS":false,"history":false,"extensions":"sse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PageQuery:
     """What was asked for: the view's address, what follows it, and the query.
 
     Attributes:
@@ -85,7 +86,7 @@ def inside(page: Page) -> str:
     return html.top(page.title, page.verdict, page.crumbs) + "".join(page.parts)
 
 
-def frame(page: Page, ask: Ask) -> str:
+def frame(page: Page, ask: PageQuery) -> str:
     """Return a whole page."""
     links = "".join(_link(path, name, page.tab) for path, name in VIEWS.items())
     live = f' hx-sse:connect="/events{html_text(ask.address())}" hx-swap="innerMorph"'
@@ -107,7 +108,7 @@ def _link(path: str, name: str, tab: str) -> str:
     return f'<a href="{path}"{current}>{name}</a>'
 
 
-def _forms(page: Page, ask: Ask) -> str:
+def _forms(page: Page, ask: PageQuery) -> str:
     links = [f'<a href="{html_text(ask.address(".json"))}">JSON</a>']
     if page.columns:
         links.append(f'<a href="{html_text(ask.address(".csv"))}">CSV</a>')
@@ -171,3 +172,35 @@ def select(name: str, label: str, choices: Iterable[str], chosen: str) -> str:
         for value in values
     )
     return f'<label>{html_text(label)}<select name="{name}">{options}</select></label>'
+
+
+# Names of people, shown or hidden. No file is changed.
+
+_HOME: Final = re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+")
+
+
+class People:
+    """Hides names of people where that was asked for; the same person has one number."""
+
+    def __init__(self, *, hidden: bool) -> None:
+        self.hidden = hidden
+        self._numbers: dict[str, int] = {}
+
+    def name(self, user: str) -> str:
+        """Return how a user is called on a page."""
+        if not self.hidden or not user:
+            return user
+        return f"user {self._numbers.setdefault(user, len(self._numbers) + 1)}"
+
+    def text(self, text: str) -> str:
+        """Return a path or a command without the names of those in whose homes it is."""
+        if not self.hidden:
+            return text
+        shown = _HOME.sub(lambda found: self.name(found[0]).replace(" ", "-"), text)
+        for user in self._numbers:
+            shown = re.sub(rf"\b{re.escape(user)}\b", self.name(user), shown)
+        return shown
+
+    def user_of(self, shown: str) -> str:
+        """Return the user that a page calls so, for a filter that names it."""
+        return next((user for user in self._numbers if self.name(user) == shown), shown)

@@ -32,18 +32,18 @@ from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text, json_text, terminal_text, write_csv
 from outlay.files import read_own
 from outlay.report import html
-from outlay.web import guard, money, now, run, runs, sweeps
+from outlay.web import guard, money, now, reports, runs
 from outlay.web.access import LOOPBACK, Access, AccessMiddleware, new_token
 from outlay.web.books import BookReader, UnknownRun
 from outlay.web.live import LivePages
-from outlay.web.page import Ask, Page, frame, inside
+from outlay.web.page import Page, PageQuery, frame, inside
 
 
 class View(NamedTuple):
     """How a page is made, and what changes when it would be another."""
 
-    page: Callable[[Ask, BookReader], Page]
-    stamp: Callable[[Ask, BookReader], object]
+    page: Callable[[PageQuery, BookReader], Page]
+    stamp: Callable[[PageQuery, BookReader], object]
 
 
 VIEWS: Final = {
@@ -52,9 +52,9 @@ VIEWS: Final = {
     "/money": View(money.money_page, money.money_stamp),
     "/runs": View(runs.runs_page, runs.runs_stamp),
     "/compare": View(runs.compare_page, runs.compare_stamp),
-    "/run/": View(run.run_page, run.run_stamp),
-    "/sweeps": View(sweeps.sweeps_page, sweeps.sweeps_stamp),
-    "/sweep/": View(sweeps.sweep_page, sweeps.sweep_stamp),
+    "/run/": View(reports.run_page, reports.run_stamp),
+    "/sweeps": View(reports.sweeps_page, reports.sweeps_stamp),
+    "/sweep/": View(reports.sweep_page, reports.sweep_stamp),
     "/guard": View(guard.guard_page, guard.guard_stamp),
     "/prices": View(guard.prices_page, guard.prices_stamp),
 }
@@ -82,7 +82,7 @@ class WebServer:
             Route("/{path:path}", self._page),
         ]
 
-    def read(self, ask: Ask) -> Page:
+    def read(self, ask: PageQuery) -> Page:
         """Make a page; called in the one thread that reads.
 
         Raises:
@@ -104,7 +104,7 @@ class WebServer:
         except (OutlayError, OSError) as error:
             return Response(_error_page(ask, str(error)), 500, media_type="text/html")
 
-    def _render(self, ask: Ask, form: str) -> str:
+    def _render(self, ask: PageQuery, form: str) -> str:
         page = self.read(ask)
         match form:
             case ".json":
@@ -128,33 +128,33 @@ class WebServer:
             return _missing("There is no such page.")
         return StreamingResponse(self.live.stream(ask), media_type="text/event-stream")
 
-    async def _make_again(self, ask: Ask, stamp: object) -> tuple[object, str | None]:
+    async def _make_again(self, ask: PageQuery, stamp: object) -> tuple[object, str | None]:
         try:
             found: tuple[object, str | None] = await self._in_thread(self._changed, ask, stamp)
         except (OutlayError, OSError) as error:
             return None, html.top("Not to be read now", str(error))
         return found
 
-    def _changed(self, ask: Ask, stamp: object) -> tuple[object, str | None]:
+    def _changed(self, ask: PageQuery, stamp: object) -> tuple[object, str | None]:
         now = _view_of(ask).stamp(ask, self.books)
         return now, None if stamp is not None and now == stamp else inside(self.read(ask))
 
 
-def _ask_of(path: str, request: Request) -> tuple[Ask | None, str]:
+def _ask_of(path: str, request: Request) -> tuple[PageQuery | None, str]:
     """Return what an address asks for, and in which form; None for no view."""
     query = tuple(request.query_params.multi_items())
     form = next((each for each in FORMS if path.endswith(each)), "")
     plain = path.removesuffix(form) or "/"
     if (plain in VIEWS and not plain.endswith("/")) or plain == "/":
-        return Ask(path=plain, query=query), form
+        return PageQuery(path=plain, query=query), form
     for prefix in VIEWS:
         if prefix != "/" and prefix.endswith("/") and plain.startswith(prefix):
             name = plain.removeprefix(prefix)
-            return Ask(path=prefix + quote(name, safe=""), name=name, query=query), form
+            return PageQuery(path=prefix + quote(name, safe=""), name=name, query=query), form
     return None, ""
 
 
-def _view_of(ask: Ask) -> View:
+def _view_of(ask: PageQuery) -> View:
     if ask.path in VIEWS:
         return VIEWS[ask.path]
     return VIEWS[ask.path[: ask.path.index("/", 1) + 1]]
@@ -169,7 +169,7 @@ def _missing(text: str) -> Response:
     return PlainTextResponse(f"{terminal_text(text)}\n", 404)
 
 
-def _error_page(ask: Ask, text: str) -> str:
+def _error_page(ask: PageQuery, text: str) -> str:
     parts = [html.section("What happened", f"<p>{html_text(text)}</p>")]
     return frame(Page(title="This cannot be shown", parts=parts, lives=False), ask)
 
@@ -205,7 +205,7 @@ def build_app(web: WebServer, access: Access, more: Sequence[BaseRoute] = ()) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ServerAddress:
     """Where the server listens, and who may come.
 
     Attributes:
@@ -298,7 +298,7 @@ class _Uvicorn(uvicorn.Server):
 
 def serve(
     web: WebServer,
-    place: Place,
+    place: ServerAddress,
     announce: Callable[[str], None],
     more: Sequence[BaseRoute] = (),
 ) -> None:

@@ -1,4 +1,4 @@
-"""``outlay cost forecast | budget | import | export``."""
+"""``outlay cost forecast | ceiling | import | export``."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlay.cli.cost.tables import (
+    AsOf,
     amount,
     budget_rows,
     budget_table,
     interval,
     must_be_drawable,
     open_books,
+    parse_as_of,
 )
-from outlay.cli.output import AsJson, Png, console, print_findings, print_json
+from outlay.cli.output import AsJson, Png, console, must_be_directory, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.units.money import MICROS
@@ -42,6 +44,12 @@ def show_forecast(
         int | None,
         typer.Option(min=1, help="With --run: how many steps in all; default: to its budget."),
     ] = None,
+    backtest: Annotated[
+        bool,
+        typer.Option(
+            "--backtest", help="Instead: how such forecasts fared on the model's own history."
+        ),
+    ] = False,
     png: Png = None,
     as_json: AsJson = False,
 ) -> None:
@@ -53,6 +61,9 @@ def show_forecast(
         if model is not None:
             raise InvalidValue("MODEL", model, "MODEL and RUNS, or --run RUN, not both")
         _show_rest(run, steps, png, as_json=as_json)
+        return
+    if backtest and model is not None:
+        _show_backtest(model, 1 if runs is None else runs, as_json=as_json)
         return
     if model is None or runs is None:
         raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
@@ -84,6 +95,32 @@ def show_forecast(
     print_findings(findings)
 
 
+def _show_backtest(model: str, runs: int, *, as_json: bool) -> None:
+    from outlay.compat.cost_module.analyzer import CostAnalyzer
+
+    findings, analyzer = open_books().findings, CostAnalyzer()
+    found = analyzer.backtest_forecast(model, runs)
+    findings += analyzer.damage
+    if as_json:
+        document = asdict(found) | {"coverage": found.coverage}
+        print_json({"model_name": model} | document | {"findings": findings})
+        return
+    ahead = "1 run" if runs == 1 else f"{runs} runs"
+    if not found.forecasts or found.error is None or found.naive_error is None:
+        console.print(f"{model}: too few runs to forecast {ahead} and see what followed.")
+    else:
+        console.print(
+            f"{found.forecasts} forecasts of {ahead} of {model}, each from the runs before"
+        )
+        console.print(
+            f"mean error {found.error:.1%} of what was spent; "
+            f"as much as the last run: {found.naive_error:.1%}"
+        )
+        held = f"{found.held} of {found.with_interval}"
+        console.print(f"{held} intervals of {found.confidence:.0%} held what was spent")
+    print_findings(findings)
+
+
 def forecast_lines(found: dict[str, Any]) -> list[str]:
     """Return a model's forecast, for reading."""
     currency = found["currency"]
@@ -98,9 +135,22 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
         lines.append(found["note"])
     if found["budget"] is not None:
         used = f"{amount(found['spent'], currency)} of {amount(found['budget'], currency)} spent"
-        over = f", {amount(found['overage'], currency)} over" if found["overage"] else ""
-        lines.append(f"budget {found['budget_status']}: {used}{over}")
+        lines.append(f"budget: {used}; {_budget_forecast(found)}")
     return lines
+
+
+def _budget_forecast(found: dict[str, Any]) -> str:
+    """Return how the budget will stand after the planned runs, which is not how it stands."""
+    match found["budget_status"]:
+        case "OVER":
+            over = amount(found["overage"], found["currency"])
+            return f"forecast {over} over it"
+        case "WARNING":
+            return "forecast above 90 % of it"
+        case "OK":
+            return "forecast within it"
+        case _:
+            return "no forecast"
 
 
 def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool) -> None:
@@ -113,7 +163,9 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
     if png is not None:
         _save_rest(rest, view, png)
     if as_json:
-        print_json({"target_steps": target, "rest": rest, "findings": findings})
+        currency = None if view.rates is None else view.rates.currency
+        said = {"target_steps": target, "rest": rest, "currency": currency}
+        print_json(said | {"findings": findings})
         return
     if rest is None:
         console.print("No step was recorded yet: nothing to go by.")
@@ -168,7 +220,7 @@ def _time(seconds: float) -> str:
     return duration_text(round(seconds * 1e9))
 
 
-# ``outlay cost budget``: what may be spent on all runs of a model together.
+# ``outlay cost ceiling``: what may be spent on all runs of a model together.
 
 app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_help=True)
 
@@ -179,9 +231,9 @@ def set_budget(
     limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='How much, such as "1000 USD".')],
     as_json: AsJson = False,
 ) -> None:
-    """Set a model's budget.
+    """Set a model's ceiling: alerts come at 50, 75, 90 and 100 %; nothing is stopped by it.
 
-    Example: outlay cost budget set bert-base "1000 USD"
+    Example: outlay cost ceiling set bert-base "1000 USD"
     """
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
@@ -190,32 +242,34 @@ def set_budget(
 
 
 @app.command("status")
-def status(as_json: AsJson = False) -> None:
-    """Show how much of each model's budget is spent, and tell each threshold once.
+def status(as_of: AsOf = None, as_json: AsJson = False) -> None:
+    """Show how much of each model's ceiling is spent, and tell each threshold once.
 
-    Example: outlay cost budget status
+    Example: outlay cost ceiling status
     """
-    _show(as_json=as_json)
+    _show(as_of=as_of, as_json=as_json)
 
 
-def _show(only: str | None = None, *, as_json: bool) -> None:
+def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -> None:
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
-    books = open_books()
-    rows = [row for row in budget_rows(books.book) if only in (None, row.model)]
+    books = open_books(parse_as_of(as_of))
+    rows = [row for row in budget_rows(books) if only in (None, row.model)]
     analyzer = CostAnalyzer()
-    alerts = [alert for row in rows if (alert := analyzer.check_budget(row.model))]
+    told = rows if as_of is None else []  # A look back tells nobody anything new.
+    alerts = [alert for row in told if (alert := analyzer.check_budget(row.model))]
+    findings = [*books.findings, *(each for row in rows for each in books.unpriced(row.model))]
     if as_json:
-        print_json({"budgets": rows, "alerts": alerts, "findings": books.findings})
+        print_json({"budgets": rows, "alerts": alerts, "as_of": as_of, "findings": findings})
         return
     if not rows:
-        console.print('No budget is set: outlay cost budget set MODEL "1000 USD"')
+        console.print('No model has a ceiling: outlay cost ceiling set MODEL "1000 USD"')
     else:
         console.print(budget_table(rows))
     for alert in alerts:
         console.print("alert ", style="yellow", end="")
         console.print(alert.message)
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 # ``outlay cost import`` and ``export``: the files of a cost report script.
@@ -232,8 +286,7 @@ def import_files(directory: Files, as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.optimizer import CostOptimizer, import_recommendations
 
     source = directory.expanduser()
-    if not source.is_dir():
-        raise InvalidValue("DIR", str(directory), "an existing directory")
+    must_be_directory(source)
     done = import_costs(CostAnalyzer(), source)
     taken, findings = import_recommendations(CostOptimizer(), source)
     done = replace(done, findings=done.findings + findings)
@@ -248,7 +301,9 @@ def export_files(directory: Files, as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.analyzer import CostAnalyzer, export_costs
     from outlay.compat.cost_module.optimizer import CostOptimizer, export_recommendations
 
+    books = open_books()
     done = export_costs(CostAnalyzer(), directory.expanduser())
+    done = replace(done, findings=(*books.findings, *books.unpriced(), *done.findings))
     written = export_recommendations(CostOptimizer(), directory.expanduser())
     _show_exchanged(done, written, f"in {directory}", as_json=as_json)
 

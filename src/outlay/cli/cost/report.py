@@ -15,6 +15,7 @@ from outlay.cli.cost.tables import (
     budget_rows,
     budget_table,
     comparison_table,
+    keep_cost_files,
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
@@ -77,15 +78,18 @@ def show_cost_report(
         sections["budgets"] = _budgets(books)
     if forecast is not None:
         sections["forecast"] = _forecast(*forecast)
+    books.findings.extend(books.unpriced(model))
     if as_json:
         values = {name: values for name, (values, _) in sections.items()}
         print_json(values | {"findings": [*books.findings, *from_vendors]})
-        return
-    for _, show in sections.values():
-        show()
-        console.print()
-    print_findings(books.findings)
-    print_some_findings(from_vendors)
+    else:
+        for _, show in sections.values():
+            show()
+            console.print()
+        print_findings(books.findings)
+        print_some_findings(from_vendors)
+    if fetch_prices and all(count is None for count in sections["fetched"][0].values()):
+        raise typer.Exit(1)
 
 
 class BadNumber(OutlayError):
@@ -111,6 +115,7 @@ def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
     book = PriceBook(books.store)
     book.record(snapshots)
     book.publish()
+    keep_cost_files()
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 
     def show() -> None:
@@ -180,11 +185,11 @@ def _recommendations(books: CostBooks) -> Section:
     optimizer = CostOptimizer()
     found = optimizer.get_all_recommendations()
     books.findings.extend(optimizer.damage)
-    return found, lambda: print_advice(found)
+    return found, lambda: print_advice(found, None)
 
 
 def _budgets(books: CostBooks) -> Section:
-    rows = budget_rows(books.book)
+    rows = budget_rows(books)
     return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
 
 

@@ -10,7 +10,7 @@ from outlay.cli.guard import launch as guard_plan
 from outlay.cli.guard import log as guard_books
 from outlay.cli.guard import spend as guard_spend
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Lab, Log, open_guard, read_rate
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.output import AsJson, WrappingCommand, console, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.guard.checklist import cost_since_start
@@ -44,7 +44,7 @@ def show_authorize(
     if as_json:
         print_json(hold)
     else:
-        text = f"hold {hold.id}: {hold.amount} for {label}, lab {hold.lab}"
+        text = f"hold {hold.id}: {hold.amount} for {label}, project {hold.lab}"
         console.print(text, soft_wrap=True)
 
 
@@ -135,4 +135,5 @@ for panel, name, command in (
     (CORRECT, "correct", show_correct),
     (CORRECT, "accept", guard_books.show_accept),
 ):
-    app.command(name, rich_help_panel=panel)(command)
+    wraps = WrappingCommand if name == "run" else None
+    app.command(name, cls=wraps, rich_help_panel=panel)(command)

@@ -51,7 +51,10 @@ MaxAge = Annotated[
     str | None, typer.Option(help="Leave out what was last seen longer ago, such as 7d.")
 ]
 At = Annotated[
-    str | None, typer.Option(help="As of an instant instead of now, such as 2026-01-31.")
+    str | None,
+    typer.Option(
+        help="As of an instant instead of now: 2026-01-31T12:00+01:00; without a zone it is UTC."
+    ),
 ]
 
 
@@ -103,7 +106,8 @@ def show_offers(
     nvlink: Nvlink = False,
     max_age: MaxAge = None,
     at: At = None,
-    limit: Annotated[int, typer.Option(min=1, help="How many offers at most.")] = 20,
+    rows: Annotated[int, typer.Option(min=1, help="How many offers to show at most.")] = 20,
+    limit: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
@@ -112,7 +116,7 @@ def show_offers(
         max_total_price=_ceiling(max_total, "--max-total"), min_memory_gb=min_memory,
         region=region, provider=provider, nvlink=nvlink, rentable=context.info_name == "cheapest",
     )  # fmt: skip
-    _show(open_store(), query, limit, max_age, at, as_json=as_json)
+    _show(open_store(), query, limit or rows, max_age, at, as_json=as_json)
 
 
 app.command(
@@ -155,7 +159,7 @@ def history(
     if not found:
         console.print(f"No price of {gpu} was seen in the last {since}.")
     else:
-        chart = text_chart(cheapest_over_time(found), width=console.width)
+        chart = text_chart(cheapest_over_time(found), width=min(console.width, 100))
         console.print(chart, soft_wrap=True)
         console.print(series_table(found))
     print_findings(damage)
@@ -263,5 +267,5 @@ def _instant(text: str) -> int:
     try:
         return wall_ns_of(as_utc(datetime.fromisoformat(text)))
     except ValueError:
-        expected = "an ISO date or time such as 2026-01-31T12:00"
+        expected = "an ISO date or time such as 2026-01-31T12:00Z; without a zone it is UTC"
         raise InvalidValue("--at", text, expected) from None

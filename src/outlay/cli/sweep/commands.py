@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from outlay.cli.output import (
+    SHOWN_DIGITS,
     AsJson,
     console,
     counted,
@@ -17,6 +18,7 @@ from outlay.cli.output import (
     print_findings,
     print_json,
     print_sentence,
+    shown_path,
 )
 from outlay.cli.sweep.live import show_while, standing, status_document, status_table
 from outlay.cli.sweep.report import show_sweep_report
@@ -246,7 +248,7 @@ def _ask(plan: SweepPlan) -> None:
 def _print_head(root: Path) -> None:
     """Show by which hash `guard verify --expect` finds later what was removed from its money."""
     if head := head_of(root):
-        console.print(f"head {head}", soft_wrap=True, highlight=False)
+        console.print(f"head {head[:SHOWN_DIGITS]}")
 
 
 def _conclude(result: Result, *, as_json: bool) -> None:
@@ -266,9 +268,9 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_findings(result.findings)
         print_sentence(standing(result.manifest, SYSTEM.wall_ns()))
         _print_head(result.root)
-        then = "Look at it" if result.of_status("running") else "Summarise it"
         command = "status" if result.of_status("running") else "report"
-        console.print(f"{then} with: outlay sweep {command} {result.root}", soft_wrap=True)
+        then = f"outlay sweep {command} {shown_path(result.root)}"
+        console.print(f"Look at it with: {then}", soft_wrap=True)
     if result.cancelled:
         raise typer.Exit(130)
     if failed:
