@@ -14,7 +14,7 @@ from outlay.alerts.rules import WatchRule
 from outlay.clock import utc_text
 from outlay.cost.compare import percent_used
 from outlay.prices.alerts import AlertKind
-from outlay.runs.figures import total_burn
+from outlay.runs.collect import total_burn
 from outlay.runs.numbers import RunNumbers
 from outlay.units.quantity import duration_text
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from outlay.cli.output import (
     AsJson,
     console,
     counted,
     must_be_directory,
+    new_table,
     print_findings,
     print_json,
+    print_json_line,
     print_rows,
     shown_path,
 )
@@ -29,6 +34,7 @@ from outlay.runs.collect import (
     read_runs,
     refresh_registered,
     started_ns,
+    total_burn,
 )
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, RunRow
@@ -39,8 +45,10 @@ from outlay.units.quantity import duration_text
 if TYPE_CHECKING:
     from outlay.guard.rental.reap import RentedHold
     from outlay.runs.figures import RunFigures
+    from outlay.runs.reading import RunReading
 
 NEWEST = 50
+WATCH_S = 2.0
 
 
 def overview(*, as_json: bool) -> None:
@@ -49,7 +57,6 @@ def overview(*, as_json: bool) -> None:
         known_logs,
         living_rentals,
     )
-    from outlay.runs.figures import total_burn
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
@@ -96,12 +103,21 @@ def show_runs(
     everything: Annotated[
         bool, typer.Option("--all", help=f"Every run, not just the newest {NEWEST}.")
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the runs that go on, live, until Ctrl-C.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """List runs: status, steps, cost, last seen.
 
+    With --watch: what runs now, with its rate, goodput, budget and last sign of life, every two
+    seconds; with --json one line of JSON each time.
+
     Example: outlay runs experiments/
     """
+    if watch:
+        _watch(directory, as_json=as_json)
+        return
     limit = None if everything else NEWEST
     if directory is None:
         listed = list_runs(limit=limit)
@@ -115,6 +131,64 @@ def show_runs(
     findings = [*found.findings, *findings_in(figures)]
     nothing = "No runs here. A run is a directory with ledger/*.jsonl in it."
     _show(figures, findings, len(dirs[len(dirs[:limit]) :]), nothing=nothing, as_json=as_json)
+
+
+def _watch(directory: Path | None, *, as_json: bool) -> None:
+    """Show what runs again and again; a look costs what the logs grew by."""
+    from outlay.web.books import BookReader  # Needs nothing of the extra `web`.
+
+    books = BookReader()
+    below = "" if directory is None else f"{directory.absolute()}/"
+
+    def look() -> list[RunReading]:
+        return [r for r in books.running() if f"{r.view.dir}/".startswith(below)]
+
+    if as_json:
+        while True:
+            print_json_line([_watched(reading, books.now_ns) for reading in look()])
+            sys.stdout.flush()
+            SYSTEM.sleep(WATCH_S)
+    from rich.live import Live
+
+    with Live(console=console, auto_refresh=False) as live:
+        while True:
+            live.update(_live_table(look(), books.now_ns), refresh=True)
+            SYSTEM.sleep(WATCH_S)
+
+
+def _watched(reading: RunReading, now_ns: int) -> dict[str, object]:
+    """Return what the live table shows of a run, for programs."""
+    figures, used = reading.figures, reading.budget_used
+    return {
+        "run_id": figures.run_id, "name": figures.name, "steps": figures.steps,
+        "goodput": figures.goodput, "cost": figures.cost,
+        "burn_micros_per_hour": figures.burn_micros_per_hour,
+        "budget_used": None if used is None else used[1],
+        "last_seen_s": (now_ns - figures.last_seen_ns) / 1e9,
+    }  # fmt: skip
+
+
+def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
+    if not running:
+        return Text("Nothing is running. Start with: outlay exec -- python train.py")
+    table = new_table(
+        "run",
+        ">steps",
+        ">goodput",
+        ">for",
+        ">cost so far",
+        ">per hour",
+        ">budget used",
+        "last seen",
+    )
+    for reading in running:
+        figures, used = reading.figures, reading.budget_used
+        name, steps, wall, cost, per_hour, seen = _running_cells(figures, now_ns)
+        goodput = "" if figures.goodput is None else f"{figures.goodput:.1%}"
+        share = "no budget" if used is None else f"{used[1]:.0%} of {used[0]}"
+        table.add_row(name, steps, goodput, wall, cost, per_hour, share, seen)
+    burn = ", ".join(map(str, total_burn([reading.figures for reading in running])))
+    return Group(table, Text(f"\nBurning now: {burn or 'no price'}. Ctrl-C ends the list."))
 
 
 def _show(

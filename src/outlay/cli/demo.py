@@ -224,6 +224,8 @@ class _Show:
         run = read_run(run_dir)
         (page,) = write_run_report(run, run_document(run), run_dir, ["html"])
         self._say(f"the sweep        {files.html}\nthe killed run   {page}")
+        home = self._dir / "home"
+        self._say(f"all of it, live  OUTLAY_HOME={home} outlay web")
         self._say('next             outlay exec --price "1.50 USD/h" -- python your_train.py')
         self.said["reports"] = [files.html, page]
 

@@ -89,7 +89,10 @@ def show_web(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show runs, money, sweeps and the guard in a browser, live; read-only, until Ctrl-C.
+    """Show runs, money and sweeps in a browser, live.
+
+    Read-only, on this machine alone, until Ctrl-C. The address holds a token that lets one browser
+    in; --unix-socket is for login nodes, where loopback is shared.
 
     Example: outlay web --no-open
     """
@@ -98,7 +101,7 @@ def show_web(
     except ImportError as error:
         raise MissingExtra("outlay web", "web") from error
     from outlay.web.books import BookReader
-    from outlay.web.people import People
+    from outlay.web.page import People
 
     place = ServerAddress(host=host, port=port, unix_socket=unix_socket, token_file=token_file)
 

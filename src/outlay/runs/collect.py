@@ -21,11 +21,13 @@ from typing import TYPE_CHECKING, overload
 from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
+from outlay.ledger.price import Kind
 from outlay.runs.directories import InboxNotice, notices
 from outlay.runs.imported_jobs import SACCT, withdraw_imported
 from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, forget, register, runs_in_doubt
 from outlay.store.runs import list_runs as stored_runs
+from outlay.units import Money
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
@@ -128,6 +130,27 @@ def findings_in(runs: Iterable[RunRow | RunFigures]) -> list[Finding]:
         for run in runs
         for finding in run.findings
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """What runs cost per hour together, of one currency and one kind."""
+
+    kind: Kind
+    money: Money
+
+    def __str__(self) -> str:
+        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
+
+
+def total_burn(running: Iterable[RunFigures]) -> list[Burn]:
+    """Return what the runs cost per hour together; cash and showback each by itself."""
+    totals: dict[tuple[Kind, str], int] = {}
+    for figures in running:
+        if figures.cost is not None and figures.burn_micros_per_hour is not None:
+            key = figures.kind, figures.cost.currency
+            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
+    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
 def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:

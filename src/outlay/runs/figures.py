@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,27 +87,6 @@ class RunFigures:
             "outlay/cost": None if self.cost is None else float(self.cost.amount),
             "outlay/currency": None if self.cost is None else self.cost.currency,
         }
-
-
-@dataclass(frozen=True, slots=True)
-class Burn:
-    """What runs cost per hour together, of one currency and one kind."""
-
-    kind: Kind
-    money: Money
-
-    def __str__(self) -> str:
-        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
-
-
-def total_burn(running: Iterable[RunFigures]) -> list[Burn]:
-    """Return what the runs cost per hour together; cash and showback each by itself."""
-    totals: dict[tuple[Kind, str], int] = {}
-    for figures in running:
-        if figures.cost is not None and figures.burn_micros_per_hour is not None:
-            key = figures.kind, figures.cost.currency
-            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
-    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
 def read_figures(run_dir: Path, now_ns: int) -> RunFigures:

@@ -69,6 +69,14 @@ class RunReading:
         """How its budget stands; None when it was started without one."""
         return budget_report(self.view)
 
+    @property
+    def budget_used(self) -> tuple[str, float] | None:
+        """The limit of which the largest share is used, and that share; None without a budget."""
+        report = self.budget
+        bounds = [] if report is None else [b for b in report.budget.bounds_known if b.limit]
+        shares = [(b.dimension.key, b.used(report.used) / b.limit) for b in bounds if report]
+        return max(shares, key=lambda each: each[1], default=None)
+
     @cached_property
     def metrics(self) -> dict[str, list[MetricPoint]]:
         """What the training reported about itself: finite values in time, by name."""

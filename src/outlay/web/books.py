@@ -26,7 +26,7 @@ from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, get, list_runs, run_dirs
 from outlay.sweep.state.journal import NAME as JOURNAL
 from outlay.sweep.state.manifest import is_sweep
-from outlay.web.people import People
+from outlay.web.page import People
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine

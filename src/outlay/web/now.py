@@ -12,8 +12,8 @@ from outlay.guard.rental.reap import RentedHold, known_logs, living_rentals
 from outlay.report import html
 from outlay.report.document import Figure, figures_html
 from outlay.report.html import Cell, amount, money_text
-from outlay.runs.collect import dead_runs, findings_in
-from outlay.runs.figures import Burn, RunFigures, total_burn
+from outlay.runs.collect import Burn, dead_runs, findings_in, total_burn
+from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Rate
@@ -221,17 +221,14 @@ def metric_cell(name: str | None, value: float | None) -> Cell:
 
 def budget_cell(reading: RunReading) -> Cell:
     """Return how much of its tightest limit a run has used."""
-    report = reading.budget
-    bounds = [] if report is None else [b for b in report.budget.bounds_known if b.limit]
-    if report is None or not bounds:
+    report, used = reading.budget, reading.budget_used
+    if report is None or used is None:
         return Cell(text="none")
-    share, bound = max(
-        ((b.used(report.used) / b.limit, b) for b in bounds), key=lambda each: each[0]
-    )
+    key, share = used
     left = (
         "" if report.forecast is None else f", {duration_text(report.forecast.time_left_ns)} left"
     )
-    return Cell(text=f"{share:.0%}{left}", share=share, title=bound.dimension.key)
+    return Cell(text=f"{share:.0%}{left}", share=share, title=key)
 
 
 def ago(ns: int) -> str:

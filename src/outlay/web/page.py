@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -171,3 +172,35 @@ def select(name: str, label: str, choices: Iterable[str], chosen: str) -> str:
         for value in values
     )
     return f'<label>{html_text(label)}<select name="{name}">{options}</select></label>'
+
+
+# Names of people, shown or hidden. No file is changed.
+
+_HOME: Final = re.compile(r"(?<=/home/)[^/\s]+|(?<=/Users/)[^/\s]+")
+
+
+class People:
+    """Hides names of people where that was asked for; the same person has one number."""
+
+    def __init__(self, *, hidden: bool) -> None:
+        self.hidden = hidden
+        self._numbers: dict[str, int] = {}
+
+    def name(self, user: str) -> str:
+        """Return how a user is called on a page."""
+        if not self.hidden or not user:
+            return user
+        return f"user {self._numbers.setdefault(user, len(self._numbers) + 1)}"
+
+    def text(self, text: str) -> str:
+        """Return a path or a command without the names of those in whose homes it is."""
+        if not self.hidden:
+            return text
+        shown = _HOME.sub(lambda found: self.name(found[0]).replace(" ", "-"), text)
+        for user in self._numbers:
+            shown = re.sub(rf"\b{re.escape(user)}\b", self.name(user), shown)
+        return shown
+
+    def user_of(self, shown: str) -> str:
+        """Return the user that a page calls so, for a filter that names it."""
+        return next((user for user in self._numbers if self.name(user) == shown), shown)

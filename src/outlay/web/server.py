@@ -32,7 +32,7 @@ from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text, json_text, terminal_text, write_csv
 from outlay.files import read_own
 from outlay.report import html
-from outlay.web import guard, money, now, run, runs, sweeps
+from outlay.web import guard, money, now, reports, runs
 from outlay.web.access import LOOPBACK, Access, AccessMiddleware, new_token
 from outlay.web.books import BookReader, UnknownRun
 from outlay.web.live import LivePages
@@ -52,9 +52,9 @@ VIEWS: Final = {
     "/money": View(money.money_page, money.money_stamp),
     "/runs": View(runs.runs_page, runs.runs_stamp),
     "/compare": View(runs.compare_page, runs.compare_stamp),
-    "/run/": View(run.run_page, run.run_stamp),
-    "/sweeps": View(sweeps.sweeps_page, sweeps.sweeps_stamp),
-    "/sweep/": View(sweeps.sweep_page, sweeps.sweep_stamp),
+    "/run/": View(reports.run_page, reports.run_stamp),
+    "/sweeps": View(reports.sweeps_page, reports.sweeps_stamp),
+    "/sweep/": View(reports.sweep_page, reports.sweep_stamp),
     "/guard": View(guard.guard_page, guard.guard_stamp),
     "/prices": View(guard.prices_page, guard.prices_stamp),
 }

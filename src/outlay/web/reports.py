@@ -1,19 +1,92 @@
-"""Sweeps: which there are, and one as ``outlay report`` shows it, with links to its runs; live."""
+"""One run, and one sweep: the pages of ``outlay report``, live; and which sweeps there are."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from outlay.errors import OutlayError
 from outlay.report import html
+from outlay.report.document import Document, sections_html
+from outlay.report.files import setup_of
 from outlay.report.html import Cell
+from outlay.report.run_charts import AXES, Axis
+from outlay.report.run_document import RunSetup, run_document
 from outlay.report.sweep_page import parts as sweep_parts
+from outlay.runs.reading import RunReading
 from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned, read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units import Money
-from outlay.web.books import BookReader
-from outlay.web.page import Page, PageQuery, run_href
+from outlay.web.books import BookReader, sweep_id
+from outlay.web.page import Page, PageQuery, run_href, tabs
+
+
+def run_stamp(ask: PageQuery, books: BookReader) -> object:
+    """Return what changes when the page does."""
+    row = books.row(ask.name)
+    return (books.stamp([row.dir]), books.reading(row.dir).status)
+
+
+def run_page(ask: PageQuery, books: BookReader) -> Page:
+    """Return everything that is known about a run."""
+    row = books.row(ask.name)
+    reading = books.reading(row.dir)
+    books.people.name(row.user)
+    axis: Axis = next(each for each in AXES if each == ask.one_of("axis", AXES, "steps"))
+    key = (row.run_id, axis, id(reading))
+    document: Document | None = books.kept.get(key)
+    if document is None:
+        document = run_document(reading, _setup(Path(row.dir), books), [axis])
+        books.kept.put(key, document)
+    choices = {ask.address(axis=each): f"over {each}" for each in AXES}
+    parts = [
+        tabs("Axis of the metrics", choices, f"over {axis}") + part if is_metrics(part) else part
+        for part in sections_html(document.sections)
+    ]
+    return Page(
+        title=document.title, tab="Runs", verdict=document.verdict, parts=parts,
+        crumbs=_crumbs(Path(row.dir), books), lives=True,
+        columns=("section", "label", "value", "text", "grade"),
+        rows=[
+            {
+                "section": title, "label": f.label, "value": f.value, "text": f.text,
+                "grade": f.grade,
+            }
+            for title, f in document.figures()
+        ],
+        document=_document(reading, document),
+    )  # fmt: skip
+
+
+def is_metrics(part: str) -> bool:
+    """Say whether a part of the page is the one whose axis can be chosen."""
+    return part.startswith("<section><h2>Metrics</h2>")
+
+
+def _setup(run_dir: Path, books: BookReader) -> RunSetup:
+    setup = setup_of(run_dir)
+    command = [books.people.text(word) for word in setup.command]
+    return replace(setup, command=command, hide=books.people.text)
+
+
+def _crumbs(run_dir: Path, books: BookReader) -> str:
+    sweep = sweep_id(run_dir.parent)
+    inside = sweep in books.sweeps()
+    link = f' · <a href="/sweep/{sweep}">its sweep</a>' if inside else ""
+    return f'<p class="crumbs"><a href="/runs">Runs</a>{link}</p>'
+
+
+def _document(reading: RunReading, document: Document) -> dict[str, object]:
+    return {
+        "title": document.title, "verdict": document.verdict, "figures": reading.figures,
+        "goodput": reading.goodput, "cost": reading.cost,
+        "budget": None if reading.budget is None else reading.budget.document(),
+        "advice": reading.advice, "href": run_href(reading.run_id),
+    }  # fmt: skip
+
+
+# Sweeps
 
 
 def sweeps_stamp(ask: PageQuery, books: BookReader) -> object:
@@ -32,7 +105,7 @@ def sweeps_page(ask: PageQuery, books: BookReader) -> Page:
         return Page(title="Sweeps", tab="Sweeps", parts=parts, document=[])
     rows = [_row(name, root, manifest, books) for name, root, manifest in found]
     headings = ("sweep", "runs", "completed", "running", "planned", "spent", "ceiling", "directory")
-    documents = [_about(name, root, manifest, books) for name, root, manifest in found]
+    documents = [_sweep_about(name, root, manifest, books) for name, root, manifest in found]
     return Page(
         title="Sweeps", tab="Sweeps", columns=list(documents[0]), rows=documents,
         parts=[html.section("Sweeps", html.table(headings, rows, caption="Sweeps"))],
@@ -64,7 +137,7 @@ def _sum(amounts: list[Money]) -> object:
     return amounts[0] if len(amounts) == 1 else ", ".join(map(str, amounts))
 
 
-def _about(
+def _sweep_about(
     name: str, root: Path, manifest: SweepManifest | None, books: BookReader
 ) -> dict[str, object]:
     known = {} if manifest is None else counts(manifest)
