@@ -12,7 +12,7 @@ from outlay.report import svg
 from outlay.report.html import charts, legend, note, section, table, whole_page
 from outlay.report.svg import Bar, ChartStretch, Curve, Point
 from outlay.sweep.aggregate.comparison import HEAD, fairness, replicates, verdict
-from outlay.sweep.aggregate.rows import Row, Subject, exact_money, in_time
+from outlay.sweep.aggregate.rows import Row, Subject, exact_money, in_time, unit_of
 from outlay.sweep.grid.reading import Target
 from outlay.sweep.state.journal import Event
 from outlay.units import Money
@@ -117,10 +117,14 @@ def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane
     for column, used in _AXES:
         known = [row for row in rows if None not in (row.get(column), row.get("accuracy_value"))]
         money = column == "cost"
-        for unit in _units(row.get("currency") if money else used for row in known):
-            mine = [row for row in known if not money or (row.get("currency") or "") == unit.name]
+        for unit in _units(_unit(row) if money else used for row in known):
+            mine = [row for row in known if not money or _unit(row) == unit.name]
             if any(row[column] for row in mine):
                 yield _plane(target, column, mine, unit, used)
+
+
+def _unit(row: Row) -> str:
+    return unit_of(row.get("currency"), row.get("cost_kind"))
 
 
 def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: str) -> Plane:
@@ -148,9 +152,9 @@ def pareto(points: Sequence[tuple[float, float]], *, more_is_better: bool) -> li
 
 def _learning(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[LineChart]:
     known = [(subject, row) for subject, row in zip(subjects, rows, strict=True) if _path(subject)]
-    for unit in _units(_currency(subject) for subject, _ in known):
+    for unit in _units(_unit_of(subject) for subject, _ in known):
         curves, looks = [], dict[str, int]()
-        mine = [(subject, row) for subject, row in known if _currency(subject) == unit.name]
+        mine = [(subject, row) for subject, row in known if _unit_of(subject) == unit.name]
         for subject, row in mine:
             look = looks.setdefault(row["configuration"], len(looks))
             points = tuple(_path(subject))
@@ -175,10 +179,10 @@ def _path(subject: Subject) -> list[tuple[float, float]]:
 def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
     known = [subject.facts for subject in subjects if subject.facts is not None]
     paid = [facts for facts in known if any(facts.phase_micros.values())]
-    for unit in _units(facts.currency for facts in paid):
+    for unit in _units(facts.unit for facts in paid):
         micros: dict[str, int] = {}
         for facts in paid:
-            if facts.currency == unit.name:
+            if facts.unit == unit.name:
                 micros = added(micros, facts.phase_micros)
         parts = (
             Bar(label=phase, value=amount, text=str(Money(amount, unit.name)))
@@ -195,14 +199,14 @@ def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What an axis counts; of money there may be several, which share no axis."""
+    """What an axis counts; of money there may be several, by currency and kind, each an axis."""
 
     name: str
     several: bool
 
     def in_name(self, text: str) -> str:
         """Return a chart's name, with the unit where another chart has the same name."""
-        return f"{text}_{self.name.lower()}" if self.several else text
+        return f"{text}_{self.name.lower().replace(' ', '_')}" if self.several else text
 
     def in_title(self, text: str) -> str:
         """Return a chart's title likewise."""
@@ -215,8 +219,8 @@ def _units(names: Iterable[str | None]) -> list[_Unit]:
     return [_Unit(name, len(found) > 1) for name in found]
 
 
-def _currency(subject: Subject) -> str:
-    return "" if subject.facts is None else subject.facts.currency
+def _unit_of(subject: Subject) -> str:
+    return "" if subject.facts is None else subject.facts.unit
 
 
 def _over_time(events: Iterable[Event]) -> Iterator[SpanChart]:
@@ -298,7 +302,7 @@ def _tables(rows: Sequence[Row]) -> Iterable[str]:
 
 _SHOWN: Final = (
     "run_id", "status", "accuracy_value", "accuracy_best", "planned_cost", "cost", "charged_cost",
-    "currency", "goodput", "errors",
+    "currency", "cost_kind", "goodput", "errors",
 )  # fmt: skip
 _AMOUNTS: Final = (
     "cost: from the start of a run's first process to the end of its last, all attempts, as its "

@@ -14,18 +14,17 @@ from rich.text import Text
 
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
 from outlay.cli.output import AsJson, console, fits, new_table, print_findings, print_json
-from outlay.clock import SYSTEM, wall_ns_of
-from outlay.errors import InvalidValue, Refused
+from outlay.clock import SYSTEM
+from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import cost_on_machine
-from outlay.guard.entries import AnyLine, Simple, parse_timestamp
+from outlay.guard.captures import correct_late, cost_on_machine
+from outlay.guard.entries import AnyLine, Captured, Simple
 from outlay.guard.locking import why_stale
-from outlay.rates import cost_at_most
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
-from outlay.units import Money, Rate
+from outlay.units import Money
 
 _BAR_WIDTH = 24
 
@@ -35,7 +34,30 @@ def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson
 
     Example: outlay guard status --log experiments/35-cloud-budget/spend.jsonl
     """
-    print_status(open_guard(log, ceiling), as_json=as_json)
+    guard = open_guard(log, ceiling)
+    correct_captures(guard)
+    print_status(guard, as_json=as_json)
+
+
+def correct_captures(guard: BudgetGuard) -> list[Finding]:
+    """Add to the log what ranks recorded after the captures of their runs; return what was added.
+
+    A log that is not ours to write is left as it is: `guard verify` says what is missing in it.
+    """
+    spent = guard.log.books().captured()
+    lines = guard.log.lines()
+    if not any(isinstance(line, Captured) and line.part is not None for line in lines):
+        return []
+
+    def correct(label: str, more: Money, reason: str) -> None:
+        nonlocal spent
+        guard.correct(label, more.amount, reason, spent=Money(spent, guard.currency))
+        spent += more.micros
+
+    try:
+        return correct_late(lines, _registered_runs(), correct)
+    except (OutlayError, OSError):
+        return []
 
 
 def show_verify(
@@ -253,16 +275,14 @@ class RentalShares:
 
 def _shares(hold: Hold) -> RentalShares:
     assert hold.rental is not None
-    started_ns = wall_ns_of(parse_timestamp(hold.rental.started))
-    rate = Rate.parse(hold.rental.rate)
-    cost = cost_at_most(rate, max(SYSTEM.wall_ns() - started_ns, 0))
-    in_runs = Money(0, rate.currency)
+    cost = hold.rental.cost_until(SYSTEM.wall_ns())
+    in_runs = Money(0, cost.currency)
     if hold.resource:
         store = open_store()
         refresh_registered(store, SYSTEM.wall_ns())
-        for row in list_runs(store, RunFilter(since_ns=started_ns)):
+        for row in list_runs(store, RunFilter(since_ns=hold.rental.started_ns)):
             part = cost_on_machine(Path(row.dir), hold.resource)
-            if part is not None and part.currency == rate.currency:
+            if part is not None and part.currency == cost.currency:
                 in_runs += part
     return RentalShares(hold=hold, cost=cost, in_runs=in_runs)
 

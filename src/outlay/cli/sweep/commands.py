@@ -19,7 +19,13 @@ from outlay.cli.output import (
     print_sentence,
 )
 from outlay.cli.sweep.aggregate import show_aggregate
-from outlay.cli.sweep.live import show_while, standing, status_document, status_table
+from outlay.cli.sweep.live import (
+    show_while,
+    standing,
+    status_document,
+    status_table,
+    totals_document,
+)
 from outlay.clock import SYSTEM
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.grid.files import plan_file
@@ -38,7 +44,7 @@ from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.money import head_of
 from outlay.sweep.run.sweeps import HowToRun, Result, cancel, resume, start
-from outlay.sweep.state.manifest import captured, planned, read_manifest
+from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
 
@@ -80,6 +86,8 @@ def _total(plan: SweepPlan) -> str:
     ns, cost, ceiling = plan.predicted_ns, plan.predicted_cost, plan.grid.ceiling
     time = "an unknown time" if ns is None else f"{duration_text(ns)} of training"
     money = "unknown cost" if cost is None else f"{cost} (estimated)"
+    if cost is None and all(run.prediction.cost is not None for run in plan.runs):
+        money = "costs that cannot be added (several currencies, or cash and showback)"
     room = "" if ceiling is None else f", ceiling {ceiling}"
     if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
         room += ": all of them fit" if cost <= ceiling else ": not all of them will fit"
@@ -249,8 +257,8 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_json(
             {
                 "root": result.root, "counts": result.counts, "failed": failed,
-                "skipped": skipped, "planned": planned(result.manifest),
-                "spent": captured(result.manifest), "head": head_of(result.root),
+                "skipped": skipped, **totals_document(result.manifest),
+                "head": head_of(result.root),
                 "findings": result.findings,
             }
         )  # fmt: skip

@@ -17,6 +17,7 @@ from outlay.files import write_whole
 from outlay.goodput.follower import GoodputFollower, RunView
 from outlay.goodput.summary import known_goodput
 from outlay.ledger import SUPERVISOR, segment_paths
+from outlay.rates import kind_of_cost
 from outlay.sweep.aggregate.rows import RunFacts, Seen
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -138,7 +139,7 @@ def _place(row: dict[str, str]) -> tuple[int | None, int | None, float | None]:
 # A run's figures from its own log; of a log that has not changed, from a file beside it.
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 3
+_VERSION: Final = 4
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -202,6 +203,7 @@ def _facts(view: RunView) -> RunFacts:
         flops=work.flops or None,
         cost_micros=None if parts.cost is None else parts.cost.micros,
         currency="" if parts.cost is None else parts.cost.currency,
+        kind=kind_of_cost(view.timeline.attempts),
         goodput=known_goodput(view, parts),
         wall_ns=parts.wall_ns,
         started_ns=start_ns,
