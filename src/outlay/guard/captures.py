@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +25,7 @@ from outlay.guard.entries import (
     parse_timestamp,
 )
 from outlay.ledger import SegmentId, alive_until, derive_attempts, read_lives
-from outlay.rates import run_rates
+from outlay.rates import cost_where, run_rates
 from outlay.units import Money
 
 LATE: Final = "its log was written to after the capture"
@@ -36,17 +37,8 @@ def cost_on_machine(run_dir: Path, instance_id: str) -> Money | None:
     What lies between two attempts on the machine belongs to the run.
     """
     attempts = derive_attempts(read_lives(run_dir))
-    function = run_rates(attempts, attempts[-1].last_sign_ns).function if attempts else None
-    there = [is_machine(instance_id, each.header.instance_id) for each in attempts]
-    if function is None or not any(there):
-        return None
-    cost = Money(0, function.currency)
-    for place, attempt in enumerate(attempts):
-        if there[place]:
-            stays = place + 1 < len(attempts) and there[place + 1]
-            end_ns = attempts[place + 1].start_ns if stays else attempt.last_sign_ns
-            cost += function.cost_between(attempt.start_ns, end_ns)
-    return cost
+    there = [is_machine(instance_id, attempt.header.instance_id) for attempt in attempts]
+    return cost_where(attempts, [Fraction(is_there) for is_there in there])
 
 
 def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | None:
