@@ -20,9 +20,15 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from outlay.budget.agreement import Accord, Group, torch_group
-from outlay.budget.display import BudgetReporter
-from outlay.budget.fold import SegmentSpend, Surviving
-from outlay.budget.history import History, LivePrice, Past, read_since_statements
+from outlay.budget.display import NAME, BudgetReporter
+from outlay.budget.fold import DROPPED, SegmentSpend, Surviving
+from outlay.budget.history import (
+    History,
+    LivePrice,
+    Past,
+    read_kept_budget,
+    read_since_statements,
+)
 from outlay.budget.limits import COST, TOKENS
 from outlay.budget.measurements import (
     begin_metering,
@@ -34,7 +40,7 @@ from outlay.budget.measurements import (
     unread_energy,
 )
 from outlay.budget.statements import FORM, RUNS_MAX, Kept, check_unchanged, is_kept, state_of
-from outlay.budget.terms import Budget
+from outlay.budget.terms import DISABLED, Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import (
     CLOCKS,
@@ -326,6 +332,8 @@ class BudgetGate:
             raise InvalidValue("tokens", tokens, "a whole number, zero or more")
         if not self._stepped:
             self._first_step()
+        elif not self._reported:
+            self._resume_at(self._recorder.next_step)
         step = Usage(tokens=tokens, steps=1)
         if self.accord is None:
             self.tracker.admit(step)
@@ -394,8 +402,15 @@ class BudgetGate:
             self.accord.steady = self._steady
         elif self._header.world_size > 1:
             self._judge_alone()
-        self._past.resume_at(self._recorder.next_step)
-        self.tracker.loaded_progress = None
+        if not self._reported:
+            self._past.resume_at(self._recorder.next_step)
+            self.tracker.loaded_progress = None
+
+    def _resume_at(self, step: int) -> None:
+        """Cut the past where the first step runs, if the loop has said otherwise since."""
+        if step != self._past.cut:
+            self._past.resume_at(step)
+            self.tracker.loaded_progress = None
 
     def _judge_alone(self) -> None:
         """Go on from what this rank used before: there is no group to agree with."""
@@ -407,10 +422,12 @@ class BudgetGate:
 
     def _charge_step(self, step: Step) -> None:
         usage = self._charging.usage(step)
-        self._past.runs(step.step)
         if min(astuple(usage)) < 0:
             raise InvalidValue("step", usage, "amounts of zero or more")
-        if not self._reported:
+        if self._reported:
+            self._past.runs(step.step)
+        else:
+            self._resume_at(step.step)
             self._reported = True
             refuse_unreported(self.tracker.budget, usage)
         priced = self._charging.step(step, usage)
@@ -429,6 +446,36 @@ class BudgetGate:
             _log.warning("%s", reason)
         self._reporter.stopped(reason)
         return str(reason)
+
+
+class UnlimitedGate:
+    """Counts what a run uses whose budget is disabled; refuses nothing and writes nothing."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.tracker = BudgetTracker.of(DISABLED, clock=clock)
+        self._charges = Charges()
+
+    def before_step(self, *, tokens: int, samples: int) -> str | None:
+        """Let every step run."""
+        del tokens, samples
+        return None
+
+    def after_step(self, step: Step) -> str | None:
+        """Count a step that ran."""
+        self.tracker.count(self._charges.step(step), step=step.step)
+        return None
+
+    def finish(self, status: EndStatus) -> None:
+        """Do nothing."""
+
+
+def drop_budget(run_dir: Path, recorder: Recorder) -> None:
+    """Record that the run has no budget any more, where it had one."""
+    kept = read_kept_budget(run_dir)
+    if kept is not None:
+        recorder.budget_event(DROPPED, {"was": {"mode": kept.mode, "limits": dict(kept.limits)}})
+        with contextlib.suppress(OSError):
+            (run_dir / NAME).unlink(missing_ok=True)
 
 
 class _ObservedWriter(MeteredWriter):

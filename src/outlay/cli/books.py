@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,15 +12,17 @@ from outlay.cli.output import (
     AsJson,
     console,
     counted,
+    must_be_directory,
     print_findings,
     print_json,
     print_rows,
+    shown_path,
 )
-from outlay.clock import SYSTEM, utc_text
-from outlay.errors import Finding, InvalidValue
-from outlay.ledger.price import KINDS, Kind
+from outlay.clock import SYSTEM
+from outlay.errors import Finding
+from outlay.ledger.price import KINDS
 from outlay.runs.collect import (
-    collect,
+    dead_runs,
     find_runs,
     findings_in,
     list_runs,
@@ -48,6 +49,7 @@ def overview(*, as_json: bool) -> None:
         known_logs,
         living_rentals,
     )
+    from outlay.runs.figures import total_burn
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
@@ -55,7 +57,7 @@ def overview(*, as_json: bool) -> None:
     dead = stored_runs(store, RunFilter(status="dead"))
     # What the log of a dead run says stands in its row: it need not have been read again.
     others = [figures for figures in collected.figures if figures.status != "dead"]
-    findings = [*collected.findings, *findings_in([*others, *dead]), *_dead(dead)]
+    findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals(known_logs())
     findings = [*errors, *findings]
     burn = total_burn(running)
@@ -87,27 +89,6 @@ def _print_rented(rented: Sequence[RentedHold]) -> None:
         )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Burn:
-    """What runs cost per hour together, of one currency and one kind."""
-
-    kind: Kind
-    money: Money
-
-    def __str__(self) -> str:
-        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
-
-
-def total_burn(running: list[RunFigures]) -> list[Burn]:
-    """Return what the runs cost per hour together; cash and showback each by itself."""
-    totals: dict[tuple[Kind, str], int] = {}
-    for figures in running:
-        if figures.cost is not None and figures.burn_micros_per_hour is not None:
-            key = figures.kind, figures.cost.currency
-            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
-    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
-
-
 def show_runs(
     directory: Annotated[
         Path | None, typer.Argument(metavar="[DIR]", help="Only runs at or below this directory.")
@@ -117,17 +98,17 @@ def show_runs(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List runs: status, attempts, steps, cost, last seen.
+    """List runs: status, steps, cost, last seen.
 
     Example: outlay runs experiments/
     """
     limit = None if everything else NEWEST
     if directory is None:
         listed = list_runs(limit=limit)
-        nothing = "No runs are registered. Register some with: outlay collect DIR"
+        nothing = "No runs are registered. Register some with: outlay import runs DIR"
         _show(listed.rows, listed.findings, listed.left_out, nothing=nothing, as_json=as_json)
         return
-    _must_exist(directory)
+    must_be_directory(directory)
     dirs = sorted(find_runs([directory]), key=started_ns, reverse=True)
     found = read_runs(dirs[:limit], SYSTEM.wall_ns())
     figures = sorted(found.figures, key=lambda run: -run.started_ns)
@@ -161,29 +142,8 @@ def _show(
 def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
     return (
         run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
-        _ago(now_ns - run.last_seen_ns), run.dir,
+        _ago(now_ns - run.last_seen_ns), shown_path(run.dir),
     )  # fmt: skip
-
-
-def show_collect(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Directories that hold runs.")
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Register every run below some directories, any number of times with the same result.
-
-    Example: outlay collect experiments/ /mnt/shared/runs
-    """
-    for directory in directories:
-        _must_exist(directory)
-    collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
-    findings = [*collected.findings, *findings_in(collected.figures)]
-    if as_json:
-        print_json({"registered": len(collected.figures), "findings": findings})
-        return
-    console.print(f"Registered {counted(len(collected.figures), 'run')}.")
-    print_findings(findings)
 
 
 def _print_running(running: list[RunFigures], now_ns: int) -> None:
@@ -202,27 +162,12 @@ def _running_cells(figures: RunFigures, now_ns: int) -> Sequence[str]:
     )  # fmt: skip
 
 
-def _dead(rows: Iterable[RunRow]) -> list[Finding]:
-    """Return the runs that died without recording an end."""
-    return [
-        Finding(
-            source=row.dir,
-            message=f"{row.name} gave no sign of life since {utc_text(row.last_seen_ns)} "
-            "and recorded no end (killed or crashed)",
-            severity="warning",
-        )
-        for row in rows
-    ]
-
-
-def _must_exist(directory: Path) -> None:
-    if not directory.is_dir():
-        raise InvalidValue("DIR", str(directory), "an existing directory")
-
-
 def _cost(run: RunRow | RunFigures) -> str:
     cost = run.cost
-    return "no price" if cost is None else f"{cost}{_kind(run)}"
+    if cost is None:
+        return "no price"
+    assumed = f" ({run.assumed} assumed)" if run.assumed else ""
+    return f"{cost}{_kind(run)}{assumed}"
 
 
 def _kind(run: RunRow | RunFigures) -> str:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.advise.run_advice import advise_run
+from outlay.advise.run_advice import advise_run, floor_of
 from outlay.cli.advise import print_advice
 from outlay.cli.output import AsJson, console, new_table, print_json
 from outlay.cli.sweep.commands import print_plan
@@ -36,9 +36,9 @@ from outlay.runs.reading import read_run
 from outlay.sweep.aggregate.comparison import ranked
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan
-from outlay.sweep.run.harness import Harness
+from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import SPEND_LOG
-from outlay.sweep.run.sweeps import HowToRun, Result, start
+from outlay.sweep.run.sweeps import Result, start
 from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
@@ -68,9 +68,10 @@ def show_demo(
     ] = "8 USD",
     as_json: AsJson = False,
 ) -> None:
-    """Show all of outlay on a small real training: plan, guard, mishaps, ranking, dollars, advice.
+    """Show all of outlay on a small real training.
 
-    Needs no GPU, no account and no network, takes less than a minute, and writes to one directory.
+    Plan, guard, mishaps, ranking, dollars, advice. Needs no GPU, no account and no network,
+    takes less than a minute, and writes to one directory.
 
     Example: outlay demo
     """
@@ -188,9 +189,10 @@ class _Show:
     def advise(self) -> None:
         """Say what to change about the run that was killed, and what that would save."""
         self._title(f"5. What the advisor would change about {self._killed}, which was killed")
-        found = advise_run(self._view(self._killed))
+        view = self._view(self._killed)
+        found = advise_run(view)
         if not self._quiet:
-            print_advice(found)
+            print_advice(found, floor_of(view))
         self.said["advice"] = found
 
     def verify(self) -> None:
@@ -232,7 +234,7 @@ class _Show:
                 watch(harness)
                 mishaps.look()
 
-            result = start(self._plan, self._root, HowToRun(jobs=JOBS, watch=look))
+            result = start(self._plan, self._root, SweepOptions(jobs=JOBS, watch=look))
         if result.cancelled:
             console.print("The demo was interrupted; its runs were ended, their books are closed.")
             raise typer.Exit(130)

@@ -1,22 +1,27 @@
-"""``outlay import``, ``outlay export`` and ``outlay ledger``: logs of this and of other tools."""
+"""``outlay log``, ``outlay import`` and ``outlay export``: logs of this and of other tools."""
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import typer
+from rich.progress import Progress
 
 from outlay.cli.output import (
+    DEFAULT,
     AsJson,
+    DefaultGroup,
     RunDir,
     console,
     counted,
     errors,
+    must_be_directory,
     new_table,
     print_findings,
     print_json,
@@ -24,26 +29,32 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_datetime, utc_text
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding, InvalidValue, MissingExtra
 from outlay.export.csv_files import export_csv
-from outlay.ledger import Record, kind_of, read_run
+from outlay.export.live_runs import LiveRuns
+from outlay.export.prometheus import MetricsServer, exposition, read_token, write_textfile
+from outlay.guard.rental.reap import known_logs
+from outlay.ledger import Price, Record, kind_of, read_run
 from outlay.prices.current import read_rates
+from outlay.runs.collect import collect, find_runs, findings_in
+from outlay.runs.options import parse_price
 from outlay.runs.sacct import Accounts, read_accounts
 from outlay.runs.sacct_import import ImportedJobs, import_jobs
 from outlay.store import open_store
-from outlay.units import Money
+from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
 
-# ``outlay ledger``: look into a run's log.
+# ``outlay log``: what a run recorded.
 
-ledger_app = typer.Typer(help="Look into a run's log.", no_args_is_help=True)
+log_app = typer.Typer(cls=DefaultGroup, help="Read and check a run's log.", no_args_is_help=True)
 
 
-@ledger_app.command("cat")
-def cat(run: RunDir, as_json: AsJson = False) -> None:
+@log_app.command("cat", hidden=True)
+@log_app.command(DEFAULT, hidden=True)
+def print_log(run: RunDir, as_json: AsJson = False) -> None:
     """Print a run's records, segment after segment; with --json one object per line.
 
-    Example: outlay ledger cat runs/001 --json
+    Example: outlay log runs/001 --json
     """
     log = read_run(run)
     for segment in sorted(log.segments):
@@ -53,11 +64,11 @@ def cat(run: RunDir, as_json: AsJson = False) -> None:
     print_findings(log.findings, to=errors if as_json else console)
 
 
-@ledger_app.command("verify")
+@log_app.command("verify")
 def verify(run: RunDir, as_json: AsJson = False) -> None:
     """Check every line of a run's log; exit 1 when something is wrong.
 
-    Example: outlay ledger verify runs/001
+    Example: outlay log verify runs/001
     """
     log = read_run(run)
     count = sum(len(records) for records in log.segments.values())
@@ -86,9 +97,8 @@ def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
 
 # Results in the forms that other tools read.
 
-export_app = typer.Typer(
-    help="Write results in the forms that other tools read.", no_args_is_help=True
-)
+LOOPBACK = "127.0.0.1"
+export_app = typer.Typer(help="Write files for other tools.", no_args_is_help=True)
 
 
 @export_app.command("csv")
@@ -113,9 +123,90 @@ def show_csv(
     print_findings(exported.findings)
 
 
-# Bringing what others recorded into the books.
+@export_app.command("prometheus")
+def show_prometheus(
+    port: Annotated[
+        int | None, typer.Option(metavar="N", help="Serve /metrics on this port of --host.")
+    ] = None,
+    textfile: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Replace this file, for node_exporter's collector."),
+    ] = None,
+    every: Annotated[
+        str | None, typer.Option(help="Write the file again and again, such as 30s.")
+    ] = None,
+    host: Annotated[str, typer.Option(help="Beyond this machine only with a token.")] = LOOPBACK,
+    token_file: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Who scrapes must bear the token in it.")
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="A spend log; default: all that this machine rented by."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show live runs and ceilings as Prometheus reads them: served, kept in a file, or printed.
 
-import_app = typer.Typer(help="Bring what others recorded into the books.", no_args_is_help=True)
+    Example: outlay export prometheus --port 9464
+    """
+    live = LiveRuns(open_store(), tuple(log) if log else known_logs())
+    if port is not None:
+        if textfile is not None:
+            raise InvalidValue("--textfile", str(textfile), "either --port or --textfile")
+        _serve((host, port), live, None if token_file is None else read_token(token_file))
+        return
+    pause_s = None if every is None else Duration.parse(every, name="--every").seconds
+    while True:
+        reading = live.read()
+        if textfile is not None:
+            write_textfile(textfile, reading)
+        elif as_json:
+            print_json({"runs": [run.values | run.facts for run in reading.runs],
+                        "guards": reading.guards, "findings": reading.findings})  # fmt: skip
+        else:
+            typer.echo(exposition(reading), nl=False)
+        print_findings(reading.findings, to=errors)
+        if textfile is None or pause_s is None:
+            return
+        SYSTEM.sleep(pause_s)
+
+
+def _serve(address: tuple[str, int], live: LiveRuns, token: str | None) -> None:
+    host, _ = address
+    if token is None and host not in (LOOPBACK, "localhost", "::1"):
+        raise InvalidValue("--host", host, f"{LOOPBACK}, or a --token-file for whoever reaches it")
+    with MetricsServer(address, live.read, token) as server:
+        errors.print(f"serving http://{host}:{server.server_address[1]}/metrics", soft_wrap=True)
+        server.serve_forever()
+
+
+# Runs and jobs that were recorded elsewhere.
+
+import_app = typer.Typer(help="Register what was recorded elsewhere.", no_args_is_help=True)
+
+
+@import_app.command("runs")
+def import_runs(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Directories that hold runs.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Register every run below directories.
+
+    Any number of times, with the same result.
+
+    Example: outlay import runs experiments/ /mnt/shared/runs
+    """
+    for directory in directories:
+        must_be_directory(directory)
+    collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
+    findings = [*collected.findings, *findings_in(collected.figures)]
+    if as_json:
+        print_json({"registered": len(collected.figures), "findings": findings})
+        return
+    console.print(f"Registered {counted(len(collected.figures), 'run')}.")
+    print_findings(findings)
 
 
 @import_app.command("sacct")
@@ -148,6 +239,87 @@ def import_sacct(
     print_findings(findings)
 
 
+@import_app.command("wandb")
+def import_wandb(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help="Directories below which offline runs lie."),
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="ENTITY/PROJECT", help="Ask W&B for a project's runs.")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(help='Of a GPU-hour: "2.50 USD/h", or a name such as "auto".')
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="How many each run had; default: what W&B saw.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="What was trained; default: by the configuration.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make run logs of what W&B holds: history, steps, runtime, GPU load; what is missing is said.
+
+    Run it again to go on, or to take in what is new: the same runs give the same books.
+
+    Example: outlay import wandb ~/project/wandb --price "2.50 USD/h"
+    """
+    from outlay.integrations.wandb_import import (
+        ImportTerms,
+        find_offline_runs,
+        import_api_runs,
+        import_offline_runs,
+    )
+
+    if bool(directories) == bool(project):
+        raise InvalidValue("DIR", directories, "directories of offline runs, or --project")
+
+    def priced(gpu: str) -> Price | None:
+        if price is None:
+            return None
+        return parse_price(price, name="--price", source="import", environ=os.environ, gpu=gpu)
+
+    terms = ImportTerms(price=priced, gpus=gpus, model=model)
+    now_ns, store = SYSTEM.wall_ns(), open_store()
+    with Progress(console=errors, transient=True, disable=as_json) as bar:
+        if project is not None:
+            runs = _api_runs(project)
+            task = bar.add_task("importing", total=len(runs))
+            done = import_api_runs(store, runs, terms, now_ns, lambda: bar.advance(task))
+        else:
+            paths = find_offline_runs(_existing(directories or []))
+            task = bar.add_task("importing", total=len(paths))
+            done = import_offline_runs(store, paths, terms, now_ns, lambda: bar.advance(task))
+    if as_json:
+        print_json(done)
+    else:
+        console.print(
+            f"Imported {counted(len(done.imported), 'run')}, {done.unchanged} were known already, "
+            f"{len(done.failed)} failed."
+        )
+        for what, count in done.missing.items():
+            console.print(f"W&B does not know of {counted(count, 'run')}: {what}", soft_wrap=True)
+        print_findings([*done.failed, *done.findings])
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def _existing(directories: list[Path]) -> list[Path]:
+    for directory in directories:
+        if not directory.exists():
+            raise InvalidValue("DIR", str(directory), "an existing directory")
+    return directories
+
+
+def _api_runs(project: str) -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtra("asking W&B for runs", "wandb") from None
+    return wandb.Api().runs(project)
+
+
 def _text(file: Path) -> str:
     try:
         return read_text(file.expanduser(), largest=LARGEST_TABLE)
@@ -166,7 +338,7 @@ def _zone(name: str | None) -> ZoneInfo | None:
 def _doubts(file: Path, accounts: Accounts, done: ImportedJobs) -> list[Finding]:
     """Return what the figures leave out."""
     messages = [
-        f'jobs on {name} have no price; outlay rates set {name} "1.20 USD/h", and import again'
+        f'no price on {name}: outlay prices partition set {name} "1.20 USD/h", and import again'
         for name in done.unpriced
     ]
     if accounts.unfinished:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
@@ -20,25 +19,14 @@ from outlay.guard.entries import (
     Captured,
     Corrected,
     RunPart,
-    is_machine,
     micros_of,
     parse_timestamp,
 )
 from outlay.ledger import SegmentId, alive_until, derive_attempts, read_lives
-from outlay.rates import cost_where, run_rates
+from outlay.rates import run_rates
 from outlay.units import Money
 
 LATE: Final = "its log was written to after the capture"
-
-
-def cost_on_machine(run_dir: Path, instance_id: str) -> Money | None:
-    """Return what of a run's cost fell on one machine; None where none did, or without a price.
-
-    What lies between two attempts on the machine belongs to the run.
-    """
-    attempts = derive_attempts(read_lives(run_dir))
-    there = [is_machine(instance_id, attempt.header.instance_id) for attempt in attempts]
-    return cost_where(attempts, [Fraction(is_there) for is_there in there])
 
 
 def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from outlay.rates import RateFunction, kind_of_cost, total_gpus
 from outlay.units import Money
 
 if TYPE_CHECKING:
+    from outlay.account.run import RunAccount
     from outlay.goodput.follower import RunView
 
 
@@ -25,8 +27,13 @@ class RunFigures:
         steps: The number of the last step plus one: how far the run has come.
         tokens: Over all ranks and attempts, repeated work included.
         wall_ns: From the first start to the end, without what lies after a completed attempt.
+        wait_ns: Of that, waiting for data: before steps and in ``data_loading`` spans.
         kind: Of the cost: ``cash``, or ``showback``; the two are never added.
+        assumed: What of the cost is assumed: no record says whether it was to be paid.
         burn_micros_per_hour: What it costs now; 0 unless it runs, None without a price.
+        goodput: Productive share of wall time, 0 to 1; None where no step was recorded.
+        metric: The name of the metric that tells most: an accuracy, else a loss, else the first
+            that was reported; ``metric_value`` is its last value.
     """
 
     run_id: str
@@ -52,27 +59,56 @@ class RunFigures:
     gpus: GpuCount
     tags: dict[str, str]
     cost: Money | None
+    assumed: Money | None
     kind: Kind
     burn_micros_per_hour: int | None
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
+    goodput: float | None = None
+    metric: str | None = None
+    metric_value: float | None = None
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Tokens over wall time; None before any has passed."""
+        return self.tokens / (self.wall_ns / 1e9) if self.wall_ns else None
 
     def flat(self) -> dict[str, str | int | float | None]:
         """Return the figures that an experiment tracker can take."""
-        seconds = self.wall_ns / 1e9
         return {
             "outlay/run_id": self.run_id,
             "outlay/attempts": self.attempts,
             "outlay/steps": self.steps,
             "outlay/tokens": self.tokens,
             "outlay/samples": self.samples,
-            "outlay/wall_s": seconds,
+            "outlay/wall_s": self.wall_ns / 1e9,
             "outlay/step_s": self.step_ns / 1e9,
             "outlay/data_wait_s": self.wait_ns / 1e9,
-            "outlay/tokens_per_s": self.tokens / seconds if seconds else None,
+            "outlay/tokens_per_s": self.tokens_per_s,
             "outlay/cost": None if self.cost is None else float(self.cost.amount),
             "outlay/currency": None if self.cost is None else self.cost.currency,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """What runs cost per hour together, of one currency and one kind."""
+
+    kind: Kind
+    money: Money
+
+    def __str__(self) -> str:
+        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
+
+
+def total_burn(running: Iterable[RunFigures]) -> list[Burn]:
+    """Return what the runs cost per hour together; cash and showback each by itself."""
+    totals: dict[tuple[Kind, str], int] = {}
+    for figures in running:
+        if figures.cost is not None and figures.burn_micros_per_hour is not None:
+            key = figures.kind, figures.cost.currency
+            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
+    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
 def read_figures(run_dir: Path, now_ns: int) -> RunFigures:
@@ -88,12 +124,15 @@ def read_figures(run_dir: Path, now_ns: int) -> RunFigures:
 
 def figures_of(view: RunView) -> RunFigures:
     """Return the figures of a run as it stands."""
+    from outlay.goodput.phases import DATA_LOADING  # Loads NumPy, as the view did already.
+
     timeline, account = view.timeline, view.account
     attempts = timeline.attempts
     last = attempts[-1]
     leading = [account.segments[attempt.segment] for attempt in attempts]
     work = account.work
     last_steps = (segment.last_number for segment in reversed(leading))
+    metric, metric_value = _metric(account)
     return RunFigures(
         run_id=view.identity.run_id,
         model=view.identity.model,
@@ -109,7 +148,7 @@ def figures_of(view: RunView) -> RunFigures:
         ended_ns=None if last.end is None else last.end.t_ns,
         wall_ns=view.whole.length_ns - timeline.idle_between(timeline.start_ns, timeline.end_ns),
         step_ns=sum(segment.work.step_ns for segment in leading),
-        wait_ns=sum(segment.work.wait_ns for segment in leading),
+        wait_ns=timeline.between(timeline.start_ns, timeline.end_ns).get(DATA_LOADING, 0),
         energy_mj=view.energy_mj(),
         gpu_busy_ns=account.gpu_busy_ns,
         user=last.header.user,
@@ -118,17 +157,38 @@ def figures_of(view: RunView) -> RunFigures:
         gpus=gpu_count_of(total_gpus(last, last.header.gpus)),
         tags=last.header.tags,
         cost=_cost(view),
+        assumed=_assumed(view),
         kind=kind_of_cost(attempts),
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=_assumptions(view.rates),
         findings=view.findings,
+        goodput=view.break_down().goodput if work.steps else None,
+        metric=metric,
+        metric_value=metric_value,
     )
+
+
+def _metric(account: RunAccount) -> tuple[str | None, float | None]:
+    """Return the metric that tells most, and its last finite value."""
+    from outlay.cost.run_cost import ACCURACY, LOSS
+
+    reported = account.metric_names()
+    for name in [*(n for n in (*ACCURACY, *LOSS) if n in reported), *reported]:
+        if points := account.series(name, most=1):
+            return name, points[-1].value
+    return None, None
 
 
 def _cost(view: RunView) -> Money | None:
     if view.rates is None:
         return None
     return view.rates.cost_between(view.timeline.start_ns, view.timeline.end_ns)
+
+
+def _assumed(view: RunView) -> Money | None:
+    if view.rates is None:
+        return None
+    return view.rates.assumed_between(view.timeline.start_ns, view.timeline.end_ns)
 
 
 def _assumptions(rates: RateFunction | None) -> tuple[str, ...]:

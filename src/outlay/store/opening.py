@@ -151,6 +151,18 @@ MIGRATIONS = (
         ),
         indexes=tuple(i for i in schema.runs.indexes if i.name == "runs_by_last_seen"),
     ),
+    Migration(
+        version=6,
+        adds=(
+            schema.runs.c.assumed_micros,
+            schema.cost_reports.c.assumed_micros,
+            schema.cost_reports.c.charges,
+        ),
+    ),
+    Migration(
+        version=7,
+        adds=(schema.runs.c.goodput, schema.runs.c.metric, schema.runs.c.metric_value),
+    ),
 )
 NEWEST = MIGRATIONS[-1].version
 

@@ -13,15 +13,25 @@ from rich.table import Table
 from rich.text import Text
 
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
-from outlay.cli.output import AsJson, console, fits, new_table, print_findings, print_json
+from outlay.cli.output import (
+    SHOWN_DIGITS,
+    AsJson,
+    console,
+    fits,
+    new_table,
+    print_findings,
+    print_json,
+)
 from outlay.clock import SYSTEM
+from outlay.cost.book import CostBook
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import correct_late, cost_on_machine
+from outlay.guard.captures import correct_late
 from outlay.guard.entries import AnyLine, Captured, Simple
 from outlay.guard.locking import why_stale
 from outlay.runs.collect import refresh_registered
+from outlay.runs.spending import charges_on, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
@@ -233,7 +243,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
 def _print_head(head: str) -> None:
     """Show the hash by which a later `verify --expect` tells whether a line was removed since."""
     if head:
-        console.print(f"head {head}", soft_wrap=True, highlight=False)
+        console.print(f"head {head[:SHOWN_DIGITS]}")
 
 
 def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
@@ -245,7 +255,7 @@ def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
 
 
 def _holds_table(holds: tuple[Hold, ...]) -> object:
-    table = new_table("hold", "operation", "lab", ">held", "since", "state")
+    table = new_table("hold", "operation", "project", ">held", "since", "state")
     for hold in holds:
         state = " ".join(part for part in (hold.state, hold.resource) if part) or "open"
         since = minute_of(hold.ts)
@@ -275,15 +285,12 @@ class RentalShares:
 
 def _shares(hold: Hold) -> RentalShares:
     assert hold.rental is not None
-    cost = hold.rental.cost_until(SYSTEM.wall_ns())
-    in_runs = Money(0, cost.currency)
-    if hold.resource:
-        store = open_store()
-        refresh_registered(store, SYSTEM.wall_ns())
-        for row in list_runs(store, RunFilter(since_ns=hold.rental.started_ns)):
-            part = cost_on_machine(Path(row.dir), hold.resource)
-            if part is not None and part.currency == cost.currency:
-                in_runs += part
+    now_ns = SYSTEM.wall_ns()
+    cost = hold.rental.cost_until(now_ns)
+    store = open_store()
+    refresh_books(store, now_ns)
+    charges = charges_on(hold, cost.currency, CostBook(store).reports(with_charges=True))
+    in_runs = Money(sum(charge.micros for charge in charges), cost.currency)
     return RentalShares(hold=hold, cost=cost, in_runs=in_runs)
 
 

@@ -15,7 +15,15 @@ from outlay.advise.overhead import Checkpointing, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
 from outlay.advise.run_advice import Circumstances, advise_run
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
-from outlay.compat.cost_module.analyzer import CorruptCosts, read_json, write_json
+from outlay.compat.cost_module.data_directory import (
+    RECOMMENDATIONS,
+    CorruptCosts,
+    beside_the_store,
+    data_directory,
+    read_json,
+    report_taken,
+    write_json,
+)
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView, read_view
@@ -30,14 +38,18 @@ from outlay.store.schema import recommendations
 # ``OptimizationRecommendation.to_dict`` writes it. A file that cannot be read is neither imported
 # nor written over.
 
-RECOMMENDATIONS = "recommendations.json"
 _EVER_HOURS = 1_000_000.0
 
 
 def import_recommendations(
-    optimizer: CostOptimizer, directory: Path
+    optimizer: CostOptimizer, directory: Path, *, only_new: bool = False
 ) -> tuple[int, tuple[Finding, ...]]:
     """Keep the advice of a file, any number of times with the same result.
+
+    Args:
+        optimizer: Whose store it goes into.
+        directory: Where the file is.
+        only_new: Whether to leave out the advice that the store has already.
 
     Returns:
         How many pieces were taken, and which could not be.
@@ -48,11 +60,13 @@ def import_recommendations(
     path = directory / RECOMMENDATIONS
     taken: list[OptimizationRecommendation] = []
     findings: list[Finding] = []
+    known = {each.key for each in optimizer.recommendations} if only_new else set[str]()
     for line, row in enumerate(read_json(path, list[Any]) or [], 1):
         try:
             taken.append(_parsed(row))
         except BadDocument as error:
             findings.append(Finding(source=str(path), message=f"recommendation {line}: {error}"))
+    taken = [each for each in taken if each.key not in known]
     optimizer.keep(taken)
     return len(taken), tuple(findings)
 
@@ -68,13 +82,21 @@ def export_recommendations(optimizer: CostOptimizer, directory: Path) -> int:
         present = [_parsed(row) for row in read_json(path, list[Any]) or []]
     except BadDocument as error:
         raise CorruptCosts(path, str(error)) from None
-    everything = merged([*present, *optimizer.get_all_recommendations(hours=_EVER_HOURS)])
+    everything = merged([*present, *optimizer.recommendations])
     write_json(path, [each.to_dict() for each in everything])
     return len(everything)
 
 
 def _parsed(row: object) -> OptimizationRecommendation:
     return convert(row, OptimizationRecommendation)
+
+
+class DefaultThreshold(float):
+    """A default that nobody stated: curves decide, and not the rule that it would be."""
+
+
+class DefaultPatience(int):
+    """Likewise, a number of epochs."""
 
 
 Found = OptimizationRecommendation | None
@@ -89,7 +111,9 @@ class CostOptimizer:
     that sharpen it. Every method returns None where nothing worth saying is known.
 
     Args:
-        data_dir: Where to keep recommendations; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        data_dir: Where to keep recommendations; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. A file
+            of the cost module in it, else in ``~/.context/training``, is taken over and kept up to
+            date.
         clock: When advice is given, and what "recent" ends at.
 
     Attributes:
@@ -100,6 +124,22 @@ class CostOptimizer:
         self._store = open_store(data_dir)
         self._clock = clock
         self.damage: list[Finding] = []
+        self._directory: Path | None = None
+        if (directory := data_directory(data_dir)) is not None:
+            with beside_the_store(directory):
+                taken, findings = import_recommendations(self, directory, only_new=True)
+                report_taken(taken, "recommendations", directory)
+                if findings:
+                    raise CorruptCosts(directory / RECOMMENDATIONS, findings[0].message)
+                self._directory = directory
+            self._write_file()
+
+    def _write_file(self) -> None:
+        """Write all advice to the cost module's file, where it has a directory."""
+        if self._directory is not None:
+            with beside_the_store(self._directory):
+                advice = [each.to_dict() for each in self.recommendations]
+                write_json(self._directory / RECOMMENDATIONS, advice)
 
     def recommend_batch_size(
         self,
@@ -147,17 +187,23 @@ class CostOptimizer:
         validation_loss_history: Sequence[float],
         gpu_price_per_hour: float,
         hours_per_epoch: float,
-        improvement_threshold: float = 0.001,
-        patience: int = 3,
+        improvement_threshold: float = DefaultThreshold(0.001),
+        patience: int = DefaultPatience(3),
         *,
         total_epochs: int | None = None,
         probability: float = stopping.STATED_PROBABILITY,
         subject: str = "",
     ) -> Found:
-        """Return the advice to stop where beating the best loss by the end is improbable.
+        """Return the advice to stop this training.
 
-        Only epochs that are still ahead count as saved.
+        A threshold or a patience that is stated is a rule: stop after so many epochs that did not
+        beat the best by so much. Else stop where beating it by the end is improbable. Only epochs
+        that are still ahead count as saved.
         """
+        stated = not (
+            isinstance(improvement_threshold, DefaultThreshold)
+            and isinstance(patience, DefaultPatience)
+        )
         found = stopping.recommend_early_stopping(
             stopping.higher_is_better(validation_loss_history, "loss"),
             stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour),
@@ -165,6 +211,7 @@ class CostOptimizer:
             patience=patience,
             total_epochs=total_epochs,
             probability=probability,
+            ruled=stated,
         )
         return self._given(found, subject)
 
@@ -293,6 +340,11 @@ class CostOptimizer:
                 self.damage.append(Finding(source=f"advice {key!s}", message=message))
         return merged(found)
 
+    @property
+    def recommendations(self) -> list[OptimizationRecommendation]:
+        """All advice that was ever given and kept, each piece once, the largest saving first."""
+        return self.get_all_recommendations(hours=_EVER_HOURS)
+
     def get_high_confidence_recommendations(
         self, confidence_threshold: float = 0.8
     ) -> list[OptimizationRecommendation]:
@@ -301,7 +353,7 @@ class CostOptimizer:
         return [each for each in recent if each.confidence >= confidence_threshold]
 
     def get_total_potential_savings(self, *, currency: str = "USD") -> float:
-        """Return what recent advice saves in all; what saves the same money counts once.
+        """Return what recent advice saves in all at equal quality; the same money counts once.
 
         Money of two currencies is never added: advice in another one is left out.
         """
@@ -337,3 +389,4 @@ class CostOptimizer:
                 mine = recommendations.c.subject == instead_of
                 connection.execute(recommendations.delete().where(mine))
             upsert(connection, recommendations, rows, newer="at_ns")
+        self._write_file()

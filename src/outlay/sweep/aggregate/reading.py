@@ -202,6 +202,7 @@ def _facts(view: RunView) -> RunFacts:
         energy_mj=view.energy_mj() or None,
         flops=work.flops or None,
         cost_micros=None if parts.cost is None else parts.cost.micros,
+        assumed_micros=0 if parts.assumed is None else parts.assumed.micros,
         currency="" if parts.cost is None else parts.cost.currency,
         kind=kind_of_cost(view.timeline.attempts),
         goodput=known_goodput(view, parts),

@@ -1,0 +1,97 @@
+"""What goes on now: the numbers of every registered run that is alive, and how ceilings stand.
+
+One reader per run is kept, so that asking again costs what is new in the logs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import Finding, OutlayError
+from outlay.guard.balance import ScopeStanding
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.runs.collect import refresh_registered
+from outlay.runs.numbers import RunNumbers, RunNumbersReader
+from outlay.store.runs import RunFilter, list_runs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardReading:
+    """How the scopes of one spend log stand, and the hash of its last line."""
+
+    log_path: Path
+    head: str
+    standings: tuple[ScopeStanding, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LiveReading:
+    """Everything that goes on at one instant, in UTC nanoseconds; what cannot be read is named."""
+
+    t_ns: int
+    runs: tuple[RunNumbers, ...]
+    guards: tuple[GuardReading, ...]
+    findings: tuple[Finding, ...]
+
+
+class LiveRuns:
+    """Reads live runs and spend logs again and again.
+
+    Args:
+        store: Where runs are registered.
+        log_paths: The spend logs whose ceilings are read.
+        clock: The clock to use.
+    """
+
+    def __init__(
+        self, store: Engine, log_paths: Sequence[Path] = (), *, clock: Clock = SYSTEM
+    ) -> None:
+        self._store = store
+        self._log_paths = tuple(log_paths)
+        self._clock = clock
+        self._readers: dict[str, RunNumbersReader] = {}
+        self._lock = threading.Lock()  # A server asks from several threads.
+
+    def read(self) -> LiveReading:
+        """Return what goes on now; one log that cannot be read hides no other."""
+        with self._lock:
+            return self._read()
+
+    def _read(self) -> LiveReading:
+        now_ns = self._clock.wall_ns()
+        findings = list(refresh_registered(self._store, now_ns).findings)
+        rows = list_runs(self._store, RunFilter(status="running"))
+        self._readers = {row.dir: self._reader(row.dir) for row in rows}
+        runs = []
+        for directory, reader in self._readers.items():
+            try:
+                numbers = reader.read(now_ns)
+            except (OutlayError, OSError) as error:
+                findings.append(Finding(source=directory, message=str(error)))
+            else:
+                runs += [numbers] if numbers.figures.status == "running" else []
+        guards = read_guards(self._log_paths, findings, clock=self._clock)
+        return LiveReading(t_ns=now_ns, runs=tuple(runs), guards=guards, findings=tuple(findings))
+
+    def _reader(self, directory: str) -> RunNumbersReader:
+        return self._readers.get(directory) or RunNumbersReader(Path(directory))
+
+
+def read_guards(
+    log_paths: Sequence[Path], findings: list[Finding], *, clock: Clock = SYSTEM
+) -> tuple[GuardReading, ...]:
+    """Return how the ceilings of some spend logs stand; what cannot be read is a finding."""
+    found = []
+    for path in log_paths:
+        try:
+            guard = BudgetGuard.of_log(path, clock=clock)
+            found.append(GuardReading(log_path=path, head=guard.head, standings=guard.standings()))
+        except (OutlayError, OSError) as error:
+            findings.append(Finding(source=str(path), message=str(error)))
+    return tuple(found)

@@ -1,0 +1,202 @@
+"""What goes on now as Prometheus reads it: one page of text, served or kept in a file.
+
+Live runs only: the series of a run end when it does. Names end in their unit, as Prometheus's
+conventions have it; ``promtool check metrics`` is part of the tests. Nothing is computed here.
+"""
+
+from __future__ import annotations
+
+import hmac
+import http.server
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from outlay.errors import InvalidValue
+from outlay.export.live_runs import LiveReading
+from outlay.files import read_own, write_whole
+from outlay.runs.numbers import RunNumbers
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9_]")
+
+
+@dataclass(frozen=True, slots=True)
+class _Family:
+    """One metric: its name, type and help, and its samples."""
+
+    name: str
+    kind: str
+    help: str
+    samples: list[tuple[Mapping[str, str], float]] = field(default_factory=list)
+
+    def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.help}"
+        yield f"# TYPE {self.name} {self.kind}"
+        for labels, value in self.samples:
+            text = ",".join(f'{name}="{_escaped(label)}"' for name, label in labels.items())
+            yield f"{self.name}{{{text}}} {value!r}"
+
+
+class _Page:
+    def __init__(self) -> None:
+        self._families: dict[str, _Family] = {}
+
+    def add(self, name: str, about: str, labels: Mapping[str, str], value: float | None) -> None:
+        """Add a sample; a name that ends in ``_total`` is a counter, any other a gauge."""
+        if value is None:
+            return
+        kind = "counter" if name.endswith("_total") else "gauge"
+        family = self._families.setdefault(name, _Family(name, kind, about))
+        family.samples.append((labels, float(value)))
+
+    def text(self) -> str:
+        return "".join(f"{line}\n" for each in self._families.values() for line in each.lines())
+
+
+def exposition(reading: LiveReading) -> str:
+    """Return what goes on as text in Prometheus's exposition format 0.0.4."""
+    page = _Page()
+    for numbers in reading.runs:
+        _add_run(page, numbers)
+    for guard in reading.guards:
+        for standing in guard.standings:
+            scope = (
+                standing.scope
+            )  # A day or a month by its kind alone, so that its series goes on.
+            name = str(scope) if scope.kind == "lab" else scope.kind
+            about = {"log": str(guard.log_path), "scope": name}
+            unit = standing.limit.currency.lower()
+            for name, money, text in (
+                ("ceiling", standing.limit, "The ceiling of a scope of a spend log."),
+                ("captured", standing.captured, "What was spent in a scope."),
+                ("held", standing.held, "What is set aside in a scope."),
+                ("remaining", standing.remaining, "What is left of a ceiling; below 0: overspent."),
+            ):
+                page.add(f"outlay_guard_{name}_{unit}", text, about, float(money.amount))
+    page.add("outlay_reading_timestamp_seconds", "When this page was made.", {}, reading.t_ns / 1e9)
+    page.add(
+        "outlay_unreadable", "Logs that could not be read for this page.", {}, len(reading.findings)
+    )
+    return page.text()
+
+
+def _add_run(page: _Page, numbers: RunNumbers) -> None:
+    figures, unit = numbers.figures, _NOT_IN_A_NAME.sub("_", numbers.unit)
+    run = {"run": figures.run_id}
+    info = {
+        "model": figures.model, "name": figures.name, "user": figures.user, "host": figures.host,
+        "gpu": figures.gpu, "gpus": str(figures.gpus), "kind": figures.kind,
+    }  # fmt: skip
+    page.add("outlay_run_info", "What is known of a live run, as labels.", run | info, 1)
+    counts = {
+        "attempts_total": (figures.attempts, "Starts of a run."),
+        "steps": (figures.steps, "How far a run has come: its last step plus one."),
+        "tokens_total": (figures.tokens, "Tokens of all ranks, repeated work included."),
+        "samples_total": (figures.samples, "Samples of all ranks, repeated work included."),
+        "wall_seconds_total": (figures.wall_ns / 1e9, "Wall time of a run."),
+        "goodput_ratio": (numbers.goodput, "The productive share of wall time."),
+        "reading_timestamp_seconds": (
+            numbers.t_ns / 1e9, "The instant of a run's numbers: its last record.",
+        ),
+        "budget_used_ratio": (
+            max(numbers.budget.values(), default=None), "The used share of a run's tightest limit.",
+        ),
+    }  # fmt: skip
+    for name, (value, about) in counts.items():
+        page.add(f"outlay_run_{name}", about, run, value)
+    for phase, ns in numbers.phases_ns.items():
+        about = "Wall time of a run by phase; the phases sum to the wall time."
+        page.add("outlay_run_phase_seconds_total", about, run | {"phase": phase}, ns / 1e9)
+    if numbers.cost.cost is None:
+        return
+    cost = float(numbers.cost.cost.amount)
+    page.add(f"outlay_run_cost_{unit}_total", "What a run cost up to its reading.", run, cost)
+    wasted = numbers.values.get(f"outlay/wasted_cost_{numbers.unit}")
+    about = "What everything but surviving steps cost."
+    page.add(f"outlay_run_wasted_cost_{unit}_total", about, run, wasted)
+    for phase, part in numbers.cost.by_phase.items():
+        about = "What a run cost by phase; the phases sum to its cost."
+        labels = run | {"phase": phase}
+        page.add(f"outlay_run_phase_cost_{unit}_total", about, labels, float(part.amount))
+    burn = numbers.values.get(f"outlay/burn_{numbers.unit}_per_hour")
+    page.add(f"outlay_run_burn_{unit}_per_hour", "What a run costs per hour now.", run, burn)
+
+
+def _escaped(label: str) -> str:
+    return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+# Where the page goes
+
+
+def write_textfile(path: Path, reading: LiveReading) -> None:
+    """Replace the file that node_exporter's textfile collector reads, as a whole."""
+    write_whole(path, exposition(reading).encode())
+
+
+def read_token(path: Path) -> str:
+    """Return the bearer token that a file holds.
+
+    Raises:
+        InvalidValue: It cannot be read, or is empty.
+    """
+    try:
+        token = read_own(path).decode().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidValue("token file", str(path), f"a file with a token ({error})") from None
+    if not token:
+        raise InvalidValue("token file", str(path), "a token in it; it is empty")
+    return token
+
+
+def is_authorized(header: str | None, token: str | None) -> bool:
+    """Say whether an ``Authorization`` header carries the token; without a token all may read."""
+    if token is None:
+        return True
+    return hmac.compare_digest((header or "").encode(), f"Bearer {token}".encode())
+
+
+class MetricsServer(http.server.ThreadingHTTPServer):
+    """Serves ``/metrics``; each request reads what goes on then.
+
+    Args:
+        address: Host and port; port 0 lets the system choose.
+        read: Returns the reading.
+        token: What a reader must carry; None lets everybody who reaches the port read.
+    """
+
+    daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], read: Callable[[], LiveReading], token: str | None = None
+    ) -> None:
+        super().__init__(address, _MetricsHandler)
+        self.read = read
+        self.token = token
+
+
+class _MetricsHandler(http.server.BaseHTTPRequestHandler):
+    server: MetricsServer
+    server_version = "outlay"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer one scrape."""
+        if self.path.partition("?")[0] != "/metrics":
+            self.send_error(404)
+        elif not is_authorized(self.headers.get("Authorization"), self.server.token):
+            self.send_response(401)
+            self.send_header("WWW-Authenticate", "Bearer")
+            self.end_headers()
+        else:
+            body = exposition(self.server.read()).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing: a scrape every few seconds is no news."""

@@ -1,0 +1,258 @@
+"""Live runs as Prometheus reads them: promtool checks the page, a real Prometheus answers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import outlay
+from command_line import in_process
+from conftest import move_home
+from outlay.clock import ManualClock
+from outlay.errors import InvalidValue
+from outlay.export.live_runs import LiveRuns
+from outlay.export.prometheus import MetricsServer, exposition, is_authorized, read_token
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.runs import Run
+from outlay.store import open_store
+from papers import ROOT
+from system_parts import missing
+from waiting import until
+
+SECOND = 10**9
+DASHBOARD = ROOT / "docs" / "howto" / "grafana-dashboard.json"
+MODEL = 'a "quoted"\\model'
+Labels = dict[str, str]
+
+
+@dataclass
+class Lab:
+    """One live run, a spend log, and what reads both."""
+
+    run: Run
+    clock: ManualClock
+    live: LiveRuns
+    log_path: Path
+
+    def page(self) -> str:
+        return exposition(self.live.read())
+
+    def value(self, name: str) -> float:
+        (line,) = (each for each in self.page().splitlines() if each.startswith(name + "{"))
+        return float(line.rpartition(" ")[2])
+
+
+def train(directory: Path) -> Lab:
+    clock = ManualClock()
+    run = outlay.run(
+        MODEL, dir=directory / "run", price="3.60 USD/h", gpus=2, clock=clock,
+        budget="iso_time=1h", stopped_price="0 USD/h",
+    )  # fmt: skip
+    for _ in run.steps(range(5), tokens=10):
+        clock.advance(10 * SECOND)
+    with run.span("evaluation"):
+        clock.advance(10 * SECOND)
+    guard = BudgetGuard("5.00", directory / "spend.jsonl", clock=clock)
+    guard.authorize("lab02-train", "2.00")
+    live = LiveRuns(open_store(), [directory / "spend.jsonl"], clock=clock)
+    return Lab(run, clock, live, directory / "spend.jsonl")
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    made = train(tmp_path)
+    yield made
+    made.run.close()
+
+
+@pytest.fixture(scope="module")
+def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
+    with pytest.MonkeyPatch.context() as patch:
+        move_home(tmp_path_factory, patch)
+        made = train(tmp_path_factory.mktemp("lab"))
+        yield made
+        made.run.close()
+
+
+@pytest.fixture(scope="module")
+def prometheus(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A real Prometheus that has scraped the page, behind a bearer token."""
+    program = shutil.which("prometheus") or missing("prometheus is not installed")
+    home = tmp_path_factory.mktemp("prometheus")
+    (home / "token").write_text("sesame\n")
+    reading = shared_lab.live.read()  # Once: the scrapes go on while other tests have other homes.
+    server = MetricsServer(("127.0.0.1", 0), lambda: reading, read_token(home / "token"))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port = server.server_address[1]
+    (home / "prometheus.yml").write_text(
+        "scrape_configs: [{job_name: outlay, scrape_interval: 1s, "
+        f"authorization: {{credentials_file: {home}/token}}, "
+        f"static_configs: [{{targets: ['127.0.0.1:{port}']}}]}}]"
+    )
+    with (home / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [
+                program, f"--config.file={home}/prometheus.yml", f"--storage.tsdb.path={home}/data",
+                "--web.listen-address=127.0.0.1:0",
+            ],
+            stderr=log, start_new_session=True,
+        )  # fmt: skip
+    try:
+        until(lambda: _listening(home / "log"), lambda: (home / "log").read_text())
+        base = f"http://127.0.0.1:{_listening(home / 'log')}"
+        with httpx.Client(base_url=base, trust_env=False, timeout=30) as client:
+            until(lambda: _scraped(client), "Prometheus did not scrape outlay")
+            yield client
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        server.shutdown()
+        server.server_close()
+
+
+def _listening(log: Path) -> int:
+    """Return the port that a Prometheus was given; 0 before it says so."""
+    for line in log.read_text().splitlines():
+        if "Listening on" in line and "address=" in line:
+            return int(line.rpartition(":")[2].strip('" '))
+    return 0
+
+
+def _scraped(client: httpx.Client) -> bool:
+    try:
+        return bool(ask(client, "up{job='outlay'} == 1"))
+    except httpx.HTTPError:
+        return False
+
+
+def ask(client: httpx.Client, query: str) -> list[tuple[Labels, float]]:
+    answer: Any = client.get("/api/v1/query", params={"query": query}).raise_for_status().json()
+    return [(row["metric"], float(row["value"][1])) for row in answer["data"]["result"]]
+
+
+def test_promtool_finds_nothing_wrong(lab: Lab) -> None:
+    program = shutil.which("promtool") or missing("promtool is not installed")
+    done = subprocess.run(
+        [program, "check", "metrics"], input=lab.page(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_prometheus_answers_with_what_outlay_cost_says(
+    prometheus: httpx.Client, shared_lab: Lab
+) -> None:
+    ((_, at_s),) = ask(prometheus, "outlay_run_reading_timestamp_seconds")
+    cost = outlay.read_run(shared_lab.run.dir, round(at_s * 1e9)).cost.cost
+    assert cost is not None
+    ((_, shown),) = ask(prometheus, "outlay_run_cost_usd_total")
+    assert shown == float(cost.amount)
+
+
+def test_labels_arrive_as_they_are(prometheus: httpx.Client) -> None:
+    ((labels, _),) = ask(prometheus, "outlay_run_info")
+    assert labels["model"] == MODEL
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        target["expr"]
+        for panel in json.loads(DASHBOARD.read_text())["panels"]
+        for target in panel["targets"]
+    ],
+)
+def test_every_query_of_the_dashboard_has_an_answer(prometheus: httpx.Client, query: str) -> None:
+    assert ask(prometheus, query)
+
+
+def test_every_number_is_that_of_the_instant_that_is_exported(lab: Lab) -> None:
+    lab.clock.advance(7 * SECOND)  # A long step: nothing is known of what came after the last one.
+    at_ns = round(lab.value("outlay_run_reading_timestamp_seconds") * 1e9)
+    reading = outlay.read_run(lab.run.dir, at_ns)
+    assert at_ns == lab.clock.wall_ns() - 7 * SECOND
+    assert lab.value("outlay_run_goodput_ratio") == reading.goodput.goodput
+    phases = [line for line in lab.page().splitlines() if "phase_seconds_total{" in line]
+    assert sum(float(line.rpartition(" ")[2]) for line in phases) == pytest.approx(60)
+
+
+def test_the_cost_never_goes_back_over_a_kill_and_a_resume(lab: Lab) -> None:
+    lab.clock.advance(30 * SECOND)  # Nobody will know of these: the process is killed.
+    before = lab.value("outlay_run_cost_usd_total")
+    lab.run.recorder.writer.close()
+    if lab.run._lock is not None:
+        lab.run._lock.release()
+    lab.clock.advance(3600 * SECOND)
+    again = outlay.run(
+        MODEL, dir=lab.run.dir, price="3.60 USD/h", gpus=2, clock=lab.clock,
+        stopped_price="0 USD/h", budget="iso_time=1h",
+    )  # fmt: skip
+    with again:
+        assert lab.value("outlay_run_cost_usd_total") >= before
+
+
+def test_ceilings_stand_beside_the_runs(lab: Lab) -> None:
+    whole = f'outlay_guard_remaining_usd{{log="{lab.log_path}",scope="whole"}} 3.0'
+    assert whole in lab.page()
+
+
+def test_the_series_of_a_run_end_with_it(lab: Lab) -> None:
+    lab.run.close()
+    assert "outlay_run_" not in lab.page()
+
+
+def test_a_log_that_cannot_be_read_is_counted_and_hides_nothing(lab: Lab) -> None:
+    lab.log_path.write_text("{not a line\n")
+    page = lab.page()
+    assert "outlay_unreadable{} 1.0" in page
+    assert "outlay_run_info" in page
+
+
+@pytest.mark.parametrize(
+    ("header", "allowed"), [("Bearer sesame", True), ("Bearer open", False), (None, False)]
+)
+def test_a_token_is_asked_for(header: str | None, allowed: bool) -> None:
+    assert is_authorized(header, "sesame") is allowed
+
+
+def test_a_server_for_others_needs_a_token() -> None:
+    done = in_process("export", "prometheus", "--port", "0", "--host", "0.0.0.0")
+    assert done.code == InvalidValue.exit_code
+    assert "--token-file" in done.err
+
+
+def test_a_textfile_is_the_page(tmp_path: Path) -> None:
+    done = in_process("export", "prometheus", "--textfile", tmp_path / "outlay.prom")
+    assert done.code == 0
+    assert "outlay_reading_timestamp_seconds" in (tmp_path / "outlay.prom").read_text()
+
+
+def test_numbers_are_floats_and_phases_sum_to_the_cost(lab: Lab) -> None:
+    numbers = lab.run.summary(numbers=True)
+    assert {type(value) for value in numbers.values()} == {float}
+    parts = [value for name, value in numbers.items() if name.startswith("outlay/cost_usd/")]
+    assert sum(parts) == pytest.approx(numbers["outlay/cost_usd"])
+    assert numbers["outlay/goodput"] == pytest.approx(5 / 6)
+    assert numbers["outlay/budget_fraction"] == pytest.approx(50 / 3600)
+    assert numbers["outlay/wasted_cost_usd"] == pytest.approx(numbers["outlay/cost_usd"] / 6)
+
+
+def test_loading_data_in_a_span_is_waiting_for_data(lab: Lab) -> None:
+    with lab.run.span("data_loading"):
+        lab.clock.advance(4 * SECOND)
+    assert lab.run.summary(numbers=True)["outlay/data_wait_s"] == 4
+    assert lab.run.summary()["outlay/data_wait_s"] == 4
+
+
+def test_what_is_text_is_told_apart(lab: Lab) -> None:
+    assert lab.run.facts() == {"outlay/run_id": lab.run.run_id, "outlay/currency": "USD"}
