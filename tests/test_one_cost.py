@@ -9,14 +9,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace as replace_fields
 
 from amounts import assert_one_cost, captured_in, logged_cost
 from command_line import in_process, outlay
 from outlay import BudgetGuard
 from outlay import run as begin_run
-from outlay.guard.entries import Captured, amount_of, micros_of
+from outlay.guard.entries import Captured, Corrected, amount_of, micros_of
 from outlay.guard.spend_log import FileSpendLog
-from outlay.ledger import SUPERVISOR, AttemptEnded, Note, encode_line, read_run, segment_paths
+from outlay.ledger import (
+    SUPERVISOR,
+    AttemptEnded,
+    AttemptStarted,
+    Note,
+    SegmentId,
+    encode_line,
+    read_run,
+    segment_paths,
+)
+from outlay.ledger.records import UNWRITTEN
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import resume, start
@@ -267,3 +278,36 @@ def test_captures_of_sweeps_and_of_runs_that_guard_themselves_name_their_runs(
         below = each.parent / "below" / "spend.jsonl"
         record_anew(below, captured, Money(micros_of(captured.actual) - 1))
         assert in_process("guard", "verify", "--log", below).code == 3
+
+
+def test_a_rank_that_records_after_an_unsupervised_capture_yields_a_correction(
+    tmp_path: Path,
+) -> None:
+    """Rank 1 ends two seconds after rank 0 captured; whoever looks at the money next adds them."""
+    log = tmp_path / "spend.jsonl"
+    guard = BudgetGuard(1000, log, environ={})
+    with begin_run("bert", dir=tmp_path / "run", price="3600 USD/h", guard=guard) as run:
+        list(run.steps(range(2)))
+    (path,) = segment_paths(tmp_path / "run")
+    header, last = (read_run(tmp_path / "run").records[place] for place in (0, -1))
+    assert isinstance(header, AttemptStarted)
+    rank_1 = replace_fields(header, rank=1, pid=header.pid + 1, seq=UNWRITTEN)
+    ended = AttemptEnded(t_ns=last.t_ns + 2 * 10**9, status="completed")
+    late = SegmentId(header.t_ns, 1, header.host, header.pid + 1)
+    path.with_name(late.file_name).write_bytes(encode_line(rank_1, 0) + encode_line(ended, 1))
+
+    before = micros_of(capture_of(log).actual)
+    for _ in range(2):  # Corrected once, however often somebody looks.
+        assert outlay("guard", "status", "--log", log).code == 0
+        assert captured_in(log, "bert") == logged_cost(tmp_path / "run")
+    (line,) = (line for line in FileSpendLog(log).lines() if isinstance(line, Corrected))
+    assert micros_of(line.actual) == captured_in(log, "bert") - before
+    assert "after the capture" in line.reason
+    assert outlay("guard", "verify", "--log", log).code == 0
+
+
+def test_a_capture_that_is_too_low_for_another_reason_is_left_to_verify(tmp_path: Path) -> None:
+    captured, log = guard_run(tmp_path), tmp_path / "other" / "spend.jsonl"
+    record_anew(log, captured, Money(micros_of(captured.actual) - 1))
+    assert outlay("guard", "status", "--log", log).code == 0
+    assert outlay("guard", "verify", "--log", log).code == 3

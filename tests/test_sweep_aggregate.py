@@ -15,10 +15,12 @@ import pytest
 from command_line import outlay
 from ledgers import Segment, dollars
 from outlay.budget.limits import KEYS
+from outlay.cli.sweep.live import standing
 from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
-from outlay.ledger import BudgetEvent, Metric
+from outlay.ledger import BudgetEvent, Metric, Price
+from outlay.report.sweep_page import charts_of
 from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.aggregator import write_reports
 from outlay.sweep.aggregate.comparison import (
@@ -31,6 +33,8 @@ from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.aggregate.reading import CACHE
 from outlay.sweep.aggregate.rows import RunFacts, Seen, minutes_of
 from outlay.sweep.errors import IncompleteRuns
+from outlay.sweep.state.manifest import captured, planned, read_manifest
+from outlay.units import Money
 from sweep_on_disk import NOW_NS, Sweep
 
 
@@ -411,3 +415,42 @@ def test_a_log_exported_to_csv_aggregates_to_the_same_figures(sweep: Sweep) -> N
     for column in ("ips_mean", "step_time_ms", "bytes_per_step", "accuracy_value", "energy_Wh",
                    "time_to_target_min"):  # fmt: skip
         assert two[column] == pytest.approx(one[column]), column
+
+
+def test_cash_and_showback_stand_side_by_side_and_are_never_added(tmp_path: Path) -> None:
+    """Two runs of one second at a dollar a second: one is rented, the other one owned."""
+    sweep = Sweep(tmp_path)
+    for name, kind in (("a", "cash"), ("b", "showback")):
+        price = Price(3600 * 1_000_000, kind=kind)  # type: ignore[arg-type]
+        run = Segment(about={"price": price}).step(1)
+        run.add(Metric(t_ns=run.now_ns, name="acc", value=0.9, step=0)).end()
+        run.write(sweep.add(name))
+    summary = sweep.summary()
+    assert [(row["cost"], row["currency"], row["cost_kind"]) for row in summary.rows] == [
+        (1.0, "USD", "cash"),
+        (1.0, "USD", "showback"),
+    ]
+    titles = [chart.title for chart in charts_of(summary.subjects, summary.rows, ())]
+    assert {
+        "acc against cost (USD)", "acc against cost (USD showback)",
+        "Where the money went (USD)", "Where the money went (USD showback)",
+    } <= set(titles)  # fmt: skip
+    assert {one.currency for one in replicates(summary.rows)} == {None}
+
+
+def test_totals_of_a_sweep_are_by_kind(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path)
+    priced = {"predicted_cost": "2.000000 USD"}
+    sweep.add("a", price="1 USD/h", price_kind="cash", **priced)
+    sweep.add("b", price="1 USD/h", price_kind="showback", **priced)
+    sweep.add("c", **priced)
+    for event, kind in zip(sweep.events, ("", "", "showback"), strict=True):
+        event |= {"cost_micros": 1_000_000, "currency": "USD", "kind": kind}
+    sweep.add("d")
+    manifest = read_manifest(tmp_path)
+    one, two = Money(1_000_000), Money(2_000_000)
+    assert (captured(manifest), captured(manifest, "showback")) == ([one], [two])
+    assert (planned(manifest), planned(manifest, "showback")) == ([two], [Money(4_000_000)])
+    words = standing(manifest, NOW_NS)
+    assert f"planned {two}, cost {one}, showback planned {Money(4_000_000)}" in words
+    assert f"showback cost {two}" in words

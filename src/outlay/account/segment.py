@@ -98,6 +98,7 @@ class SegmentAccount:
         spans: Spans that are over; ``beside`` those that overlap training.
         work: What the steps add up to.
         beat_energy_mj: Energy that no step accounts for; ``gpu_busy_ns`` likewise from heartbeats.
+        revision: Changes with every fold, for a cache of what is computed from the account.
     """
 
     def __init__(self, segment: SegmentId) -> None:
@@ -110,6 +111,7 @@ class SegmentAccount:
         self.notes: list[Note] = []
         self.beat_energy_mj = self.gpu_busy_ns = 0
         self.work = Work()
+        self.revision = 0
         self._columns = tuple(Column() for _ in STEP_FIELDS)
         self._end = self._columns[STEP_FIELDS.index("end")]
         self._steps: StepColumns | None = None
@@ -119,6 +121,7 @@ class SegmentAccount:
 
     def fold(self, records: Sequence[Record]) -> None:
         """Add more records of the segment."""
+        self.revision += 1
         if isinstance(records, BulkRecords):
             self.add_steps(records.steps)
             records = records.others

@@ -97,6 +97,9 @@ class Spans:
         self._columns = tuple(Column() for _ in range(4))
         self._names: dict[str, int] = {}
 
+    def __len__(self) -> int:
+        return len(self._intervals)
+
     def __iter__(self) -> Iterator[SpanInterval]:
         return iter(self._intervals)
 

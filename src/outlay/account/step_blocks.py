@@ -41,7 +41,7 @@ _CRC_OFFSET = len(b',"crc":"')
 _TOO_LARGE = 461  # The first three of 19 digits, from which on the codec may refuse them.
 _BODY = re.compile(rb'\{"v":1,"seq":[0-9]{1,19},"kind":"step"(?:,"[a-z_]+":[0-9]{1,19})+')
 _NUMBER = re.compile(rb',"([a-z_]+)":([0-9]+)')
-_POWERS = 10 ** (_GROUP * np.arange(5, dtype=np.int64))
+_TILED = 64  # Lines that are compared at once: NumPy is slow at many short rows.
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), dtype="<u2")
 
 
@@ -96,7 +96,10 @@ class StepLines:
         if name not in self.shape.numbers:
             return uniform(default, len(self))
         groups = self.shape.numbers[name].groups
-        found: Ints = _POWERS[: len(groups)] @ self.groups[groups.start : groups.stop]
+        found: Ints = self.groups[groups[-1]].astype(np.int64)
+        for group in reversed(groups[:-1]):
+            found *= 10**_GROUP
+            found += self.groups[group]
         return found
 
 
@@ -108,8 +111,8 @@ class StepShape:
     """
 
     def __init__(self, body: bytes) -> None:
-        line = body + SEAL % 0
-        self.width = -(-len(line) // 8) * 8  # Lines are compared in words of eight bytes.
+        line = body + SEAL % 0 + b"\n"
+        self.width = len(line)
         self.numbers: dict[str, _Number] = {}
         self._ends: list[int] = []
         for match in _NUMBER.finditer(body):
@@ -127,15 +130,15 @@ class StepShape:
         self._least = _column([number.least for number in numbers])
         self._beyond = _column([number.beyond for number in numbers])
         self._crc_at = len(body) + _CRC_OFFSET
-        self._line = np.frombuffer(line.ljust(self.width, b"\0"), dtype=np.uint64)
-        self._fixed = self._fixed_bytes(len(line)).view(np.uint64)
+        fixed = self._fixed_bytes()
+        self._fixed = np.tile(fixed, _TILED)
+        self._line = np.tile(np.frombuffer(line, dtype=np.uint8) & fixed, _TILED)
         self._zeros_crc = np.uint32(crc32(body))
         self._added = [_added(len(body) - end) for end in self._ends]
 
-    def _fixed_bytes(self, length: int) -> Bytes:
+    def _fixed_bytes(self) -> Bytes:
         """Return a mask of the bytes that every line of the shape has alike."""
         fixed = np.full(self.width, 255, dtype=np.uint8)
-        fixed[length:] = 0
         fixed[self._crc_at : self._crc_at + 8] = 0
         for number in self.numbers.values():
             fixed[number.start : number.end] = 0
@@ -145,13 +148,19 @@ class StepShape:
         """Return which rows have what all lines of the shape have alike.
 
         Args:
-            rows: Lines as rows of ``width`` bytes; what follows the line in a row does not matter.
+            rows: Lines as rows of ``width`` bytes, the newline included.
         """
-        differences = rows.view(np.uint64) ^ self._line
-        differences &= self._fixed
-        if not differences.any():  # Much faster than row by row, and the usual case.
-            return np.ones(len(rows), dtype=np.bool_)
-        return ~np.asarray(differences.any(axis=1))
+        tiled = len(rows) // _TILED * _TILED
+        if self._are_alike(rows[:tiled].reshape(-1, len(self._line))).all():
+            fits = np.ones(len(rows), dtype=np.bool_)  # Faster than row by row, and the usual case.
+            fits[tiled:] = self._are_alike(rows[tiled:]).all(axis=1)
+            return fits
+        return np.asarray(self._are_alike(rows).all(axis=1))
+
+    def _are_alike(self, rows: Bytes) -> Bools:
+        """Say byte by byte where rows of one or of many lines are as they must be."""
+        width = rows.shape[1]
+        return np.asarray((rows & self._fixed[:width]) == self._line[:width])
 
     def read(self, rows: Bytes) -> tuple[Bools, StepLines]:
         """Return which of the rows that fit are good: their numbers and checksums; and those."""
@@ -166,10 +175,15 @@ class StepShape:
         words = everywhere[self._places]
         words ^= np.uint32(0x30303030)  # A digit becomes its value.
         words &= self._of_digits
-        beyond_nine = (words + np.uint32(0x76767676)) | words
+        beyond_nine = words + np.uint32(0x76767676)
+        beyond_nine |= words
         only_digits = np.bitwise_or.reduce(beyond_nine, axis=0) & np.uint32(0x80808080) == 0
-        words = (words * np.uint32(10) + (words >> np.uint32(8))) & np.uint32(0x00FF00FF)
-        return (words * np.uint32(100) + (words >> np.uint32(16))) & np.uint32(0xFFFF), only_digits
+        for factor, shift, kept in ((10, 8, 0x00FF00FF), (100, 16, 0xFFFF)):
+            following = words >> np.uint32(shift)
+            words *= np.uint32(factor)
+            words += following
+            words &= np.uint32(kept)
+        return words, only_digits
 
     def _are_plain(self, groups: Words) -> Bools:
         """Say where no number has a needless zero in front, and none is too large."""
@@ -190,18 +204,23 @@ def shape_of(line: bytes) -> StepShape | None:
     body = line[:-SEAL_BYTES]
     if _BODY.fullmatch(body) is None:
         return None  # Some number is negative, or not whole, or too long.
-    match decode_block(line + b"\n").records:
-        case [Step() as step] if _as_written(step) == line + b"\n":
-            return _shape_of_body(_NUMBER.sub(_with_zeros, body))
+    return _shape_of_body(_filled_with(b"0", body))
+
+
+@lru_cache(maxsize=1024)
+def _shape_of_body(zeros: bytes) -> StepShape | None:
+    body = _filled_with(b"2", zeros)  # A number that the codec takes, and the default of no field.
+    line = body + SEAL % crc32(body) + b"\n"
+    match decode_block(line).records:
+        case [Step() as step] if _as_written(step) == line:
+            return StepShape(zeros)
         case _:
             return None
 
 
-_shape_of_body = lru_cache(maxsize=1024)(StepShape)
-
-
-def _with_zeros(number: re.Match[bytes]) -> bytes:
-    return b',"%b":%b' % (number[1], b"0" * len(number[2]))
+def _filled_with(digit: bytes, body: bytes) -> bytes:
+    """Return the body of a line with one digit in place of all in its numbers."""
+    return _NUMBER.sub(lambda number: b',"%b":%b' % (number[1], digit * len(number[2])), body)
 
 
 def _as_written(step: Step) -> bytes:
@@ -233,7 +252,7 @@ _FEW = 256  # So few lines are read faster one by one.
 _MOST_SHAPES = 16  # Of one length, in one block.
 _KIND = b',"kind":"step",'
 _KIND_BEFORE = 64
-_PADDING = 8
+np.empty(31 << 20, dtype=np.uint8)  # glibc keeps memory from now on that each block needs anew.
 
 
 class StepBlock(BulkRecords):
@@ -268,7 +287,7 @@ class _Rest:
     @classmethod
     def of(cls, lines: _Lines, places: Ints) -> _Rest | None:
         """Return the records of some lines; None if there is anything to say about one of them."""
-        decoded = decode_block(b"".join([lines.text(place) + b"\n" for place in places.tolist()]))
+        decoded = decode_block(b"".join([lines.text(place) for place in places.tolist()]))
         if decoded.complaints or any(type(record) is Gap for record in decoded.records):
             return None
         return cls(places, decoded.records)
@@ -294,16 +313,20 @@ class _Lines:
 
     def __init__(self, block: bytes) -> None:
         self._block = block
-        self._bytes = np.frombuffer(block + bytes(_PADDING), dtype=np.uint8)
-        ends = np.flatnonzero(self._bytes == ord("\n"))
-        self._starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1] + 1])
-        self._lengths = ends - self._starts
+        self._bytes = np.frombuffer(block, dtype=np.uint8)
+        width = block.index(b"\n") + 1
+        beyond = np.arange(width, len(block) + 1, width)
+        # Lines of one length, usually. Were there others inside them, these would fit no shape.
+        if len(block) % width or not (self._bytes[beyond - 1] == ord("\n")).all():
+            beyond = np.flatnonzero(self._bytes == ord("\n")) + 1
+        self._starts = np.concatenate([np.zeros(1, dtype=np.int64), beyond[:-1]])
+        self._lengths = beyond - self._starts
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def text(self, place: int) -> bytes:
-        """Return a line without its newline."""
+        """Return a line with its newline."""
         start = int(self._starts[place])
         return self._block[start : start + int(self._lengths[place])]
 
@@ -311,15 +334,19 @@ class _Lines:
         """Return the places of the lines of each length."""
         if (self._lengths == self._lengths[0]).all():
             return [np.arange(len(self))]
-        return [np.flatnonzero(self._lengths == length) for length in np.unique(self._lengths)]
+        lengths = np.flatnonzero(np.bincount(self._lengths))
+        return [np.flatnonzero(self._lengths == length) for length in lengths]
 
     def is_step(self, place: int) -> bool:
         """Say whether a line looks like that of a step."""
         start = int(self._starts[place])
         return self._block.find(_KIND, start, start + _KIND_BEFORE) > 0
 
-    def rows(self, places: Ints, width: int) -> Bytes:
-        """Return lines as rows of ``width`` bytes, beyond their ends where they are shorter."""
+    def rows(self, places: Ints) -> Bytes:
+        """Return lines of one length as rows of bytes, their newlines included."""
+        start, width = int(self._starts[places[0]]), int(self._lengths[places[0]])
+        if int(places[-1] - places[0]) == len(places) - 1:  # One after another.
+            return self._bytes[start : start + len(places) * width].reshape(-1, width)
         windows = np.ndarray(len(self._bytes) - width + 1, f"V{width}", self._bytes, strides=(1,))
         rows: Bytes = windows[self._starts[places]].view(np.uint8)
         return rows.reshape(len(places), width)
@@ -332,13 +359,10 @@ def without_bulk(records: Sequence[Record]) -> Sequence[Record]:
 
 def decode_steps(block: bytes) -> Decoded:
     """Return every record of a block of whole lines, just as the codec does, but faster."""
-    found = _read(block)
-    if found is None:
-        return decode_block(block)
-    return Decoded(found, [], first_seq=found[0].seq)
+    return _read(block) or decode_block(block)
 
 
-def _read(block: bytes) -> StepBlock | None:
+def _read(block: bytes) -> Decoded | None:
     """Return the records of a block in which nothing is out of the ordinary, else None."""
     lines = _Lines(block)
     bulk: list[_Alike] = []
@@ -352,7 +376,8 @@ def _read(block: bytes) -> StepBlock | None:
     rest = _Rest.of(lines, np.sort(np.concatenate(left)))
     if rest is None or not _are_consecutive(bulk, rest):
         return None
-    return StepBlock(block, _joined(bulk, rest), rest.others)
+    found = StepBlock(block, _joined(bulk, rest), rest.others)
+    return Decoded(found, [], first_seq=found[0].seq, rare=rest.others)
 
 
 def _alike(lines: _Lines, places: Ints) -> tuple[list[_Alike], Ints]:
@@ -361,17 +386,19 @@ def _alike(lines: _Lines, places: Ints) -> tuple[list[_Alike], Ints]:
     for _ in range(_MOST_SHAPES):
         if len(places) < _FEW:
             break
-        first = next((place for place in places.tolist() if lines.is_step(place)), None)
-        shape = None if first is None else shape_of(lines.text(first))
+        first = next((int(place) for place in places if lines.is_step(place)), None)
+        shape = None if first is None else shape_of(lines.text(first)[:-1])
         if shape is None:
             break
-        rows = lines.rows(places, shape.width)
+        rows = lines.rows(places)
         fits = shape.fit(rows)
+        if not fits.any():
+            break
         good, alike = shape.read(rows if fits.all() else rows[fits])
         if not len(alike):
             break
-        found.append(_Alike(places[fits][good], alike))
         fits[fits] = good
+        found.append(_Alike(places if fits.all() else places[fits], alike))
         places = places[~fits]
     return found, places
 
@@ -386,12 +413,12 @@ def _are_consecutive(bulk: Sequence[_Alike], rest: _Rest) -> bool:
 
 def _joined(bulk: Sequence[_Alike], rest: _Rest) -> StepColumns:
     """Return all steps in the order of their lines."""
-    columns = [_columns(alike.lines) for alike in bulk]
-    places = [alike.places for alike in bulk]
+    parts = [(alike.places, _columns(alike.lines)) for alike in bulk]
     if steps := rest.steps:
-        columns.append(StepColumns.of(steps))
-        places.append(rest.step_places)
-    joined, place = StepColumns.joined(columns), np.concatenate(places)
+        parts.append((rest.step_places, StepColumns.of(steps)))
+    parts.sort(key=lambda part: int(part[0][0]))  # One after another, usually, and in order then.
+    joined = StepColumns.joined([columns for _, columns in parts])
+    place = np.concatenate([places for places, _ in parts])
     return joined if (np.diff(place) > 0).all() else joined.at(np.argsort(place))
 
 

@@ -35,6 +35,19 @@ def _repeated(value: Ints, length: int) -> Ints:
     return np.ndarray((length,), value.dtype, value, 0, (0,))
 
 
+def _distinct(values: Ints) -> Ints:
+    """Return one value of a vector that has no other, else the vector."""
+    return values[:1] if values.strides == (0,) else values
+
+
+def _concatenated(parts: Sequence[Ints]) -> Ints:
+    """Return vectors one after another; where all have the same one value, so has this."""
+    first = parts[0][:1]
+    if all(part.strides == (0,) and part[0] == first[0] for part in parts):
+        return _repeated(first, sum(map(len, parts)))
+    return np.concatenate(parts)
+
+
 def cumulative(values: Ints) -> Ints:
     """Return sums, one more than there are values: entry i is of those before value i."""
     return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(values)])
@@ -50,7 +63,7 @@ def total(values: Ints) -> int:
 
 
 class Column:
-    """An append-only vector of int64 whose capacity grows by half.
+    """An append-only vector of int64 whose capacity is tripled.
 
     While all of its values are the same it takes no room: most steps have as many tokens as the one
     before, and no energy. Values beyond 64 bits make it a vector of Python's integers.
@@ -80,7 +93,7 @@ class Column:
         if self._uniform:
             if not self._length:
                 self._data = np.array(values[:1])
-            if values.dtype != object and (values == self._data[0]).all():
+            if values.dtype != object and (_distinct(values) == self._data[0]).all():
                 self._length += len(values)
                 return
             self._data = np.array(self.values)
@@ -89,7 +102,7 @@ class Column:
             self._data = self._data.astype(object)
         needed = self._length + len(values)
         if needed > len(self._data):
-            room = max(needed, len(self._data) * 3 // 2, 64)
+            room = max(needed, len(self._data) * 3, 64)  # What is not used takes no memory.
             grown = np.empty(room, dtype=self._data.dtype)
             grown[: self._length] = self._data[: self._length]
             self._data = grown
@@ -177,7 +190,7 @@ class StepColumns:
         if len(parts) == 1:
             return parts[0]
         columns = zip(*(part.all() for part in parts), strict=True)
-        return cls(*(np.concatenate(column) for column in columns))
+        return cls(*(_concatenated(column) for column in columns))
 
     @property
     def work(self) -> Work:

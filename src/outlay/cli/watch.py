@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from outlay.alerts.rounds import AlertWatch
+from outlay.cli.guard.log import correct_captures
 from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
@@ -79,6 +80,8 @@ def tend(log_path: Path, *, pause_s: float = 5.0) -> None:
     """Reap under one log, and give every orphan a watcher; what goes wrong is said."""
     try:
         guard = BudgetGuard.of_log(log_path)
+        for corrected in correct_captures(guard):
+            say(str(corrected))
         if not guard.log.look(lambda books: books.open_rentals()):
             return
         reaper = Reaper(guard, os.environ, say=say)

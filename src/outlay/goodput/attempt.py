@@ -9,8 +9,10 @@ it is pure arithmetic on integers.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -67,14 +69,28 @@ class AttemptTimeline:
         self.checkpoints: Sequence[Committed] = tuple(segment.checkpoints)
         self._cover = segment_cover(segment, start_ns, end_ns)
         self._own, self._waited = times.before()
-        self._typical = typical
         self._only_grows = segment.only_grows
         self.undone: Undone = undone_steps(
             self._steps.number, self._steps.count, redone_from, only_grows=segment.only_grows
         )
         self._undone_time = UndoneTime(self.undone, self._own)
+        self._times = times
+        self._judge_by(typical)
+
+    def beside(self, typical: Typical | None) -> AttemptTimeline:
+        """Return the same attempt where something else is typical of the run."""
+        if typical == self._typical:
+            return self
+        other = copy.copy(self)
+        other.__dict__.pop("whole", None)
+        other._judge_by(typical)
+        return other
+
+    def _judge_by(self, typical: Typical | None) -> None:
+        """Find what of the steps is startup and stall."""
+        self._typical = typical
         self._startup_ns = self._startup()
-        self.stalled = self._stalled(times)
+        self.stalled = self._stalled()
         self._stalls = self._beyond_typical(self.stalled)
         self._stall_before = cumulative(self._stalls)
         is_undone = self.undone.contains(self.stalled)
@@ -129,6 +145,11 @@ class AttemptTimeline:
         """Return the own time of every step record."""
         return np.diff(self._own)
 
+    @cached_property
+    def whole(self) -> dict[str, int]:
+        """The nanoseconds of each phase of the attempt."""
+        return self.before(self.end_ns)
+
     def before(self, t_ns: int) -> dict[str, int]:
         """Return the nanoseconds of each phase between the attempt's start and ``t_ns``."""
         index = int(np.searchsorted(self._steps.end, t_ns, side="right"))
@@ -163,11 +184,11 @@ class AttemptTimeline:
         own_ns = self.own_ns(0)
         return own_ns - usual_ns if own_ns > usual_ns else 0
 
-    def _stalled(self, times: OwnTimes) -> Ints:
+    def _stalled(self) -> Ints:
         """Return the places of the steps that stalled."""
         if self._typical is None or self.step_count < 2:
             return np.empty(0, dtype=np.int64)
-        late = times.beyond(self._typical.stall_beyond_ns)
+        late = self._times.beyond(self._typical.stall_beyond_ns)
         return late[late > 0]  # What the first step takes too long is startup.
 
     def _beyond_typical(self, stalled: Ints) -> Ints:

@@ -17,7 +17,7 @@ from outlay.goodput.breakdown import Breakdown, SliceEfficiency, Window
 from outlay.goodput.follower import RunView, ideal_of
 from outlay.goodput.importing import GoodputInfo, StepInfo
 from outlay.goodput.readings import MeasuredJob, NoStepTimes, one_at_a_time
-from outlay.goodput.summary import disruptions, slices_used
+from outlay.goodput.summary import count_disruptions, slices_used
 from outlay.goodput.throughput import StepTimes, step_deviation
 from outlay.goodput.types import (
     SECONDS,
@@ -89,7 +89,7 @@ class GoodputCalculator(MeasuredJob):
             parts,
             view.timeline.last_step(window.end_ns) or 0,
             breakdown.wall_ns / 1e9,
-            len(disruptions(view.timeline, window)),
+            count_disruptions(view.timeline, window),
         )
 
     @one_at_a_time
@@ -140,7 +140,7 @@ class GoodputCalculator(MeasuredJob):
             "badput_time": self._parts(view, breakdown, SECONDS),
             "max_productive_step": view.timeline.last_step() or 0,
             "total_elapsed_time": breakdown.wall_ns / 1e9,
-            "disruption_count": len(disruptions(view.timeline)),
+            "disruption_count": count_disruptions(view.timeline),
             "step_time_deviation": steps.step_deviations,
             "ideal_step_time": steps.ideal_step_time,
             "total_excluded_time": 0.0,
@@ -196,7 +196,7 @@ class GoodputCalculator(MeasuredJob):
                 max_productive_step=last,
                 last_recorded_step=last,
                 last_updated_timestamp=utc_datetime(view.timeline.now_ns),
-                number_of_disruptions=len(disruptions(view.timeline)),
+                number_of_disruptions=count_disruptions(view.timeline),
                 total_excluded_time=excluded_ns / 1e9,
             )
         )

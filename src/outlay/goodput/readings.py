@@ -19,7 +19,7 @@ from outlay.goodput.breakdown import Breakdown, SliceEfficiency, Window
 from outlay.goodput.follower import GoodputFollower, RunView, ideal_of, view_of
 from outlay.goodput.importing import GoodputCache
 from outlay.goodput.logs import Entry, EntryInfo, GoodputLogger, LocalRunLog, run_dir_of_job
-from outlay.goodput.summary import beside_ns, disruptions, slices_used
+from outlay.goodput.summary import beside_ns, count_disruptions, slices_used
 from outlay.goodput.throughput import Spikes, StepTimes, deviations_s, step_deviation
 from outlay.goodput.timeline import TimelineBuilder
 from outlay.goodput.types import SECONDS, BadputParts, TimeShare, badput_parts, percent_of
@@ -301,7 +301,7 @@ class GoodputReader(MeasuredJob):
             badput_s=self._parts(view, breakdown, SECONDS),
             elapsed_s=SECONDS.of(breakdown.wall_ns),
             last_step=view.timeline.last_step() or 0,
-            disruptions=len(disruptions(view.timeline)),
+            disruptions=count_disruptions(view.timeline),
             ideal_step_s=None if ideal_ns is None else ideal_ns / 1e9,
             slices=slices_used(view, [view.whole]) if slices else None,
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from statistics import median
 
 from outlay.errors import Finding
@@ -84,22 +84,31 @@ class MeanTimeToFailure:
 
 def disruptions(timeline: Timeline, window: Window | None = None) -> list[Disruption]:
     """Return the disruptions whose new attempt began in the window (default: ever)."""
-    attempts = [stretch for stretch in timeline.stretches if stretch.timeline is not None]
-    found = (
-        _disruption(timeline, before, after)
-        for before, after in pairwise(attempts)
-        if not timeline.attempts[before.attempt].completed
-    )
+    steps = (s.timeline.furthest_step for s in timeline.stretches if s.timeline is not None)
+    furthest = list(accumulate(steps, max))
     return [
-        disruption
-        for disruption in found
-        if window is None or window.start_ns <= disruption.resumed_ns < window.end_ns
+        _disruption(timeline, before, after, furthest[before.attempt])
+        for before, after in _disrupted(timeline, window)
     ]
+
+
+def count_disruptions(timeline: Timeline, window: Window | None = None) -> int:
+    """Return how many disruptions there were, counted as ``disruptions`` lists them."""
+    return sum(1 for _ in _disrupted(timeline, window))
+
+
+def _disrupted(timeline: Timeline, window: Window | None) -> Iterator[tuple[Stretch, Stretch]]:
+    """Yield the attempts before and after each disruption."""
+    attempts = [stretch for stretch in timeline.stretches if stretch.timeline is not None]
+    for before, after in pairwise(attempts):
+        is_inside = window is None or window.start_ns <= after.start_ns < window.end_ns
+        if is_inside and not timeline.attempts[before.attempt].completed:
+            yield before, after
 
 
 def mean_time_to_failure(timeline: Timeline) -> MeanTimeToFailure:
     """Return how long the run stays up on average before it is disrupted."""
-    count = len(disruptions(timeline))
+    count = count_disruptions(timeline)
     uptime_ns = sum(
         stretch.end_ns - stretch.start_ns
         for stretch in timeline.stretches
@@ -142,12 +151,14 @@ def checkpoint_spacing(timeline: Timeline) -> int | None:
     return round(median(apart)) if apart else None
 
 
-def _disruption(timeline: Timeline, before: Stretch, after: Stretch) -> Disruption:
+def _disruption(
+    timeline: Timeline, before: Stretch, after: Stretch, furthest_step: int
+) -> Disruption:
     assert after.timeline is not None
     disrupted = timeline.attempts[before.attempt]
     end = disrupted.end
     restart = timeline.between(after.start_ns, after.timeline.first_step_end_ns)
-    caught_up_ns = after.timeline.when_past(_furthest_step(timeline, after))
+    caught_up_ns = after.timeline.when_past(furthest_step)
     return Disruption(
         at_ns=before.end_ns,
         host=disrupted.header.host,
@@ -159,12 +170,6 @@ def _disruption(timeline: Timeline, before: Stretch, after: Stretch) -> Disrupti
         startup_ns=restart.get(ph.PROGRAM_STARTUP, 0),
         catch_up_ns=timeline.between(after.start_ns, caught_up_ns).get(ph.STEP, 0),
     )
-
-
-def _furthest_step(timeline: Timeline, before: Stretch) -> int:
-    """Return the highest step number that was executed before a stretch; -1 without any."""
-    earlier = (s.timeline for s in timeline.stretches if s.start_ns < before.start_ns)
-    return max((attempt.furthest_step for attempt in earlier if attempt is not None), default=-1)
 
 
 def _poisson_at_most(count: int, mean: float) -> float:
@@ -365,8 +370,10 @@ def beside_ns(view: RunView, window: Window) -> dict[str, int]:
     """Return how long overlapped spans took in the window, each by itself."""
     totals: dict[str, int] = {}
     for attempt in view.timeline.attempts:
-        every = view.account.segments[attempt.segment].beside.columns()
-        inside = every.within(window.start_ns, window.end_ns)
+        beside = view.account.segments[attempt.segment].beside
+        if not len(beside):
+            continue
+        inside = beside.columns().within(window.start_ns, window.end_ns)
         for phase, spans in inside.by(ph.phase_of_span):
             totals[phase] = totals.get(phase, 0) + int((spans.end - spans.begin).sum())
     return totals

@@ -41,7 +41,7 @@ class Stretch:
     def before(self, t_ns: int) -> dict[str, int]:
         """Return the phases of the stretch up to ``t_ns``."""
         if self.timeline is not None:
-            return self.timeline.before(t_ns)
+            return self.timeline.whole if t_ns == self.end_ns else self.timeline.before(t_ns)
         return {} if self.idle else {ph.RECOVERY: t_ns - self.start_ns}
 
 
@@ -117,6 +117,22 @@ class _Seen:
     revision: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """An attempt's timeline, and what it was made of."""
+
+    timeline: AttemptTimeline
+    revision: int
+    redone_from: int | None
+
+    def is_of(self, attempt: Attempt, times: OwnTimes, redone_from: int | None) -> bool:
+        """Say whether the timeline of the attempt is this one, but for what is typical."""
+        bounds = (self.timeline.start_ns, self.timeline.end_ns)
+        made_of = (self.revision, self.redone_from, *bounds)
+        now = (times.segment.revision, redone_from, attempt.start_ns, attempt.last_sign_ns)
+        return made_of == now and not attempt.is_clipped
+
+
 @dataclass(slots=True)
 class TimelineBuilder:
     """Builds timelines of one run as its account grows; what was computed before is kept."""
@@ -125,6 +141,7 @@ class TimelineBuilder:
     _own: dict[SegmentId, OwnTimes] = field(default_factory=dict)
     _times: SortedTimes = field(default_factory=SortedTimes)
     _seen: dict[SegmentId, _Seen] = field(default_factory=dict)
+    _kept: dict[SegmentId, _Kept] = field(default_factory=dict)
 
     def build(
         self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
@@ -148,7 +165,7 @@ class TimelineBuilder:
         own = [self._own_of(attempt) for attempt in attempts]
         times = self._times_of(attempts, own)
         typical = times.typical()
-        timelines = _attempt_timelines(attempts, own, typical)
+        timelines = self._attempt_timelines(attempts, own, typical)
         end_ns = attempts[-1].last_sign_ns
         return Timeline(
             attempts,
@@ -197,27 +214,31 @@ class TimelineBuilder:
         self._times = SortedTimes()
         self._seen.clear()
 
+    def _attempt_timelines(
+        self, attempts: Sequence[Attempt], own: Sequence[OwnTimes], typical: Typical | None
+    ) -> list[AttemptTimeline]:
+        """Return each attempt's timeline; the last one first, since later ones undo earlier."""
+        timelines: list[AttemptTimeline] = []
+        redone_from: int | None = None
+        for attempt, times in zip(reversed(attempts), reversed(own), strict=True):
+            kept = self._kept.get(attempt.segment)
+            if kept is not None and kept.is_of(attempt, times, redone_from):
+                timeline = kept.timeline.beside(typical)
+            else:
+                bounds = (attempt.start_ns, attempt.last_sign_ns)
+                timeline = AttemptTimeline(*bounds, times, typical, redone_from)
+            self._kept[attempt.segment] = _Kept(timeline, times.segment.revision, redone_from)
+            timelines.append(timeline)
+            if (least := times.segment.least_number) is not None:
+                redone_from = least if redone_from is None else min(redone_from, least)
+        return timelines[::-1]
+
 
 def _first_times(own: Sequence[OwnTimes]) -> Ints:
     """Return own time per step of the attempts' first records."""
     first = [times for times in own if times.segment.step_count]
     times = np.array([times.before()[0][1] for times in first], dtype=np.int64)
     return times // np.array([times.segment.steps.count[0] for times in first], dtype=np.int64)
-
-
-def _attempt_timelines(
-    attempts: Sequence[Attempt], own: Sequence[OwnTimes], typical: Typical | None
-) -> list[AttemptTimeline]:
-    """Return each attempt's timeline; from the last to the first, since later ones undo earlier."""
-    timelines: list[AttemptTimeline] = []
-    redone_from: int | None = None
-    for attempt, times in zip(reversed(attempts), reversed(own), strict=True):
-        timelines.append(
-            AttemptTimeline(attempt.start_ns, attempt.last_sign_ns, times, typical, redone_from)
-        )
-        if (least := times.segment.least_number) is not None:
-            redone_from = least if redone_from is None else min(redone_from, least)
-    return timelines[::-1]
 
 
 def _stretches(

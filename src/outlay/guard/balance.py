@@ -33,8 +33,7 @@ from outlay.guard.entries import (
     timestamp,
 )
 from outlay.guard.errors import HoldResolved, Inconsistent, UnknownHold
-from outlay.rates import cost_at_most
-from outlay.units import Money, Rate
+from outlay.units import Money
 
 RAISED = "ceiling-raised"
 ACCEPTED = "accepted"
@@ -85,8 +84,7 @@ class Hold:
         """Return what a rental has cost, and at least what is held for it."""
         if self.rental is None:
             return self.amount
-        since_ns = now_ns - wall_ns_of(parse_timestamp(self.rental.started))
-        return max(self.amount, cost_at_most(Rate.parse(self.rental.rate), max(since_ns, 0)))
+        return max(self.amount, self.rental.cost_until(now_ns))
 
 
 @dataclass(slots=True)

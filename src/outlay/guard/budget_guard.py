@@ -292,15 +292,20 @@ class BudgetGuard:
         """Release the hold of something that was never rented, with the proof of that."""
         self._transact(lambda books: decisions.release_rental(books, self._now(), hold.id, proof))
 
-    def correct(self, op_label: str, difference_usd: object, reason: str) -> None:
+    def correct(
+        self, op_label: str, difference_usd: object, reason: str, *, spent: Money | None = None
+    ) -> None:
         """Add a difference, negative included, to what was recorded for a label.
+
+        Nothing is added where something else than ``spent`` is spent in all by now.
 
         Raises:
             InvalidValue: More would be taken back than was spent.
         """
         label, text = read_label(op_label), read_reason(reason)
         more = read_difference(difference_usd, name="difference_usd", currency=self.currency)
-        self._transact(lambda books: decisions.correct(books, self._now(), label, more, text))
+        change = decisions.Correction(label, more, text, spent)
+        self._transact(lambda books: decisions.correct(books, self._now(), change))
 
     def note(
         self,

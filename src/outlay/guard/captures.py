@@ -7,19 +7,26 @@ is captured is what they show. Where there is no log, whoever held the money est
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
+from outlay.clock import wall_ns_of
 from outlay.errors import Finding
-from outlay.guard.entries import AnyLine, Captured, Corrected, RunPart, micros_of
+from outlay.guard.entries import (
+    AnyLine,
+    Captured,
+    Corrected,
+    RunPart,
+    micros_of,
+    parse_timestamp,
+)
 from outlay.ledger import SegmentId, alive_until, derive_attempts, read_lives
-from outlay.rates import cost_to_last_record, run_rates
+from outlay.rates import run_rates
 from outlay.units import Money
 
-
-def cost_of_run(run_dir: Path) -> Money | None:
-    """Return what a run has cost to its last record; None without a log or a price."""
-    return cost_to_last_record(derive_attempts(read_lives(run_dir)))
+LATE: Final = "its log was written to after the capture"
 
 
 def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | None:
@@ -52,18 +59,68 @@ def run_part(run: str, segment: SegmentId) -> RunPart:
     return RunPart(run=run, segment=segment.file_name)
 
 
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """A capture that is below what the run's log costs, corrections included."""
+
+    number: int
+    line: Captured
+    part: RunPart
+    captured: Money
+    cost: Money
+
+
 def captured_below_cost(
     lines: Iterable[tuple[int, AnyLine]], runs: Mapping[str, Path], *, source: str
 ) -> Iterator[Finding]:
-    """Yield every capture that is below what the run's log costs.
-
-    What was added to the same label later, as a correction, counts; what a person took back with a
-    reason does not make a capture wrong.
+    """Yield a finding for every capture that is below what the run's log costs.
 
     Args:
         lines: Every line of the spend log with its number.
         runs: Where runs are, by their ids; of the others nothing is said.
         source: What to call the spend log.
+    """
+    for short in _shortfalls(lines, runs):
+        message = f"it captures {short.captured}; the log of run {short.part.run} says {short.cost}"
+        yield Finding(source=source, line=short.number, message=message)
+
+
+def correct_late(
+    lines: Sequence[AnyLine],
+    runs: Mapping[str, Path],
+    correct: Callable[[str, Money, str], None],
+) -> list[Finding]:
+    """Correct every capture whose run was recorded after it, by a rank that ended later.
+
+    A capture that is too low for another reason is left to ``captured_below_cost``.
+
+    Args:
+        lines: Every line of the spend log.
+        runs: Where runs are, by their ids.
+        correct: Takes a label, what is missing, and why.
+
+    Returns:
+        What was corrected, in words.
+    """
+    found = []
+    for short in _shortfalls(enumerate(lines, start=1), runs):
+        captured_ns = wall_ns_of(parse_timestamp(short.line.ts))
+        if _last_sign_ns(runs[short.part.run], short.part) <= captured_ns:
+            continue
+        more = short.cost - short.captured
+        correct(short.line.op_label, more, LATE)
+        message = f"{short.line.op_label}: {more} more than was captured, since {LATE}"
+        found.append(Finding(source=short.part.run, message=message, severity="warning"))
+    return found
+
+
+def _shortfalls(
+    lines: Iterable[tuple[int, AnyLine]], runs: Mapping[str, Path]
+) -> Iterator[Shortfall]:
+    """Yield captures that are below what their runs' logs cost.
+
+    What was added to the same label later, as a correction, counts; what a person took back with a
+    reason does not make a capture wrong.
     """
     added, captures = defaultdict[str, int](int), list[tuple[int, Captured, RunPart]]()
     for number, line in lines:
@@ -80,8 +137,16 @@ def captured_below_cost(
         added[line.op_label] -= covered
         if short > covered:
             captured = Money(micros_of(line.actual) + covered, line.currency)
-            message = f"it captures {captured}; the log of run {part.run} says {cost}"
-            yield Finding(source=source, line=number, message=message)
+            yield Shortfall(number, line, part, captured, cost)
+
+
+def _last_sign_ns(run_dir: Path, part: RunPart) -> int:
+    """Return when the attempt that a part belongs to was last recorded."""
+    return max(
+        attempt.last_sign_ns
+        for attempt in derive_attempts(read_lives(run_dir))
+        if part.segment in [rank.file_name for rank in attempt.ranks]
+    )
 
 
 def _cost_of_part(run_dir: Path, part: RunPart) -> Money | None:

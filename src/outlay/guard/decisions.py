@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.balance import (
@@ -330,14 +330,24 @@ def _gone(moment: Moment, hold: Hold, proof: str, **detail: str) -> Noted:
     return Noted(**moment.stamp(hold.op_label), hold=hold.id, event="gone", detail=details)
 
 
-def correct(
-    books: Books, moment: Moment, op_label: str, difference: Money, reason: str
-) -> Posting[None]:
+class Correction(NamedTuple):
+    """What to add to a label, why, and what must be spent in all for that to be right."""
+
+    op_label: str
+    difference: Money
+    reason: str
+    spent: Money | None = None
+
+
+def correct(books: Books, moment: Moment, change: Correction) -> Posting[None]:
     """Add a difference to what a label's last capture says, in its lab and on its day.
 
     Raises:
         InvalidValue: More would be taken back than was spent there.
     """
+    op_label, difference, reason, expected = change
+    if expected is not None and expected.micros != books.captured():
+        return Posting((), None)
     paid = books.last_paid.get(op_label, Paid(lab_of(op_label), moment.day(books)))
     spent = min(books.captured(scope) for scope in scopes_of(paid.lab, paid.day))
     if spent + difference.micros < 0:

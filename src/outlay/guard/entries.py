@@ -12,10 +12,11 @@ from typing import Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 
-from outlay.clock import utc_datetime
+from outlay.clock import utc_datetime, wall_ns_of
 from outlay.decoding import Decoder
 from outlay.errors import InvalidValue
-from outlay.units import Money
+from outlay.rates import cost_at_most
+from outlay.units import Money, Rate
 from outlay.units.money import MICROS
 from outlay.units.numbers import EXACT, exact_decimal
 
@@ -214,6 +215,15 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     deadline: str
     vendor: Vendor
     vendor_timer: str = ""
+
+    @property
+    def started_ns(self) -> int:
+        """When billing starts, UTC nanoseconds."""
+        return wall_ns_of(parse_timestamp(self.started))
+
+    def cost_until(self, now_ns: int) -> Money:
+        """Return what it has cost at its rate; nothing before it was ordered."""
+        return cost_at_most(Rate.parse(self.rate), max(now_ns - self.started_ns, 0))
 
 
 class Held(Entry, frozen=True, kw_only=True, omit_defaults=True, tag="hold"):

@@ -41,12 +41,13 @@ class Decoded(NamedTuple):
     """What a block of lines held: the good records, and (line index, complaint) of the rest.
 
     ``first_seq`` is the number of the first record, told only where the others are known to follow
-    it one by one, and none of them is a gap.
+    it one by one, and none of them is a gap; ``rare`` are then all records that are not steps.
     """
 
     records: Sequence[Record]
     complaints: list[tuple[int, str]]
     first_seq: int | None = None
+    rare: Sequence[Record] = ()
 
 
 def encode_line(record: KnownRecord, seq: int) -> bytes:

@@ -17,11 +17,11 @@ from typing import BinaryIO
 from outlay.decoding import BadDocument, open_regular
 from outlay.errors import Finding, NotARun
 from outlay.ledger.codec import Decoded, decode_block
-from outlay.ledger.records import AttemptStarted, Gap, Record
+from outlay.ledger.records import AttemptEnded, AttemptStarted, Gap, Record
 from outlay.ledger.resume import Stated
 from outlay.ledger.segments import SegmentId, id_from_name, segment_paths
 
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 21
 LONGEST_LINE = 64 << 20
 """How many bytes are looked through for the end of a line."""
 _END = b'"kind":"attempt_ended"'
@@ -197,7 +197,10 @@ class LedgerReader:
         for index, complaint in decoded.complaints:
             self._complain(path, file.line + index + 1, complaint)
         sequence.damaged += len(decoded.complaints)
-        sequence.ended = sequence.ended or _END in block
+        if decoded.first_seq is None:
+            sequence.ended |= _END in block
+        else:
+            sequence.ended |= any(type(record) is AttemptEnded for record in decoded.rare)
         if decoded.first_seq == sequence.next_seq:  # A record for every line, and all of them new.
             sequence.next_seq += len(decoded.records)
             file.line += len(decoded.records)

@@ -311,6 +311,37 @@ def cost_to_last_record(attempts: Sequence[Attempt]) -> Money | None:
     return None if function is None else function.cost_between(attempts[0].start_ns, until_ns)
 
 
+def cost_where(
+    attempts: Sequence[Attempt],
+    shares: Sequence[Fraction],
+    since_ns: int | None = None,
+    until_ns: int | None = None,
+) -> Money | None:
+    """Return what of a run's cost fell on one machine; None where none did, or without a price.
+
+    What lies between two attempts on the machine belongs to the run.
+
+    Args:
+        attempts: Oldest first.
+        shares: Which part of each attempt was there.
+        since_ns: From when on it counts; default: from the run's begin.
+        until_ns: Until when; default: to its last record.
+    """
+    function = run_rates(attempts, attempts[-1].last_sign_ns).function if attempts else None
+    if function is None or not any(shares):
+        return None
+    cost = Money(0, function.currency)
+    for place, (attempt, share) in enumerate(zip(attempts, shares, strict=True)):
+        stays = place + 1 < len(attempts) and shares[place + 1] > 0
+        end_ns = attempts[place + 1].start_ns if stays else attempt.last_sign_ns
+        start_ns = attempt.start_ns if since_ns is None else max(attempt.start_ns, since_ns)
+        end_ns = end_ns if until_ns is None else min(end_ns, until_ns)
+        if share and start_ns < end_ns:
+            whole = function.cost_between(start_ns, end_ns)
+            cost += Money(round(whole.micros * share), whole.currency)
+    return cost
+
+
 def _findings(
     attempts: Sequence[Attempt], changes: Sequence[Sequence[InForce]], currency: str
 ) -> Iterator[Finding]:

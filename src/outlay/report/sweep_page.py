@@ -19,10 +19,11 @@ from outlay.sweep.aggregate.comparison import (
     replicates,
     verdict,
 )
-from outlay.sweep.aggregate.rows import Row, Subject, exact_money, in_time
+from outlay.sweep.aggregate.rows import Row, Subject, exact_money, in_time, unit_of
 from outlay.sweep.grid.reading import Target
 from outlay.sweep.state.journal import Event
 from outlay.units import Money
+from outlay.units.money import MICROS
 from outlay.units.shown import number_text
 
 # The configurations of a sweep as a LaTeX table for a paper.
@@ -128,10 +129,14 @@ def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane
     for column, used in _AXES:
         known = [row for row in rows if None not in (row.get(column), row.get("accuracy_value"))]
         money = column == "cost"
-        for unit in _units(row.get("currency") if money else used for row in known):
-            mine = [row for row in known if not money or (row.get("currency") or "") == unit.name]
+        for unit in _units(_unit(row) if money else used for row in known):
+            mine = [row for row in known if not money or _unit(row) == unit.name]
             if _differ([row[column] for row in mine]):
                 yield _plane(target, column, mine, unit, used)
+
+
+def _unit(row: Row) -> str:
+    return unit_of(row.get("currency"), row.get("cost_kind"))
 
 
 def _differ(values: Sequence[float]) -> bool:
@@ -168,9 +173,9 @@ def pareto(points: Sequence[tuple[float, float]], *, more_is_better: bool) -> li
 
 def _learning(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[LineChart]:
     known = [(subject, row) for subject, row in zip(subjects, rows, strict=True) if _path(subject)]
-    for unit in _units(_currency(subject) for subject, _ in known):
+    for unit in _units(_unit_of(subject) for subject, _ in known):
         curves, looks = [], dict[str, int]()
-        mine = [(subject, row) for subject, row in known if _currency(subject) == unit.name]
+        mine = [(subject, row) for subject, row in known if _unit_of(subject) == unit.name]
         for subject, row in mine:
             look = looks.setdefault(row["configuration"], len(looks))
             points = tuple(_path(subject))
@@ -195,10 +200,10 @@ def _path(subject: Subject) -> list[tuple[float, float]]:
 def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
     known = [subject.facts for subject in subjects if subject.facts is not None]
     paid = [facts for facts in known if any(facts.phase_micros.values())]
-    for unit in _units(facts.currency for facts in paid):
+    for unit in _units(facts.unit for facts in paid):
         micros: dict[str, int] = {}
         for facts in paid:
-            if facts.currency == unit.name:
+            if facts.unit == unit.name:
                 micros = added(micros, facts.phase_micros)
         parts = (
             Bar(label=phase, value=amount, text=str(Money(amount, unit.name)))
@@ -215,14 +220,14 @@ def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
 
 @dataclass(frozen=True, slots=True)
 class _Unit:
-    """What an axis counts; of money there may be several, which share no axis."""
+    """What an axis counts; of money there may be several, by currency and kind, each an axis."""
 
     name: str
     several: bool
 
     def in_name(self, text: str) -> str:
         """Return a chart's name, with the unit where another chart has the same name."""
-        return f"{text}_{self.name.lower()}" if self.several else text
+        return f"{text}_{self.name.lower().replace(' ', '_')}" if self.several else text
 
     def in_title(self, text: str) -> str:
         """Return a chart's title likewise."""
@@ -235,8 +240,8 @@ def _units(names: Iterable[str | None]) -> list[_Unit]:
     return [_Unit(name, len(found) > 1) for name in found]
 
 
-def _currency(subject: Subject) -> str:
-    return "" if subject.facts is None else subject.facts.currency
+def _unit_of(subject: Subject) -> str:
+    return "" if subject.facts is None else subject.facts.unit
 
 
 def _over_time(events: Iterable[Event]) -> Iterator[SpanChart]:
@@ -340,7 +345,7 @@ def _ranking(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _mean_cost(cost: float | None, currency: str | None) -> object:
-    return None if cost is None else Money.parse(cost, currency=currency or "")
+    return None if cost is None else Money(round(cost * MICROS), currency or "")
 
 
 def _tables(rows: Sequence[Row], link: Link) -> Iterable[str]:
@@ -367,14 +372,14 @@ def _run_cell(name: str, row: Row, link: Link) -> object:
     if name == "goodput" and value is not None:
         return Cell(text=f"{value:.1%}", value=value, is_number=True)
     if name in _MONEY and value is not None:
-        return _mean_cost(value, row.get("currency"))
+        return _mean_cost(value, _unit(row))
     return exact_money(name, value)
 
 
 _MONEY: Final = ("planned_cost", "cost", "assumed_cost", "charged_cost")
 _SHOWN: Final = (
     "run_id", "status", "configuration", "accuracy_value", "accuracy_best", "planned_cost", "cost",
-    "assumed_cost", "charged_cost", "goodput", "errors",
+    "assumed_cost", "charged_cost", "cost_kind", "goodput", "errors",
 )  # fmt: skip
 _AMOUNTS: Final = (
     "cost: from the start of a run's first process to the end of its last, all attempts, as its "

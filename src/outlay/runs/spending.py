@@ -180,7 +180,6 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[Rented]:
     """Yield what was rented under a spend log by an instant, as far as its lines up to then say."""
     from outlay.guard.balance import Books
     from outlay.guard.entries import Captured, Simple, parse_timestamp
-    from outlay.rates import cost_at_most
 
     books, ended_ns = Books(), dict[str, int]()
     for line in lines:
@@ -193,15 +192,12 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[Rented]:
         books.apply(line)
     for hold in books.rentals.values():
         assert hold.rental is not None
-        start_ns, rate = (
-            wall_ns_of(parse_timestamp(hold.rental.started)),
-            Rate.parse(hold.rental.rate),
-        )
+        start_ns, rate = hold.rental.started_ns, Rate.parse(hold.rental.rate)
         end_ns = max(ended_ns.get(hold.id, until_ns), start_ns)
         if hold.id in books.paid_for:
             micros = books.paid_for[hold.id]
         elif hold.id in books.open and hold.lives:
-            micros = cost_at_most(rate, end_ns - start_ns).micros
+            micros = hold.rental.cost_until(end_ns).micros
         else:
             continue  # It was released: nothing came to be.
         yield Rented(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
@@ -214,15 +210,15 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[SpendItem]
     nothing: the sum is what the rental cost in no run.
     """
     from outlay.cost.charges import month_edges
-    from outlay.rates import cost_at_most
 
+    assert rented.hold.rental is not None
+    cost_until = rented.hold.rental.cost_until
     on_it = list(charges_on(rented.hold, rented.rate.currency, reports))
     edges = month_edges(rented.start_ns, rented.end_ns)
     for start_ns, end_ns in pairwise(edges):
         is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
-        upto = cost_at_most(rented.rate, end_ns - rented.start_ns).micros
-        before = cost_at_most(rented.rate, start_ns - rented.start_ns).micros
-        whole = (rented.micros if is_last else upto) - before
+        whole = rented.micros if is_last else cost_until(end_ns).micros
+        whole -= cost_until(start_ns).micros
         in_runs = sum(
             charge.micros
             for charge in on_it

@@ -6,6 +6,7 @@ What opens a log or draws a picture is imported where it is used: a summary does
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -43,11 +44,12 @@ from outlay.cli.output import (
     print_json,
     print_rows,
 )
-from outlay.clock import SYSTEM, utc_text
+from outlay.clock import SYSTEM, parse_moment, utc_text
 from outlay.cost.book import CostRow
 from outlay.cost.compare import by_model, candidates_of, compare, pareto_front
 from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, spend_of
-from outlay.ledger.price import Kind
+from outlay.ledger.price import Kind, typed_price
+from outlay.store import open_store
 from outlay.units import Money
 
 app = typer.Typer(
@@ -160,6 +162,105 @@ def _run_cells(row: CostRow, *, with_assumed: bool) -> Sequence[str]:
         *([str(row.assumed)] if with_assumed else []), f"{row.gpu_us / 3.6e9:,.2f}",
         score(row.accuracy), row.source,
     )  # fmt: skip
+
+
+machines = typer.Typer(
+    help="Nodes that you own: what they cost, in runs and in no run.", no_args_is_help=True
+)
+app.add_typer(machines, name="machines")
+Host = Annotated[str, typer.Argument(metavar="HOST", help="A node, as its runs record it.")]
+
+
+@machines.command("set")
+def set_machine(
+    host: Host,
+    price: Annotated[
+        str,
+        typer.Argument(
+            metavar="PRICE",
+            help='Of the whole machine, such as "12 USD/h"; showback, unless "cash" follows.',
+        ),
+    ],
+    since: Annotated[str, typer.Option(help="From when on it costs: an instant, or how long ago.")],
+    until: Annotated[str | None, typer.Option(help="When it was given away.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """State what a node that you own costs, from when on.
+
+    Example: outlay cost machines set node7 "12 USD/h" --since 2026-11-01
+    """
+    from outlay.cost.machines import OwnedMachine, state_machine
+
+    now_ns = SYSTEM.wall_ns()
+    state_machine(
+        OwnedMachine(
+            host=host,
+            price=typed_price(price, name="PRICE", source="stated", kind="showback"),
+            since_ns=parse_moment(since, name="--since", now_ns=now_ns),
+            until_ns=None if until is None else parse_moment(until, name="--until", now_ns=now_ns),
+        )
+    )
+    show_machines(as_json=as_json)
+
+
+@machines.command("remove")
+def remove_machine(host: Host, as_json: AsJson = False) -> None:
+    """Forget a machine; what its runs cost stays as it is.
+
+    Example: outlay cost machines remove node7
+    """
+    from outlay.cost.machines import forget_machine
+
+    forget_machine(host)
+    show_machines(as_json=as_json)
+
+
+@machines.command("show")
+def show_machines(as_json: AsJson = False) -> None:
+    """Show what every machine has cost by now, and what of that lies in no run.
+
+    Example: outlay cost machines show
+    """
+    from outlay.cost.machines import cost_of_machine, read_machines
+    from outlay.runs.collect import refresh_registered
+    from outlay.store.runs import RunFilter, list_runs
+
+    now_ns, store = SYSTEM.wall_ns(), open_store()
+    findings = refresh_registered(store, now_ns).findings
+    dirs = [Path(row.dir) for row in list_runs(store, RunFilter())]
+    rows = [cost_of_machine(machine, dirs, now_ns) for machine in read_machines().values()]
+    if as_json:
+        print_json(
+            {
+                "machines": [
+                    {
+                        "host": row.machine.host,
+                        "price": row.machine.price.text,
+                        "kind": row.machine.price.kind,
+                        "since": utc_text(row.machine.since_ns),
+                        "until": row.machine.until_ns and utc_text(row.machine.until_ns),
+                        "cost": row.cost,
+                        "in_runs": row.in_runs,
+                        "in_no_run": row.in_no_run,
+                    }
+                    for row in rows
+                ],
+                "findings": findings,
+            }
+        )
+        return
+    columns = ("machine", "price", "since", ">cost", ">in runs", ">in no run")
+    print_rows(
+        columns,
+        [
+            (
+                row.machine.host, row.machine.price.text, utc_text(row.machine.since_ns)[:10],
+                str(row.cost), str(row.in_runs), str(row.in_no_run),
+            )
+            for row in rows
+        ],
+    )  # fmt: skip
+    print_findings(findings)
 
 
 @app.command("compare")

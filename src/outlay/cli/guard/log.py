@@ -22,19 +22,19 @@ from outlay.cli.output import (
     print_findings,
     print_json,
 )
-from outlay.clock import SYSTEM, wall_ns_of
+from outlay.clock import SYSTEM
 from outlay.cost.book import CostBook
-from outlay.errors import InvalidValue, Refused
+from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.entries import AnyLine, Simple, parse_timestamp
+from outlay.guard.captures import correct_late
+from outlay.guard.entries import AnyLine, Captured, Simple
 from outlay.guard.locking import why_stale
-from outlay.rates import cost_at_most
 from outlay.runs.collect import refresh_registered
 from outlay.runs.spending import charges_on, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
-from outlay.units import Money, Rate
+from outlay.units import Money
 
 _BAR_WIDTH = 24
 
@@ -44,7 +44,30 @@ def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson
 
     Example: outlay guard status --log experiments/35-cloud-budget/spend.jsonl
     """
-    print_status(open_guard(log, ceiling), as_json=as_json)
+    guard = open_guard(log, ceiling)
+    correct_captures(guard)
+    print_status(guard, as_json=as_json)
+
+
+def correct_captures(guard: BudgetGuard) -> list[Finding]:
+    """Add to the log what ranks recorded after the captures of their runs; return what was added.
+
+    A log that is not ours to write is left as it is: `guard verify` says what is missing in it.
+    """
+    spent = guard.log.books().captured()
+    lines = guard.log.lines()
+    if not any(isinstance(line, Captured) and line.part is not None for line in lines):
+        return []
+
+    def correct(label: str, more: Money, reason: str) -> None:
+        nonlocal spent
+        guard.correct(label, more.amount, reason, spent=Money(spent, guard.currency))
+        spent += more.micros
+
+    try:
+        return correct_late(lines, _registered_runs(), correct)
+    except (OutlayError, OSError):
+        return []
 
 
 def show_verify(
@@ -262,13 +285,12 @@ class RentalShares:
 
 def _shares(hold: Hold) -> RentalShares:
     assert hold.rental is not None
-    now_ns, rate = SYSTEM.wall_ns(), Rate.parse(hold.rental.rate)
-    started_ns = wall_ns_of(parse_timestamp(hold.rental.started))
-    cost = cost_at_most(rate, max(now_ns - started_ns, 0))
+    now_ns = SYSTEM.wall_ns()
+    cost = hold.rental.cost_until(now_ns)
     store = open_store()
     refresh_books(store, now_ns)
-    charges = charges_on(hold, rate.currency, CostBook(store).reports(with_charges=True))
-    in_runs = Money(sum(charge.micros for charge in charges), rate.currency)
+    charges = charges_on(hold, cost.currency, CostBook(store).reports(with_charges=True))
+    in_runs = Money(sum(charge.micros for charge in charges), cost.currency)
     return RentalShares(hold=hold, cost=cost, in_runs=in_runs)
 
 

@@ -20,7 +20,13 @@ from outlay.cli.output import (
     print_sentence,
     shown_path,
 )
-from outlay.cli.sweep.live import show_while, standing, status_document, status_table
+from outlay.cli.sweep.live import (
+    show_while,
+    standing,
+    status_document,
+    status_table,
+    totals_document,
+)
 from outlay.cli.sweep.report import show_sweep_report
 from outlay.clock import SYSTEM
 from outlay.record.redaction import Redactor
@@ -41,7 +47,7 @@ from outlay.sweep.run.devices import find_devices
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.money import head_of
 from outlay.sweep.run.sweeps import Result, cancel, resume, start
-from outlay.sweep.state.manifest import captured, planned, read_manifest
+from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
 
@@ -83,6 +89,8 @@ def _total(plan: SweepPlan) -> str:
     ns, cost, ceiling = plan.predicted_ns, plan.predicted_cost, plan.grid.ceiling
     time = "an unknown time" if ns is None else f"{duration_text(ns)} of training"
     money = "unknown cost" if cost is None else f"{cost} (estimated)"
+    if cost is None and all(run.prediction.cost is not None for run in plan.runs):
+        money = "costs that cannot be added (several currencies, or cash and showback)"
     room = "" if ceiling is None else f", ceiling {ceiling}"
     if ceiling is not None and cost is not None and cost.currency == ceiling.currency:
         room += ": all of them fit" if cost <= ceiling else ": not all of them will fit"
@@ -259,8 +267,8 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_json(
             {
                 "root": result.root, "counts": result.counts, "failed": failed,
-                "skipped": skipped, "planned": planned(result.manifest),
-                "spent": captured(result.manifest), "head": head_of(result.root),
+                "skipped": skipped, **totals_document(result.manifest),
+                "head": head_of(result.root),
                 "findings": result.findings,
             }
         )  # fmt: skip

@@ -17,13 +17,14 @@ from outlay.budget.display import read_document
 from outlay.cli.output import console, new_table
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
+from outlay.ledger.price import KINDS, Kind
 from outlay.sweep.engines.base import TaskStanding
 from outlay.sweep.engines.slurm.allocation import ran_so_far_ns
 from outlay.sweep.engines.slurm.queue import jobs_in
 from outlay.sweep.run.detached import Detached
 from outlay.sweep.run.harness import Harness
 from outlay.sweep.run.money import head_of, rate_in
-from outlay.sweep.state.manifest import SweepManifest, captured, planned, total
+from outlay.sweep.state.manifest import SweepManifest, captured, kind_of_run, planned, total
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
 from outlay.units.money import MICROS
@@ -115,12 +116,22 @@ def status_document(looked: Detached, now_ns: int, harness: int | None) -> dict[
         "counts": _tally(manifest, looked.standing),
         "harness": harness,
         "ceiling": manifest.about.get("ceiling"),
-        "planned": planned(manifest),
-        "spent": captured(manifest),
+        **totals_document(manifest),
         "running": _running(manifest, now_ns),
+        "showback_running": _running(manifest, now_ns, "showback"),
         "head": head_of(manifest.root),
         "runs": [_run_document(looked, run, jobs, now_ns) for run in manifest.runs],
         "findings": looked.findings,
+    }
+
+
+def totals_document(manifest: SweepManifest) -> dict[str, list[Money]]:
+    """Return what a sweep was planned to cost and has cost; cash and showback each by itself."""
+    return {
+        "planned": planned(manifest),
+        "spent": captured(manifest),
+        "showback_planned": planned(manifest, "showback"),
+        "showback_spent": captured(manifest, "showback"),
     }
 
 
@@ -138,6 +149,7 @@ def _run_document(
         "elapsed_s": (state.elapsed_ns + going_ns) / 1e9,
         "planned": static.get("predicted_cost"),
         "cost": None if cost is None else Money(cost, state.currency),
+        "cost_kind": None if cost is None else kind_of_run(manifest, run),
         "running": _going_cost(static, going_ns) if state.status == "running" else None,
         "charged": charged_of(manifest, run),
         "reason": told.text or state.reason,
@@ -161,15 +173,22 @@ def standing(manifest: SweepManifest, now_ns: int, told: Told | None = None) -> 
     """
     counted = sorted(_tally(manifest, told or {}).items())
     tally = ", ".join(f"{count} {status}" for status, count in counted)
-    ended, running = captured(manifest), _running(manifest, now_ns)
-    if not ended and not any(static.get("price") for static in manifest.runs.values()):
+    ended = {kind: captured(manifest, kind) for kind in KINDS}
+    if not any(ended.values()) and not any(run.get("price") for run in manifest.runs.values()):
         return f"{tally}; no price"
     ceiling = manifest.about.get("ceiling")
-    amounts = [("planned", planned(manifest)), ("captured" if ceiling else "cost", ended)]
-    words = [f"{name} {_sum(amount)}" for name, amount in amounts if amount]
-    words += [f"running ~{_sum(running)}"] if running else []
+    words = []
+    for kind in KINDS:  # Side by side, and never added.
+        running = _running(manifest, now_ns, kind)
+        said = "" if kind == "cash" else f"{kind} "
+        name_of_cost = "captured" if ceiling else "cost"
+        amounts = [("planned", planned(manifest, kind)), (name_of_cost, ended[kind])]
+        words += [f"{said}{name} {_sum(amount)}" for name, amount in amounts if amount]
+        words += [f"{said}running ~{_sum(running)}"] if running else []
     words += [f"ceiling {ceiling}"] if ceiling else []
-    return f"{tally}; {', '.join(words) or 'nothing planned'}{_difference(manifest, ended)}"
+    one_kind = [] if all(ended.values()) else ended["cash"] or ended["showback"]
+    difference = _difference(manifest, one_kind) if one_kind else ""
+    return f"{tally}; {', '.join(words) or 'nothing planned'}{difference}"
 
 
 def _difference(manifest: SweepManifest, ended: list[Money]) -> str:
@@ -192,9 +211,10 @@ def charged_of(manifest: SweepManifest, run: str) -> Money | None:
     return Money(round(amount * MICROS), manifest.state(run).currency or "USD")
 
 
-def _running(manifest: SweepManifest, now_ns: int) -> list[Money]:
-    """Return what the attempts that go on should have cost by now."""
-    going = ((run, _going_ns(manifest, run, now_ns)) for run in manifest.runs)
+def _running(manifest: SweepManifest, now_ns: int, kind: Kind = "cash") -> list[Money]:
+    """Return what the attempts that go on should have cost by now, of one kind."""
+    runs = (run for run in manifest.runs if kind_of_run(manifest, run) == kind)
+    going = ((run, _going_ns(manifest, run, now_ns)) for run in runs)
     return total(cost for run, ns in going if ns and (cost := _going_cost(manifest.runs[run], ns)))
 
 

@@ -24,9 +24,8 @@ from outlay.files import write_whole
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.entries import Rental, Vendor, parse_timestamp
-from outlay.guard.lease import Terms
 from outlay.guard.rental.vendors import Garbled, Listed, parse_listing
-from outlay.units import Money, Rate
+from outlay.units import Money
 
 # Running a vendor's command: no shell, a time limit, secrets from the environment only.
 
@@ -215,15 +214,13 @@ class Tenancy:
         return max(self._wall_age_ns(), self.clock.monotonic_ns() - self._ordered_ns)
 
     def _wall_age_ns(self) -> int:
-        return self.clock.wall_ns() - wall_ns_of(parse_timestamp(self.rental.started))
+        return self.clock.wall_ns() - self.rental.started_ns
 
     @property
     def left_ns(self) -> int:
         """How long until it has to be told to end; negative when that is overdue."""
-        started, deadline = (
-            wall_ns_of(parse_timestamp(ts)) for ts in (self.rental.started, self.rental.deadline)
-        )
-        return deadline - started - self.age_ns
+        deadline_ns = wall_ns_of(parse_timestamp(self.rental.deadline))
+        return deadline_ns - self.rental.started_ns - self.age_ns
 
     def cost(self) -> Money:
         """What it has cost by now, estimated from the time since it was ordered.
@@ -233,7 +230,7 @@ class Tenancy:
         age_ns = self.age_ns
         if age_ns < 0:
             return self.hold.amount
-        return Terms(rate=Rate.parse(self.rental.rate)).cost(age_ns)
+        return self.rental.cost_until(self.rental.started_ns + age_ns)
 
     def look(self) -> bool:
         """Look it up at the vendor, by id or by name; return whether the listing was readable."""

@@ -9,7 +9,7 @@ from statistics import mean, stdev
 from typing import Final
 
 from outlay.escaping import markdown_row, markdown_text
-from outlay.sweep.aggregate.rows import Row, Subject, exact_money
+from outlay.sweep.aggregate.rows import Row, Subject, exact_money, unit_of
 from outlay.sweep.grid.reading import NO_TARGET
 from outlay.units.shown import number_text
 
@@ -28,7 +28,8 @@ _MOST_SEEDS: Final = 1000
 class Replicates:
     """One configuration over its seeds: the mean of the metric, and half its 95 % interval.
 
-    ``half_width`` is None for a single run, of which nobody knows how it varies.
+    ``half_width`` is None for a single run, of which nobody knows how it varies; ``cost`` where
+    costs are unknown, or of several currencies or kinds. ``currency`` names showback as such.
     """
 
     label: str
@@ -82,13 +83,14 @@ def replicates(rows: Sequence[Row]) -> list[Replicates]:
 def _replicates(label: str, rows: list[Row]) -> Replicates:
     values = [row["accuracy_value"] for row in rows]
     costs = [row["cost"] for row in rows if row.get("cost") is not None]
+    units = {unit_of(row.get("currency"), row.get("cost_kind")) for row in rows}
     return Replicates(
         label=label,
         runs=tuple(row["run_id"] for row in rows),
         mean=mean(values),
         half_width=half_width(values),
-        cost=mean(costs) if len(costs) == len(rows) else None,
-        currency=rows[0].get("currency"),
+        cost=mean(costs) if len(costs) == len(rows) and len(units) == 1 else None,
+        currency=units.pop() if len(units) == 1 else None,
     )
 
 
@@ -205,7 +207,7 @@ _LEADING: Final = ("run_id", "status")
 _FIGURES: Final = (
     "world_size", "ips_mean", "step_time_ms", "bytes_per_step", "accuracy_metric",
     "accuracy_value", "accuracy_best", "time_to_target_min", "planned_cost", "cost",
-    "assumed_cost", "charged_cost", "currency", "energy_Wh", "goodput", "errors",
+    "assumed_cost", "charged_cost", "currency", "cost_kind", "energy_Wh", "goodput", "errors",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from outlay.files import write_whole
 from outlay.goodput.follower import GoodputFollower, RunView
 from outlay.goodput.summary import known_goodput
 from outlay.ledger import SUPERVISOR, segment_paths
+from outlay.rates import kind_of_cost
 from outlay.sweep.aggregate.rows import RunFacts, Seen
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -203,6 +204,7 @@ def _facts(view: RunView) -> RunFacts:
         cost_micros=None if parts.cost is None else parts.cost.micros,
         assumed_micros=0 if parts.assumed is None else parts.assumed.micros,
         currency="" if parts.cost is None else parts.cost.currency,
+        kind=kind_of_cost(view.timeline.attempts),
         goodput=known_goodput(view, parts),
         wall_ns=parts.wall_ns,
         started_ns=start_ns,

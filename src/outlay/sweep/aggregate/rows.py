@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlay.ledger.price import Kind
 from outlay.sweep.grid.reading import Target, usual_direction
 from outlay.sweep.state.outcomes import RunState
 from outlay.units import Money
@@ -36,6 +37,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         step_ns: Their time together, the wait for data included.
         items: Samples (tokens where no samples were counted) over all ranks.
         metrics: The values of each metric, in the order in which they came.
+        kind: Of the cost: ``cash``, or ``showback``; the two are never added.
         phases: Wall time by phase.
         stop_reason: Which limit ended it, in words.
         trained: Whether the training itself recorded; otherwise its supervisor alone did.
@@ -53,6 +55,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cost_micros: int | None = None
     assumed_micros: int = 0
     currency: str = ""
+    kind: Kind = "cash"
     goodput: float | None = None
     wall_ns: int | None = None
     started_ns: int | None = None
@@ -64,6 +67,11 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     phase_micros: dict[str, int] = {}
     assumptions: list[str] = []
     findings: list[str] = []
+
+    @property
+    def unit(self) -> str:
+        """What its cost is counted in, and shares no sum and no axis with another."""
+        return unit_of(self.currency, self.kind)
 
     @property
     def items_per_second(self) -> float | None:
@@ -79,6 +87,11 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def bytes_per_step(self) -> float | None:
         """The mean of what collectives moved in a step."""
         return self.comm_bytes / self.steps if self.steps and self.comm_bytes is not None else None
+
+
+def unit_of(currency: str | None, kind: str | None) -> str:
+    """Return what a cost is counted in: a currency, with the kind of what is not paid in cash."""
+    return f"{currency} {kind}" if kind not in (None, "", "cash") else currency or ""
 
 
 # Configurations of a sweep: which runs differ in their seed alone, and what they are called.
@@ -193,7 +206,8 @@ FIRST: Final = (
     "run_id", "status", "world_size", "ips_mean", "step_time_ms", "bytes_per_step",
     "accuracy_metric", "accuracy_value", "accuracy_best", "target_value", "time_to_target_min",
     "energy_Wh", "fidelity_mean", "planned_cost", "cost", "assumed_cost", "charged_cost",
-    "currency", "goodput", "wall_minutes", "stop_reason", "errors", "configuration", "budget_mode",
+    "currency", "cost_kind", "goodput", "wall_minutes", "stop_reason", "errors", "configuration",
+    "budget_mode",
 )  # fmt: skip
 TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flops")
 
@@ -245,7 +259,7 @@ def _row(subject: Subject) -> Row:
         "budget_mode": about.get("budget_mode"),
         "planned_cost": _planned(static),
         "charged_cost": subject.totals.get("cost_usd"),
-    } | _money(state, facts)
+    } | _money(static, state, facts)
     if facts is not None:
         row |= _figures(facts) | _metric(facts, target, subject.totals)
     limits = (static.get("budget") or {}).get("limits", {})
@@ -281,13 +295,16 @@ def _figures(facts: RunFacts) -> Row:
     return row
 
 
-def _money(state: RunState, facts: RunFacts | None) -> Row:
+def _money(static: Mapping[str, Any], state: RunState, facts: RunFacts | None) -> Row:
     """Return what a run cost, as it was captured; of one that goes on, what its log says so far."""
     known = state.logged_micros is not None and state.status != "running"
     if facts is not None and facts.cost_micros is not None and not known:
-        return {"cost": facts.cost_micros / 1e6, "currency": facts.currency}
-    cost = None if state.cost_micros is None else state.cost_micros / 1e6
-    return {"cost": cost, "currency": state.currency or None}
+        cost = facts.cost_micros / 1e6
+        return {"cost": cost, "currency": facts.currency, "cost_kind": facts.kind}
+    if state.cost_micros is None:
+        return {"cost": None, "currency": state.currency or None, "cost_kind": None}
+    kind = state.kind or static.get("price_kind") or "cash"
+    return {"cost": state.cost_micros / 1e6, "currency": state.currency, "cost_kind": kind}
 
 
 def _planned(static: Mapping[str, Any]) -> float | None:

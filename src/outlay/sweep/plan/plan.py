@@ -196,10 +196,11 @@ class SweepPlan:
 
     @property
     def predicted_cost(self) -> Money | None:
-        """The sum over all runs; None where one of them has no prediction or currencies differ."""
+        """The sum over all runs; None where one is not predicted, or currencies or kinds differ."""
         costs = [run.prediction.cost for run in self.runs]
         known = [cost for cost in costs if cost is not None]
-        if len(known) < len(costs) or len({cost.currency for cost in known}) != 1:
+        kinds = {run.settings.price.kind for run in self.runs if run.settings.price is not None}
+        if len(known) < len(costs) or len({cost.currency for cost in known}) != 1 or len(kinds) > 1:
             return None
         return sum(known[1:], start=known[0])
 

@@ -6,21 +6,29 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from outlay import rates
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import cost_of_run, run_part
+from outlay.guard.captures import LATE, run_part
 from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogUnusable, UnknownHold
 from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice, GoOn, Terms
 from outlay.guard.spend_log import FileSpendLog
-from outlay.ledger import AttemptEnded, GpuCount, end_segment, exact_gpus, read_identity
-from outlay.ledger.price import typed_price
-from outlay.rates import cost_at_most, paid_time, rate_of
+from outlay.ledger import (
+    AttemptEnded,
+    GpuCount,
+    derive_attempts,
+    end_segment,
+    exact_gpus,
+    read_identity,
+    read_lives,
+)
+from outlay.ledger.price import Kind, typed_price
+from outlay.rates import cost_at_most, cost_to_last_record, kind_of_cost, paid_time, rate_of
 from outlay.record.supervision import Supervision, latest_supervision
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.plan.plan import PlannedRun, at_most, measured, terms_of
@@ -44,12 +52,14 @@ class AttemptCost:
         cost: None where nobody knows.
         logged_micros: What the run's log adds up to now, in the currency of ``cost``; None where
             the log does not say.
+        kind: Of the cost, where the log says so.
         assumed: Whether its end was not seen.
         part: Of which run's log it is the cost, where it is one's.
     """
 
     cost: Money | None
     logged_micros: int | None = None
+    kind: Kind | Literal[""] = ""
     assumed: bool = False
     part: RunPart | None = None
 
@@ -114,7 +124,8 @@ def end_for_another(
             end_segment(latest[0], last)
         return
     price = static.get("price")
-    stated = typed_price(price, name="price", source="sweep") if price else None
+    kind: Kind = static.get("price_kind") or "cash"
+    stated = typed_price(price, name="price", source="sweep", kind=kind) if price else None
     what = supervised(static["id"], directory, stated, charged_in(static))
     Supervision(what, {}, clock=clock, start_ns=start_ns).end(
         status, reason, exit_code=shell_code(ended), t_ns=end_ns
@@ -143,7 +154,7 @@ def price_attempt(
     estimated = None
     if rate is not None and ended.is_measured:
         estimated = cost_at_most(rate, ended.elapsed_ns)
-    total = cost_of_run(directory)
+    total, kind = _cost_in(directory)
     currency = state.currency if rate is None else rate.currency
     if total is None or currency not in ("", total.currency):
         return AttemptCost(cost=estimated)
@@ -151,9 +162,15 @@ def price_attempt(
     if not recorded or added < 0:
         return AttemptCost(cost=estimated, logged_micros=total.micros)
     return AttemptCost(
-        cost=Money(added, total.currency), logged_micros=total.micros,
+        cost=Money(added, total.currency), logged_micros=total.micros, kind=kind,
         assumed=not ended.is_measured, part=_part_of(directory),
     )  # fmt: skip
+
+
+def _cost_in(directory: Path) -> tuple[Money | None, Kind]:
+    """Return what a run's log adds up to, None where it does not say, and of which kind it is."""
+    attempts = derive_attempts(read_lives(directory))
+    return cost_to_last_record(attempts), kind_of_cost(attempts)
 
 
 def _part_of(directory: Path) -> RunPart | None:
@@ -169,11 +186,11 @@ def late_cost(directory: Path, state: RunState) -> AttemptCost | None:
     """
     if state.logged_micros is None or state.status == "running":
         return None
-    total = cost_of_run(directory)
+    total, kind = _cost_in(directory)
     if total is None or total.currency != state.currency or total.micros <= state.logged_micros:
         return None
     more = Money(total.micros - state.logged_micros, total.currency)
-    return AttemptCost(cost=more, logged_micros=total.micros)
+    return AttemptCost(cost=more, logged_micros=total.micros, kind=kind)
 
 
 # A sweep's money: every launch holds what it should cost, and captures what it did.
@@ -323,7 +340,7 @@ class Treasury:
 
     def correct(self, run: str, more: Money) -> None:
         """Add what a run that was captured turned out to cost beyond that."""
-        self.guard.correct(run, more.amount, "its log was written to after the capture")
+        self.guard.correct(run, more.amount, LATE)
 
     def void_unused(self, used: Collection[str]) -> None:
         """Give back holds whose runs were never started."""

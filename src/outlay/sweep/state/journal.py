@@ -15,6 +15,7 @@ import msgspec
 from outlay.clock import Clock
 from outlay.decoding import BadDocument, Decoder, Int64, read_file
 from outlay.files import open_own, read_own
+from outlay.ledger.price import Kind
 from outlay.sweep.errors import SweepNotRecorded
 
 NAME: Final = "sweep_journal.jsonl"
@@ -37,6 +38,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         env: What the sweep added to its environment.
         cost_micros: What the attempt cost, in millionths of ``currency``.
         logged_micros: What the run's log added up to then; None where it did not say.
+        kind: Of the cost: ``cash`` or ``showback``; "" where it is that of the sweep's price.
         hold: The hold that pays for it.
         corrects: Whether it only adds to what an attempt that has ended cost.
     """
@@ -53,6 +55,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     cost_micros: Int64 | None = None
     logged_micros: Int64 | None = None
     currency: str = ""
+    kind: Kind | Literal[""] = ""
     hold: str = ""
     corrects: bool = False
 

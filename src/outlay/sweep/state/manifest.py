@@ -20,6 +20,7 @@ from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.decoding import BadDocument, convert, read_document
 from outlay.errors import OutlayError
 from outlay.files import write_whole
+from outlay.ledger.price import Kind
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.errors import NotASweep, SweepNotRecorded
 from outlay.sweep.run.money import AttemptCost
@@ -128,7 +129,7 @@ def main() -> None:
 
 _SHOWN: Final = (
     "status", "returncode", "reason", "attempts", "started_at", "finished_at", "elapsed_s",
-    "cost", "currency", "command", "env", "hold",
+    "cost", "currency", "cost_kind", "command", "env", "hold",
 )  # fmt: skip
 
 
@@ -152,6 +153,7 @@ def _shown(state: RunState) -> dict[str, Any]:
         "elapsed_s": state.elapsed_ns / 1e9,
         "cost": None if state.cost_micros is None else state.cost_micros / 1e6,
         "currency": state.currency,
+        "cost_kind": state.kind or None,
         "hold": state.hold,
     }
     if state.command:
@@ -173,16 +175,28 @@ def counts(manifest: SweepManifest, runs: Iterable[str] | None = None) -> dict[s
     return found
 
 
-def captured(manifest: SweepManifest) -> list[Money]:
-    """Return what the attempts of a sweep that have ended cost, by currency."""
-    states = manifest.states.values()
-    return total(Money(s.cost_micros, s.currency) for s in states if s.cost_micros is not None)
+def kind_of_run(manifest: SweepManifest, run: str) -> Kind:
+    """Return of which kind a run's cost is: as its log says, else as the sweep's price does."""
+    kind: Kind = manifest.state(run).kind or manifest.runs[run].get("price_kind") or "cash"
+    return kind
 
 
-def planned(manifest: SweepManifest) -> list[Money]:
+def captured(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
+    """Return what the attempts of a sweep that have ended cost, by currency; of one kind."""
+    states = {run: manifest.state(run) for run in _of_kind(manifest, kind)}
+    return total(
+        Money(s.cost_micros, s.currency) for s in states.values() if s.cost_micros is not None
+    )
+
+
+def planned(manifest: SweepManifest, kind: Kind = "cash") -> list[Money]:
     """Return what the runs of a sweep were planned to cost, by currency; empty where unknown."""
-    stated = [static.get("predicted_cost") for static in manifest.runs.values()]
+    stated = [manifest.runs[run].get("predicted_cost") for run in _of_kind(manifest, kind)]
     return total(Money.parse(text, name="predicted_cost") for text in stated if text)
+
+
+def _of_kind(manifest: SweepManifest, kind: Kind) -> list[str]:
+    return [run for run in manifest.runs if kind_of_run(manifest, run) == kind]
 
 
 def total(amounts: Iterable[Money]) -> list[Money]:
@@ -225,7 +239,7 @@ class Recording:
         status = self.manifest.state(run).status
         self.note(
             run, status, corrects=True, cost_micros=more.cost.micros,
-            currency=more.cost.currency, logged_micros=more.logged_micros,
+            currency=more.cost.currency, kind=more.kind, logged_micros=more.logged_micros,
         )  # fmt: skip
 
     def end(self, run: str, verdict: RunVerdict, ended: Ended, priced: AttemptCost) -> None:
@@ -253,6 +267,7 @@ def _end_facts(verdict: RunVerdict, ended: Ended, priced: AttemptCost) -> dict[s
         "elapsed_ns": ended.elapsed_ns,
         "cost_micros": None if cost is None else cost.micros,
         "currency": "" if cost is None else cost.currency,
+        "kind": priced.kind,
         "logged_micros": priced.logged_micros,
     }
 

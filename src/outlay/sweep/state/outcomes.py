@@ -5,8 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
+from outlay.ledger.price import Kind
 from outlay.sweep.state.journal import Event, Status
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ class RunState:
         attempts: How often it was started.
         cost_micros: What all its attempts cost so far; None where none had a price.
         logged_micros: What its log added up to when that was last recorded.
+        kind: Of the cost, where its log says so; else "".
         elapsed_ns: How long all its attempts ran.
     """
 
@@ -37,6 +39,7 @@ class RunState:
     cost_micros: int | None = None
     logged_micros: int | None = None
     currency: str = ""
+    kind: Kind | Literal[""] = ""
     hold: str = ""
     command: list[str] = field(default_factory=list)
     env: dict[str, str] = field(default_factory=dict)
@@ -65,7 +68,7 @@ class RunState:
             self.logged_micros = event.logged_micros
         if event.cost_micros is not None:
             self.cost_micros = (self.cost_micros or 0) + event.cost_micros
-            self.currency = event.currency
+            self.currency, self.kind = event.currency, event.kind or self.kind
 
 
 def fold(events: Iterable[Event]) -> dict[str, RunState]:

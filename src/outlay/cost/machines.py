@@ -1,0 +1,137 @@
+"""Owned nodes that are stated as machines: what each costs, in runs and in no run.
+
+A rental is in the books of its guard, and a Slurm job in its accounts. A node that somebody owns is
+in neither: it costs from when it is stated to cost, whether or not anything runs on it. What of it
+lies in no run is a row of its own, so that runs and that row add up to the machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from outlay.decoding import BadDocument, read_document
+from outlay.errors import InvalidValue
+from outlay.files import write_whole
+from outlay.ledger import Attempt, derive_attempts, read_lives
+from outlay.ledger.price import Price
+from outlay.rates import cost_at_most, cost_where, kind_of_cost
+from outlay.store import outlay_home
+from outlay.units import Money
+
+MACHINES_FILE: Final = "machines.json"
+
+
+class OwnedMachine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A node that costs from ``since_ns`` on, UTC nanoseconds.
+
+    Attributes:
+        host: Its name, as runs record it.
+        price: Of the whole machine per hour.
+        until_ns: When it was given away; None while it is there.
+    """
+
+    host: str
+    price: Price
+    since_ns: int
+    until_ns: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineCost:
+    """What a machine has cost, and how much of that lies in runs.
+
+    Attributes:
+        in_runs: What the registered runs cost there, of the machine's currency and kind.
+    """
+
+    machine: OwnedMachine
+    cost: Money
+    in_runs: Money
+
+    @property
+    def in_no_run(self) -> Money:
+        """What lies in no run; negative where runs on it claim more than it costs."""
+        return self.cost - self.in_runs
+
+
+def read_machines() -> dict[str, OwnedMachine]:
+    """Return the machines that were stated, by host.
+
+    Raises:
+        InvalidValue: The file is there and cannot be understood.
+    """
+    path = outlay_home() / MACHINES_FILE
+    try:
+        stated = read_document(path, list[OwnedMachine])
+    except FileNotFoundError:
+        return {}
+    except (OSError, BadDocument) as error:
+        raise InvalidValue("machines", str(path), f"a JSON list of machines ({error})") from None
+    return {machine.host: machine for machine in stated}
+
+
+def state_machine(machine: OwnedMachine) -> None:
+    """Keep what is said of a machine, in place of what was said before.
+
+    Raises:
+        InvalidValue: It has no name, or ends before it begins.
+    """
+    if not machine.host.strip():
+        raise InvalidValue("HOST", machine.host, "the name of a node, as its runs record it")
+    if machine.until_ns is not None and machine.until_ns < machine.since_ns:
+        raise InvalidValue("--until", machine.until_ns, "an instant that is not before --since")
+    _write(read_machines() | {machine.host: machine})
+
+
+def forget_machine(host: str) -> None:
+    """Forget a machine; its runs stay as they are.
+
+    Raises:
+        InvalidValue: There is none of that name.
+    """
+    machines = read_machines()
+    if host not in machines:
+        known = ", ".join(machines) or "none is stated"
+        raise InvalidValue("HOST", host, f"a machine that was stated ({known})")
+    del machines[host]
+    _write(machines)
+
+
+def _write(machines: dict[str, OwnedMachine]) -> None:
+    path = outlay_home() / MACHINES_FILE
+    path.parent.mkdir(parents=True, exist_ok=True)
+    stated = [machines[host] for host in sorted(machines)]
+    content = msgspec.json.format(msgspec.json.encode(stated), indent=2) + b"\n"
+    write_whole(path, content, synced=True)
+
+
+def cost_of_machine(machine: OwnedMachine, runs: Iterable[Path], now_ns: int) -> MachineCost:
+    """Return what a machine has cost by now, and what of that the runs in some directories did."""
+    until_ns = now_ns if machine.until_ns is None else min(machine.until_ns, now_ns)
+    rate = machine.price.rate
+    in_runs = Money(0, rate.currency)
+    for run_dir in runs:
+        attempts = derive_attempts(read_lives(run_dir))
+        if not attempts or kind_of_cost(attempts) != machine.price.kind:
+            continue
+        shares = [_share_on(attempt, machine.host) for attempt in attempts]
+        part = cost_where(attempts, shares, machine.since_ns, until_ns)
+        if part is not None and part.currency == rate.currency:
+            in_runs += part
+    cost = cost_at_most(rate, max(until_ns - machine.since_ns, 0))
+    return MachineCost(machine=machine, cost=cost, in_runs=in_runs)
+
+
+def _share_on(attempt: Attempt, host: str) -> Fraction:
+    """Return which part of an attempt's cost falls on a node: by its GPUs, else its processes."""
+    if not attempt.nodes:
+        return Fraction(attempt.header.host == host)
+    found = all(node.gpus for node in attempt.nodes)
+    weights = {node.name: node.gpus if found else Fraction(node.ranks) for node in attempt.nodes}
+    return weights.get(host, Fraction(0)) / sum(weights.values())
