@@ -27,7 +27,8 @@ from outlay.sweep.aggregate.aggregator import aggregate
 from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.aggregate.reading import CACHE
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import start
 from outlay.sweep.state.journal import Event, Journal
 from outlay.sweep.state.manifest import SweepManifest
 
@@ -77,7 +78,7 @@ def launching(directory: Path) -> None:
     def ours() -> None:
         root = directory / "launched"
         shutil.rmtree(root, ignore_errors=True)
-        result = start(plan_file(path), root, HowToRun(jobs=AT_ONCE))
+        result = start(plan_file(path), root, SweepOptions(jobs=AT_ONCE))
         assert result.counts == {"completed": LAUNCHED}
 
     pairs = [(timing.best_s(bare, rounds=1), timing.best_s(ours, rounds=1)) for _ in range(4)]

@@ -41,6 +41,8 @@ def move_home(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatc
         patch.delenv(name)
     home = tmp_path_factory.mktemp("home")
     patch.setenv("OUTLAY_HOME", str(home))
+    if (Path.home() / ".context" / "training").exists():
+        patch.setenv("HOME", str(home))  # It would be kept up to date with what tests analyse.
     return home
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -45,12 +46,12 @@ def test_a_disabled_block_is_no_budget_whatever_else_it_says() -> None:
 def test_a_whole_configuration_is_disabled_unless_it_says_otherwise() -> None:
     block = {"mode": "iso_time", "max_minutes": 5}
     assert read_budget({"runtime": {"budget": block}}) is None
-    assert read_budget({"runtime": {"budget": {**block, "enabled": True}}}) == iso_time(5)
+    assert read_budget({"runtime": {"budget": {**block, "enabled": True}}}) == iso_time("5min")
     assert read_budget({"runtime": {}}) is None
 
 
 def test_a_block_handed_over_by_itself_is_meant() -> None:
-    assert read_budget({"mode": "iso_time", "max_minutes": 5}) == iso_time(5)
+    assert read_budget({"mode": "iso_time", "max_minutes": 5}) == iso_time("5min")
 
 
 @pytest.mark.parametrize(
@@ -153,9 +154,9 @@ def test_an_override_file_goes_over_the_shipped_hydra_group(tmp_path: Path) -> N
         "defaults:\n  - default\n"
         "budget:\n  enabled: true\n  mode: iso_time\n  max_minutes: 5\n  max_comm_bytes: 1_000\n"
     )
-    assert hydra_budget(tmp_path, "runtime=short") == iso_time(5, max_comm_bytes=1000)
+    assert hydra_budget(tmp_path, "runtime=short") == iso_time("5min", max_comm_bytes=1000)
     overridden = hydra_budget(tmp_path, "runtime=short", "runtime.budget.max_minutes=2.5")
-    assert overridden == iso_time(2.5, max_comm_bytes=1000)
+    assert overridden == iso_time("2.5min", max_comm_bytes=1000)
 
 
 def test_the_document_is_indented_sorted_and_ends_with_a_newline(tmp_path: Path) -> None:
@@ -189,3 +190,14 @@ def test_there_is_no_document_where_none_can_be_read(tmp_path: Path) -> None:
     assert read_document(tmp_path) is None
     (tmp_path / "budget.json").write_text("{half")
     assert read_document(tmp_path) is None
+
+
+@pytest.mark.parametrize("state", [lambda: iso_time(3), lambda: read_budget("iso_time=3")])
+def test_a_time_without_a_unit_is_refused_with_both_readings(state: Callable[[], object]) -> None:
+    with pytest.raises(InvalidValue, match='"3min" for minutes or "3h" for hours'):
+        state()
+
+
+def test_minutes_stay_minutes_where_the_key_says_so() -> None:
+    assert read_budget("mode=iso_time,max_minutes=3") == iso_time("3min")
+    assert BudgetTracker("iso_time", {"max_minutes": 3}).budget == iso_time("3min")

@@ -14,6 +14,7 @@ from outlay.budget.statements import mend
 from outlay.cli.app import app
 from outlay.clock import ManualClock
 from outlay.ledger import AttemptStarted, Record, Step, segment_paths
+from trackers import tracker_of
 
 SECOND = 10**9
 
@@ -60,8 +61,8 @@ def test_an_exhausted_run_stays_exhausted_whichever_step_is_damaged(
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(50), price="3.6 USD/h") as run:
         assert run.resume_step == 5
         assert list(run.steps(range(100), tokens=10)) == []
-        assert run.budget.totals["tokens"] == 50
-        assert any("checksum" in str(finding) for finding in run.budget.findings)
+        assert tracker_of(run).totals["tokens"] == 50
+        assert any("checksum" in str(finding) for finding in tracker_of(run).findings)
     content = json.loads((tmp_path / "budget.json").read_text())
     assert any("checksum" in finding for finding in content["findings"])
 
@@ -75,7 +76,7 @@ def test_a_start_believes_a_statement_whichever_step_before_it_is_damaged(
     (tmp_path / "budget.json").unlink()
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(50), price="3.6 USD/h") as run:
         assert list(run.steps(range(100), tokens=10)) == []
-        assert run.budget.totals["tokens"] == 50
+        assert tracker_of(run).totals["tokens"] == 50
     shown = CliRunner().invoke(app, ["budget", "show", str(tmp_path)], catch_exceptions=False)
     assert "checksum does not match" in shown.stdout
 

@@ -17,6 +17,7 @@ import outlay
 from outlay.clock import ManualClock
 from outlay.ledger import read_run
 from signatures import positional_names
+from trackers import tracker_of
 
 SECOND = 10**9
 
@@ -68,7 +69,7 @@ def test_the_tracker_is_told_of_every_micro_batch_as_it_ends(
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(100), clock=clock) as run:
         for _ in run.steps(range(4), tokens=3):
             clock.advance(2 * SECOND)
-            seen.append([run.budget.totals[key] for key in ("steps", "tokens", "time_ms")])
+            seen.append([tracker_of(run).totals[key] for key in ("steps", "tokens", "time_ms")])
     assert seen == [[0, 0, 0], [1, 3, 2000], [2, 6, 4000], [3, 9, 6000]]
 
 

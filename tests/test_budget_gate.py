@@ -18,6 +18,7 @@ from outlay.budget.history import read_history
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.ledger import BudgetEvent, read_run
+from trackers import tracker_of
 
 SECOND = 10**9
 
@@ -35,8 +36,8 @@ def document(run_dir: Path) -> dict[str, object]:
 def test_a_run_without_a_budget_writes_no_document(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path, budget={"enabled": False, "mode": "iso_time"}) as run:
         assert len(list(run.steps(range(3)))) == 3
-        with pytest.raises(InvalidValue, match=r"outlay\.run\(\.\.\., budget="):
-            _ = run.budget
+        assert tracker_of(run).remaining == {}
+        assert tracker_of(run).totals["steps"] == 3
         assert run.allows("evaluation")
     assert not (tmp_path / "budget.json").exists()
     assert not events(tmp_path, "set")
@@ -103,8 +104,8 @@ def test_time_is_data_wait_and_step_without_evaluation(tmp_path: Path, clock: Ma
                 with run.span("evaluation"):
                     clock.advance(30 * SECOND)
         assert run.step_number == 3
-        assert run.budget.totals["time_ms"] == 12_000
-        assert run.budget.snapshot()["clocks_ms"]["evaluation"] == 30_000
+        assert tracker_of(run).totals["time_ms"] == 12_000
+        assert tracker_of(run).snapshot()["clocks_ms"]["evaluation"] == 30_000
 
 
 def test_money_is_the_rate_over_all_time_evaluation_included(
@@ -117,7 +118,7 @@ def test_money_is_the_rate_over_all_time_evaluation_included(
             with run.span("evaluation"):
                 clock.advance(50 * SECOND)
         assert run.step_number == 9
-        assert run.budget.totals["cost_usd"] == 1
+        assert tracker_of(run).totals["cost_usd"] == 1
         assert run.summary()["outlay/cost"] == 1
 
 
@@ -128,7 +129,7 @@ def test_a_price_change_changes_what_steps_cost(tmp_path: Path, clock: ManualClo
             clock.advance(1000 * SECOND)
             if count == 1:
                 run.set_price("7.2 USD/h")
-        assert run.budget.totals["cost_usd"] == 2 * 1 + 2 * 2
+        assert tracker_of(run).totals["cost_usd"] == 2 * 1 + 2 * 2
         assert run.summary()["outlay/cost"] == 6
 
 
@@ -142,7 +143,7 @@ def test_two_price_changes_before_a_step_ends_are_both_charged(
                 clock.advance(1000 * SECOND)
                 run.set_price(price)
             clock.advance(1000 * SECOND)
-        assert run.budget.totals["cost_usd"] == 1 + 2 + 10
+        assert tracker_of(run).totals["cost_usd"] == 1 + 2 + 10
 
 
 def test_a_price_in_another_currency_changes_nothing_that_is_paid_in_dollars(
@@ -153,7 +154,7 @@ def test_a_price_in_another_currency_changes_nothing_that_is_paid_in_dollars(
         for _ in run.steps(range(2)):
             clock.advance(1000 * SECOND)
             run.set_price("36 EUR/h")
-        assert run.budget.totals["cost_usd"] == 2
+        assert tracker_of(run).totals["cost_usd"] == 2
         assert run.summary()["outlay/cost"] == 2
 
 
@@ -221,7 +222,7 @@ def test_a_limit_on_energy_stops_after_the_step_that_reaches_it(
         for _ in run.steps(range(100)):
             clock.advance(SECOND)
         assert run.step_number == 2
-        assert run.budget.totals["energy_Wh"] == 1200 / 3600
+        assert tracker_of(run).totals["energy_Wh"] == 1200 / 3600
     assert document(tmp_path)["energy_quality"] == "measured"
 
 
@@ -232,7 +233,7 @@ def test_energy_is_measured_under_any_budget_where_there_is_a_sensor(
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3), clock=clock) as run:
         for _ in run.steps(range(100), tokens=1):
             clock.advance(SECOND)
-        assert run.budget.totals["energy_Wh"] == 1200 / 3600
+        assert tracker_of(run).totals["energy_Wh"] == 1200 / 3600
     assert document(tmp_path)["energy_quality"] == "measured"
     assert document(tmp_path)["unmeasured"] == ["comm_bytes", "cost_usd", "flops"]
 
@@ -286,7 +287,7 @@ def test_collectives_are_counted_under_any_budget_where_ranks_train_together(
         with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(3)) as run:
             for _ in run.steps(range(100), tokens=1):
                 torch.distributed.all_reduce(torch.zeros(5))
-            assert run.budget.totals["comm_bytes"] == 3 * 20
+            assert tracker_of(run).totals["comm_bytes"] == 3 * 20
     finally:
         torch.distributed.destroy_process_group()
     assert "comm_bytes" not in document(tmp_path)["unmeasured"]  # type: ignore[operator]
@@ -327,7 +328,7 @@ def test_a_step_that_states_a_negative_amount_gives_nothing_back(tmp_path: Path)
         step = run.step(tokens=5)
         with pytest.raises(InvalidValue, match="zero or more"), step:
             step.flops = -1
-        assert run.budget.totals["flops"] == 0
+        assert tracker_of(run).totals["flops"] == 0
 
 
 def test_thresholds_and_the_stop_are_in_the_log(tmp_path: Path) -> None:
@@ -400,7 +401,7 @@ def test_a_full_disk_costs_the_document_and_not_the_training(
         for _ in run.steps(range(100), tokens=1):
             clock.advance(60 * SECOND)
         assert run.step_number == 2
-        assert "No space left on device" in str(run.budget.findings[0])
+        assert "No space left on device" in str(tracker_of(run).findings[0])
 
 
 def test_a_log_that_cannot_be_written_does_not_stretch_the_budget(tmp_path: Path) -> None:
@@ -410,7 +411,7 @@ def test_a_log_that_cannot_be_written_does_not_stretch_the_budget(tmp_path: Path
                 (tmp_path / "ledger").rename(tmp_path / "gone")
                 (tmp_path / "ledger").write_text("a file in its place")
         assert run.step_number == 9
-        assert run.budget.totals["tokens"] == 10
+        assert tracker_of(run).totals["tokens"] == 10
 
 
 def test_ranks_that_cannot_agree_are_judged_alone_and_that_is_said(
@@ -423,7 +424,7 @@ def test_ranks_that_cannot_agree_are_judged_alone_and_that_is_said(
             assert (
                 len(list(run.steps(range(100), tokens=1, start=0 if expected else 10))) == expected
             )
-            assert "2 ranks cannot agree" in str(run.budget.findings[0])
+            assert "2 ranks cannot agree" in str(tracker_of(run).findings[0])
 
 
 def test_a_wall_clock_set_back_an_hour_gives_no_time_and_no_money_back(
@@ -435,7 +436,7 @@ def test_a_wall_clock_set_back_an_hour_gives_no_time_and_no_money_back(
             clock.advance(SECOND)
             clock.step_wall(-3600 * SECOND)
         assert run.step_number == 9
-        assert run.budget.totals["cost_usd"] == 0.01
+        assert tracker_of(run).totals["cost_usd"] == 0.01
 
 
 def test_an_evaluation_that_would_overshoot_is_skipped(tmp_path: Path, clock: ManualClock) -> None:
@@ -448,7 +449,7 @@ def test_an_evaluation_that_would_overshoot_is_skipped(tmp_path: Path, clock: Ma
                 evaluated += 1
                 with run.span("evaluation"):
                     clock.advance(20 * SECOND)
-        assert run.budget.totals["time_ms"] == 100_000
+        assert tracker_of(run).totals["time_ms"] == 100_000
     assert evaluated == 3
 
 
@@ -459,14 +460,14 @@ def test_a_snapshot_and_the_log_count_each_unit_once(tmp_path: Path, clock: Manu
             clock.advance(SECOND)
             if count == 3:
                 run.checkpoint_committed()
-        snapshot = run.budget.snapshot()
+        snapshot = tracker_of(run).snapshot()
     for lost_log in (False, True):
         elsewhere = tmp_path / "elsewhere" if lost_log else tmp_path
         with outlay.run("m", dir=elsewhere, budget=budget, clock=clock) as run:
-            run.budget.load(snapshot)
+            tracker_of(run).load(snapshot)
             list(run.steps(range(1), tokens=5, start=8))
-            assert run.budget.totals["tokens"] == 45
-            assert run.budget.totals["time_ms"] == 8000
+            assert tracker_of(run).totals["tokens"] == 45
+            assert tracker_of(run).totals["time_ms"] == 8000
 
 
 def test_going_back_behind_the_attempts_own_start_takes_back_earlier_progress(
@@ -479,10 +480,10 @@ def test_going_back_behind_the_attempts_own_start_takes_back_earlier_progress(
     clock.advance(SECOND)
     with outlay.run("m", dir=tmp_path, budget=budget, clock=clock) as run:
         list(run.steps(range(2), tokens=5))
-        assert run.budget.totals["tokens"] == 60
+        assert tracker_of(run).totals["tokens"] == 60
         list(run.steps(range(1), tokens=5, start=3))
-        assert run.budget.totals["tokens"] == 20
-        assert run.budget.totals["steps"] == 4
+        assert tracker_of(run).totals["tokens"] == 20
+        assert tracker_of(run).totals["steps"] == 4
 
 
 TRAINING = """
@@ -517,7 +518,65 @@ def test_after_a_kill_nothing_spent_is_forgotten(tmp_path: Path) -> None:
     spent_ns = spend.executed.time_ns
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10_000)) as run:
         assert run.resume_step == 50
-        assert run.budget.totals["tokens"] == 500
-        assert run.budget.totals["time_ms"] == spent_ns / 1e6
+        assert tracker_of(run).totals["tokens"] == 500
+        assert tracker_of(run).totals["time_ms"] == spent_ns / 1e6
         remaining = len(list(run.steps(iter(int, 1), tokens=10)))
     assert remaining == 950
+
+
+# A run keeps the budget that it was started with
+
+
+def start_again(run_dir: Path, budget: object = None) -> int:
+    """Return how many steps of one token run in another attempt."""
+    with outlay.run("m", dir=run_dir, budget=budget) as run:
+        count = len(list(run.steps(range(20), tokens=1)))
+        run.checkpoint_committed()
+    return count
+
+
+def test_a_run_that_never_had_a_budget_has_none(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path) as run:
+        assert run.budget is None
+
+
+def test_a_forgotten_budget_still_holds(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with outlay.run("m", dir=tmp_path, budget="iso_tokens=10") as run:
+        assert len(list(run.steps(range(6), tokens=1))) == 6
+        run.checkpoint_committed()
+    assert start_again(tmp_path) == 4
+    assert any("keeps the one it was started with: iso_tokens" in one for one in caplog.messages)
+
+
+@pytest.mark.parametrize(
+    "budget",
+    [{"enabled": False}, {"mode": "iso_time", "enabled": False}, "enabled=false",
+     {"allow_change": True}, "allow_change=true"],
+    ids=str,
+)  # fmt: skip
+def test_a_budget_is_dropped_only_where_that_is_stated(tmp_path: Path, budget: object) -> None:
+    assert start_again(tmp_path, "iso_tokens=10") == 10
+    assert start_again(tmp_path) == 0
+    assert start_again(tmp_path, budget) == 20
+    assert [event.data["was"]["mode"] for event in events(tmp_path, "dropped")] == ["iso_tokens"]
+    assert not (tmp_path / "budget.json").exists()
+    assert start_again(tmp_path) == 20  # It stays dropped.
+    assert outlay.read_run(tmp_path).budget is None
+
+
+def test_a_whole_configuration_that_enables_nothing_drops_nothing(tmp_path: Path) -> None:
+    assert start_again(tmp_path, "iso_tokens=10") == 10
+    assert start_again(tmp_path, {"runtime": {"budget": {"mode": None}}}) == 0
+
+
+def test_changed_limits_name_what_allows_them_in_the_variables_form(tmp_path: Path) -> None:
+    start_again(tmp_path, "iso_tokens=10")
+    with pytest.raises(outlay.BudgetChanged, match="iso_time=3h,allow_change=true"):
+        start_again(tmp_path, "iso_tokens=11")
+    assert start_again(tmp_path, "iso_tokens=11,allow_change=true") == 1
+
+
+def test_a_budget_is_kept_on_every_rank(tmp_path: Path) -> None:
+    start_again(tmp_path, "iso_tokens=10")
+    with outlay.run("m", dir=tmp_path, rank=1, world_size=2) as run:
+        assert tracker_of(run).budget == outlay.iso_tokens(10)

@@ -97,7 +97,7 @@ def test_null_means_not_set() -> None:
     ("budget", "limits"),
     [
         (iso_time("2h"), {"max_minutes": 120}),
-        (iso_time(2.5), {"max_minutes": 2.5}),
+        (iso_time("2.5min"), {"max_minutes": 2.5}),
         (iso_time(timedelta(hours=2)), {"max_minutes": 120}),
         (iso_tokens("50k"), {"max_tokens": 50_000}),
         (iso_tokens("50_000"), {"max_tokens": 50_000}),

@@ -18,6 +18,7 @@ from outlay.budget.gate import EVERY, FOLD_EVERY
 from outlay.budget.history import read_history, read_since_statements
 from outlay.clock import ManualClock
 from outlay.ledger import BudgetStatement, Step, read_run, segment_paths
+from trackers import tracker_of
 
 SECOND = 10**9
 
@@ -67,7 +68,7 @@ def test_a_statement_stays_small_however_uneven_the_steps_are(tmp_path: Path) ->
     assert max(map(len, lines)) < 16_000
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10**9)) as run:
         assert run.resume_step == 5001
-        assert run.budget.totals["tokens"] == sum(sizes[:5001])
+        assert tracker_of(run).totals["tokens"] == sum(sizes[:5001])
 
 
 def test_a_rollback_between_checkpoints_of_uneven_steps_gives_no_token_back(tmp_path: Path) -> None:
@@ -78,8 +79,8 @@ def test_a_rollback_between_checkpoints_of_uneven_steps_gives_no_token_back(tmp_
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10**9)) as run:
         for _ in run.steps(range(1), tokens=1, start=7000):
             pass
-        survived = run.budget.totals["tokens"]
-        assert run.budget.totals["steps"] == 7001
+        survived = tracker_of(run).totals["tokens"]
+        assert tracker_of(run).totals["steps"] == 7001
     true = sum(sizes[:7000]) + 1
     assert true <= survived <= true + sum(sizes) // 15
 
@@ -103,7 +104,7 @@ def test_a_start_reads_only_what_follows_the_last_statement(
 
     monkeypatch.setattr(reader.LedgerReader.__init__, "__defaults__", (counting, None))
     with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(10**9)) as run:
-        assert run.budget.totals["tokens"] == 2 * EVERY
+        assert tracker_of(run).totals["tokens"] == 2 * EVERY
     assert 0 < decoded < 5
 
 

@@ -6,17 +6,17 @@ import inspect
 import os
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import typer
 
+from command_line import in_process
 from outlay import run
 from outlay.cli.app import ENTRIES, CommandEntry
 
 HEAVY = {"sqlalchemy", "numpy", "httpx", "omegaconf"}
-COMMANDS = {entry.module for entry in ENTRIES}
+COMMANDS = {f"outlay.cli.{entry.target.partition(':')[0]}" for entry in ENTRIES}
 
 # Completion goes by the name that a program was called by.
 AS_INSTALLED = """
@@ -60,16 +60,33 @@ def test_completing_a_command_loads_none(words: str) -> None:
 
 
 def test_completing_within_a_group_loads_that_group() -> None:
-    assert loaded_by(**completing("outlay ledger v")) & COMMANDS == {"outlay.cli.importing"}
+    assert loaded_by(**completing("outlay log v")) & COMMANDS == {"outlay.cli.importing"}
 
 
 def test_a_call_loads_the_command_that_it_names() -> None:
-    assert loaded_by("ledger", "--help") & COMMANDS == {"outlay.cli.importing"}
+    assert loaded_by("log", "--help") & COMMANDS == {"outlay.cli.importing"}
+
+
+def test_former_names_are_understood_and_shown_nowhere() -> None:
+    former = {entry.name for entry in ENTRIES if not entry.panel}
+    assert former == {"survey", "rates", "ledger", "collect", "cost-report"}
+    shown = in_process("--help").out
+    assert not any(f" {name} " in shown for name in former)
+    assert all(in_process(name, "--help").code == 0 for name in former)
+
+
+@pytest.mark.parametrize("group", ["goodput", "cost", "budget", "log"])
+def test_a_group_that_shows_a_run_has_that_in_its_help(group: str) -> None:
+    shown = in_process(group, "--help").out
+    assert f"outlay {group} [OPTIONS] {{RUN}}" in shown
+    assert f"Example: outlay {group} runs/001" in shown
+    assert "--json" in shown
+    assert "│ show " not in shown
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry.name)
 def test_the_table_of_commands_has_the_help_of_the_command(entry: CommandEntry) -> None:
-    command = getattr(import_module(entry.module), entry.attribute)
+    command = entry.load()
     text = command.info.help if isinstance(command, typer.Typer) else inspect.getdoc(command)
     assert text is not None
     assert entry.help == text.split("\n\n")[0].replace("\n", " ")

@@ -6,13 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+import typer.main
 from typer.testing import CliRunner
 
 from outlay import iso_tokens, run
 from outlay.cli.app import app
+from outlay.cli.output import console, new_table
 from outlay.clock import ManualClock
 
 SECOND = 10**9
@@ -81,6 +86,80 @@ def test_the_name_of_a_model_is_shown_as_it_is() -> None:
     assert NAME in outlay("cost", "budget", "set", NAME, "5 USD")
 
 
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("outlay.cli.output.console.width", 40)
+    monkeypatch.setattr("outlay.cli.output.console._force_terminal", True)
+
+
+@pytest.mark.usefixtures("narrow")
+@pytest.mark.parametrize(
+    "words",
+    [["runs", "."], ["goodput", "RUN"], ["goodput", "diff", "RUN", "RUN"], ["cost", "RUN"],
+     ["budget", "RUN"], ["advise", "RUN"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_forty_columns_hold_every_figure_in_one_piece(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    clock = ManualClock()
+    with run("line", dir="r", budget=iso_tokens(50), price="3.6 USD/h", clock=clock) as training:
+        for _ in training.steps(range(5), tokens=5):
+            clock.advance(SECOND)
+    shown = outlay(*("r" if word == "RUN" else word for word in words))
+    assert max(map(len, shown.splitlines())) <= 40
+    if words[0] in ("runs", "goodput", "cost"):
+        assert "0.005 USD" in shown
+
+
+def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = new_table("run", "reason", ">cost")
+    table.add_row("001", "it ran out of memory on the second of four GPUs", "0.022368 USD")
+    for width, expected in ((100, 2), (50, 3), (30, 5)):
+        monkeypatch.setattr("outlay.cli.output.console.width", width)
+        console.print(table)
+        lines = capsys.readouterr().out.splitlines()
+        assert len(lines) == expected
+        assert any("0.022368 USD" in line for line in lines)
+        assert ("reason" in lines[0]) == (width > 30)
+
+
+def test_nothing_wraps_in_a_pipe_and_paths_are_relative(tmp_path: Path) -> None:
+    below = Path(*["a-rather-long-name-of-a-directory"] * 4)
+    with run("line", dir=tmp_path / below):
+        pass
+    environ = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    words = [sys.executable, "-m", "outlay", "runs", "."]
+    done = subprocess.run(
+        words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines()[1].endswith(f" {below}")
+
+
+@pytest.mark.parametrize("words", [["goodput", "RUN"], ["runs", "RUN"], ["goodput", "--help"]])
+def test_a_terminal_without_unicode_gets_ascii(named: Path, words: list[str]) -> None:
+    arguments = [str(named) if word == "RUN" else word for word in words]
+    done = subprocess.run(
+        [sys.executable, "-m", "outlay", *arguments],
+        env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.isascii()
+
+
+def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    yield path
+    for name, child in getattr(command, "commands", {}).items():
+        yield from every_command(child, (*path, name))
+
+
+def test_no_help_shows_the_type_of_a_flag() -> None:
+    for path in every_command(typer.main.get_command(app)):
+        assert "<bool" not in outlay(*path, "--help").lower()
+
+
 def test_a_reader_that_went_away_is_not_answered_with_a_traceback() -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -113,7 +192,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 )
 @pytest.mark.parametrize(
     ("typed", "completed"),
-    [("goo", "goodput"), ("sweep agg", "aggregate"), ("goodput runs/001 --fail", "--fail-under")],
+    [("goo", "goodput"), ("sweep rep", "report"), ("goodput runs/001 --fail", "--fail-under")],
 )
 def test_a_real_bash_completes_what_is_typed(
     home: dict[str, str], learn: str, typed: str, completed: str

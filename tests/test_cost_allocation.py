@@ -4,26 +4,21 @@ from __future__ import annotations
 
 import csv
 import io
+from dataclasses import replace
 from decimal import Decimal
-from itertools import pairwise
-from pathlib import Path
+from typing import Any
 
 import pytest
 
-from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.cost.allocation import IDLE, Allocation, Charge, Pool, Spread, allocate
-from outlay.cost.book import CostBook, CostRow
-from outlay.cost.charges import MonthlyCharges, charges_within, month_window, owner_by
-from outlay.cost.collect import refresh_reports
-from outlay.cost.focus import COLUMNS, MANDATORY, focus_rows, to_csv
+from outlay.cost.charges import month_window
+from outlay.cost.focus import COLUMNS, MANDATORY, Invoice, focus_rows, to_csv
+from outlay.cost.spending import Spend
 from outlay.errors import InvalidValue
-from outlay.goodput.breakdown import Window
-from outlay.runs.collect import collect
-from outlay.store import RunRow, open_store
-from outlay.store.runs import list_runs
 from outlay.units import Money
+from outlay.units.quantity import NS_PER_HOUR as HOUR
 
-LATER_NS = START_NS + 1000 * HOUR
+US_PER_HOUR = 3_600_000_000
 
 
 def usd(amount: float) -> int:
@@ -58,6 +53,7 @@ class TestTheWorkedExampleOfOpenCost:
         found = allocate(self.charges, self.pools, shared=["ns1"])
         rows = {row.owner: row for row in found.rows}
         assert {n: round(r.shared / 1e6, 3) for n, r in rows.items()} == {
+            "ns1": -28.0,
             "ns2": 18.667,
             "ns3": 9.333,
         }
@@ -108,7 +104,20 @@ def test_what_is_idle_pays_for_nobody() -> None:
         shared=["b"],
         spread=Spread.UNIFORM,
     )
-    assert paid(found) == {"a": 40.0, IDLE: 20.0}
+    assert paid(found) == {"a": 40.0, "b": 0.0, IDLE: 20.0}
+
+
+def test_the_runs_of_a_shared_owner_stay_in_the_table() -> None:
+    charges = [Charge(owner="a", micros=usd(30)), Charge(owner="b", micros=usd(10), runs=3)]
+    shared = {row.owner: row for row in allocate(charges, shared=["b"]).rows}["b"]
+    assert (shared.runs, shared.direct, shared.shared, shared.total) == (3, usd(10), -usd(10), 0)
+
+
+def test_what_is_assumed_goes_with_the_cost_of_a_shared_owner() -> None:
+    charges = [Charge(owner=o, micros=usd(9), assumed=usd(a)) for o, a in (("a", 1), ("b", 6))]
+    found = allocate([*charges, Charge(owner="c", micros=usd(9))], shared=["b"])
+    assert {row.owner: row.assumed for row in found.rows} == {"a": usd(4), "b": 0, "c": usd(3)}
+    assert found.assumed == Money(usd(7))
 
 
 @pytest.mark.parametrize("charges", [[], [Charge(owner="a", micros=0)]])
@@ -145,134 +154,83 @@ def test_what_is_no_month_is_refused(text: str) -> None:
         month_window(text)
 
 
-def a_run(run_dir: Path, *, start: float = 0, team: str = "", hours: float = 2) -> None:
-    about = {"price": dollars(3), "gpus": 2, "user": "ada", "model": "m", "name": run_dir.name}
-    about |= {"run_id": run_dir.name, "tags": {"team": team} if team else {}}
-    segment = Segment(start=start, about=about)
-    segment.step(hours * 1800).price(6, gpus=2).step(hours * 1800).end().write(run_dir)
+START_NS = month_window("2026-10").start_ns
+INVOICE = Invoice(start_ns=START_NS, end_ns=month_window("2026-10").end_ns, account="lab")
 
 
-def charges(root: Path, period: Window) -> MonthlyCharges:
-    store = open_store()
-    collect(store, sorted(root.iterdir()), LATER_NS)
-    refresh_reports(store, LATER_NS)
-    return charges_within(list_runs(store), CostBook(store).reports(), period, LATER_NS)
-
-
-def test_a_run_in_the_period_is_charged_as_its_report_says(tmp_path: Path) -> None:
-    a_run(tmp_path / "a")
-    (found,) = charges(tmp_path, Window(START_NS, LATER_NS)).charges
-    assert found.cost == Money.parse(18)
-    assert found.gpu_us == 4 * 3_600_000_000
-
-
-def test_a_run_across_the_border_is_charged_exactly_on_both_sides(tmp_path: Path) -> None:
-    a_run(tmp_path / "a")  # An hour at 3 dollars a GPU, then an hour at 6.
-    border_ns = START_NS + HOUR + HOUR // 2
-    (before,) = charges(tmp_path, Window(0, border_ns)).charges
-    (after,) = charges(tmp_path, Window(border_ns, LATER_NS)).charges
-    assert (before.cost, after.cost) == (Money.parse(12), Money.parse(6))
-
-
-def test_a_run_whose_log_is_gone_is_split_by_time_and_says_so(tmp_path: Path) -> None:
-    a_run(tmp_path / "a")
-    border_ns = START_NS + HOUR // 2
-    charges(tmp_path, Window(0, border_ns))
-    next((tmp_path / "a" / "ledger").glob("*.jsonl")).unlink()
-    store = open_store()
-    found = charges_within(
-        list_runs(store), CostBook(store).reports(), Window(0, border_ns), LATER_NS
-    )
-    assert found.charges[0].cost == Money.parse(4.5)
-    assert "split by time" in str(found.findings[0])
-
-
-def test_parts_of_a_run_whose_log_is_gone_sum_to_what_it_cost() -> None:
-    run = run_row(dir="/gone", started_ns=START_NS, last_seen_ns=START_NS + 7 * HOUR)
-    report = CostRow(
-        run_id="r", model="m", source="ledger", cost_micros=1_000_001, currency="USD",
-        gpu_us=10, wall_us=10, at_ns=1, updated_ns=1,
-    )  # fmt: skip
-    borders = [0, START_NS + HOUR, START_NS + 4 * HOUR, LATER_NS]
-    parts = [
-        charges_within([run], [report], Window(start, end), LATER_NS).charges[0]
-        for start, end in pairwise(borders)
-    ]
-    assert sum(part.cost.micros for part in parts) == 1_000_001
-    assert sum(part.gpu_us for part in parts) == 10
-
-
-def test_a_run_outside_the_period_is_not_charged(tmp_path: Path) -> None:
-    a_run(tmp_path / "a")
-    assert charges(tmp_path, Window(0, START_NS)).charges == []
-
-
-def test_a_run_without_a_price_is_a_finding(tmp_path: Path) -> None:
-    Segment(about={"run_id": "x"}).step(1).end().write(tmp_path / "x")
-    store = open_store()
-    collect(store, [tmp_path / "x"], LATER_NS)
-    assert "no price" in str(refresh_reports(store, LATER_NS).findings[0])
-
-
-def test_reports_are_derived_once_until_a_run_changes(tmp_path: Path) -> None:
-    a_run(tmp_path / "a")
-    store = open_store()
-    collect(store, [tmp_path / "a"], LATER_NS)
-    assert [refresh_reports(store, LATER_NS).derived for _ in range(2)] == [1, 0]
-    collect(store, [tmp_path / "a"], LATER_NS + 1)
-    assert refresh_reports(store, LATER_NS + 1).derived == 1
-
-
-def run_row(**changes: object) -> RunRow:
-    fields = {"run_id": "r", "dir": "/r", "model": "bert", "name": "r", "status": "completed"}
-    numbers = {"attempts": 1, "steps": 1, "tokens": 1, "started_ns": 0, "last_seen_ns": 1}
-    return RunRow(**(fields | numbers | {"updated_ns": 1} | changes))  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("by", "owner"),
-    [("user", "ada"), ("team", "nlp"), ("project", ""), ("tag:gpu pool", "x"), ("model", "bert")],
-)
-def test_a_run_belongs_to_its_user_model_or_tag(by: str, owner: str) -> None:
-    run = run_row(user="ada", tags={"team": "nlp", "gpu pool": "x"})
-    assert owner_by(by)(run) == owner
-
-
-@pytest.mark.parametrize("by", ["tag", "tag:", "colour"])
-def test_what_nothing_belongs_to_is_refused(by: str) -> None:
-    with pytest.raises(InvalidValue, match="tag:NAME"):
-        owner_by(by)
+def spent(owner: str, dollars: float, **changes: Any) -> Spend:
+    fields: dict[str, Any] = {
+        "run_id": owner,
+        "name": owner,
+        "model": "bert",
+        "gpu_us": 4 * US_PER_HOUR,
+    }
+    times = {"start_ns": START_NS, "end_ns": START_NS + 2 * HOUR, "booked_ns": START_NS}
+    money = {"cost": Money(usd(dollars)), "assumed": Money(0), "gpu_us": 4 * US_PER_HOUR}
+    facts: dict[str, Any] = {"tags": {"team": owner}, "provider": "lambda", "source": "ledger"}
+    return Spend(**fields | times | money | facts | changes)
 
 
 class TestFocus:
-    def rows(self, tmp_path: Path) -> list[dict[str, str]]:
-        a_run(tmp_path / "a", team="nlp")
-        a_run(tmp_path / "b", start=50_000, team="cv", hours=1)
-        period = Window(START_NS, LATER_NS)
-        found = charges(tmp_path, period).charges
-        owners = {charge.run.run_id: charge.run.tags["team"] for charge in found}
-        return focus_rows(found, Money.parse("7.000001"), period, owners=owners)
+    def rows(self, *spends: Spend, **changes: Any) -> list[dict[str, str]]:
+        found = spends or (spent("nlp", 18), spent("cv", 9))
+        idle, invoice = Money(7_000_001), replace(INVOICE, **changes)
+        return focus_rows(found, idle, invoice, owner_of=lambda spend: spend.tags["team"])
 
-    def test_has_every_mandatory_column_of_the_specification(self, tmp_path: Path) -> None:
+    def test_has_every_mandatory_column_of_the_specification(self) -> None:
         assert len(MANDATORY) == 21
-        for row in self.rows(tmp_path):
+        for row in self.rows(billed="USD"):
             assert set(row) == set(COLUMNS)
-            nullable = {"BillingAccountName", "ChargeClass", "ChargeDescription"}
-            nullable |= {"PricingQuantity", "PricingUnit"}
+            nullable = {"ChargeClass", "PricingQuantity", "PricingUnit"}
             assert [name for name in MANDATORY if not row[name] and name not in nullable] == []
 
-    def test_billed_costs_sum_to_the_bill_exactly(self, tmp_path: Path) -> None:
-        billed = sum(Decimal(row["BilledCost"]) for row in self.rows(tmp_path))
-        assert billed == Decimal("34.000001")
+    def test_costs_sum_to_the_bill_exactly(self) -> None:
+        costs = [Decimal(row["EffectiveCost"]) for row in self.rows()]
+        assert sum(costs) == Decimal("34.000001")
 
-    def test_a_run_is_a_resource_of_its_owner(self, tmp_path: Path) -> None:
-        rows = {row["ResourceId"]: row for row in self.rows(tmp_path)}
-        assert rows["a"]["SubAccountId"] == "nlp"
-        assert rows["a"]["Tags"] == '{"team": "nlp"}'
-        assert (rows["a"]["PricingQuantity"], rows["a"]["PricingUnit"]) == ("4", "GPU-Hours")
-        assert rows["a"]["ChargePeriodEnd"] == "2023-11-15T00:13:20Z"
-        assert "idle" in rows[""]["ChargeDescription"]
+    def test_billed_cost_is_empty_until_a_bill_is_known(self) -> None:
+        assert {row["BilledCost"] for row in self.rows()} == {""}
+        billed = [Decimal(row["BilledCost"]) for row in self.rows(billed="USD")]
+        assert sum(billed) == Decimal("34.000001")
 
-    def test_reads_back_as_csv(self, tmp_path: Path) -> None:
-        rows = self.rows(tmp_path)
+    def test_a_run_is_a_resource_of_its_owner(self) -> None:
+        row = self.rows()[0]
+        assert (row["ResourceId"], row["SubAccountId"]) == ("nlp", "nlp")
+        assert row["Tags"] == '{"team": "nlp"}'
+        assert (row["PricingQuantity"], row["PricingUnit"]) == ("4", "GPU-Hours")
+        assert row["ChargePeriodEnd"] == "2026-10-01T02:00:00Z"
+
+    def test_usage_has_a_quantity_and_what_is_idle_is_no_usage(self) -> None:
+        rows = self.rows(spent("nlp", 1, between=True, gpu_us=0), spent("cv", 1))
+        usage = [row for row in rows if row["ChargeCategory"] == "Usage"]
+        assert [(row["PricingQuantity"], row["PricingUnit"]) for row in usage] == [
+            ("2", "Hours"),
+            ("4", "GPU-Hours"),
+        ]
+        assert "idle" in rows[-1]["ChargeDescription"]
+        assert (rows[-1]["ChargeCategory"], rows[-1]["PricingQuantity"]) == ("Adjustment", "")
+
+    @pytest.mark.parametrize("length_ns", [0, 1, 10**9 - 1])
+    def test_no_charge_period_is_without_length(self, length_ns: int) -> None:
+        row = self.rows(spent("nlp", 0, end_ns=START_NS + length_ns))[0]
+        assert row["ChargePeriodStart"] == "2026-10-01T00:00:00Z"
+        assert row["ChargePeriodEnd"] == "2026-10-01T00:00:01Z"
+
+    @pytest.mark.parametrize(
+        ("stated", "named", "provider"),
+        [("aws", "lambda", "aws"), (None, "lambda", "lambda"), (None, "", "unknown")],
+    )
+    def test_the_provider_is_the_stated_one_or_whom_the_price_names(
+        self, stated: str | None, named: str, provider: str
+    ) -> None:
+        row = self.rows(spent("nlp", 1, provider=named), provider=stated)[0]
+        columns = ("ProviderName", "PublisherName", "InvoiceIssuerName", "BillingAccountId")
+        assert [row[name] for name in columns] == [*[provider] * 3, "lab"]
+
+    def test_what_is_assumed_has_a_column(self) -> None:
+        rows = self.rows(spent("nlp", 3, assumed=Money(1_000_001)))
+        assert [row["x_AssumedCost"] for row in rows] == ["1.000001", "0"]
+
+    def test_reads_back_as_csv(self) -> None:
+        rows = self.rows()
         assert list(csv.DictReader(io.StringIO(to_csv(rows, COLUMNS)))) == rows

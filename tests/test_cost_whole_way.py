@@ -12,6 +12,7 @@ import outlay
 import scripts
 from command_line import in_process
 from outlay.clock import ManualClock
+from trackers import tracker_of
 
 MINUTE = 60 * 10**9
 HOUR = 60 * MINUTE
@@ -96,7 +97,7 @@ def test_a_budget_counts_the_slices_that_the_run_has_left(
             if hour == 1:
                 run.set_slices(1, 4)
             clock.advance(HOUR // 2)
-        used = run.budget.totals["cost_usd"]
+        used = tracker_of(run).totals["cost_usd"]
     # Half an hour of four, then of one GPU until 9 USD: 4 + 5 x 1.
     assert (run.step_number, used) == (5, 9.0)
     assert cost_of(tmp_path) == 9
@@ -205,7 +206,7 @@ def test_money_that_is_only_assumed_exhausts_no_budget(
     budget = outlay.iso_cost("10 USD")
     stop_and_restart(tmp_path, clock, DAY, gpus=1, budget=budget)
     with outlay.run("m", dir=tmp_path, price="2 USD/h", gpus=1, budget=budget, clock=clock) as run:
-        assert run.budget.totals["cost_usd"] == 2.0
+        assert tracker_of(run).totals["cost_usd"] == 2.0
         assert run.stop_reason is None
     assert cost_of(tmp_path) == 2 + 48
     assert any("assumed" in text for text in cost_json(tmp_path)["assumptions"])

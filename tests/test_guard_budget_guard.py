@@ -328,24 +328,24 @@ class TestScopes:
         write_manifest(log_path)
         guard = BudgetGuard(5, log_path, environ={})
         guard.authorize("lab02-a", 2)
-        with pytest.raises(BudgetGuardExceeded, match="lab 02"):
+        with pytest.raises(BudgetGuardExceeded, match="project 02"):
             guard.authorize("lab02-b", 1.5)
         assert guard.held == 2.0
 
     def test_a_lab_that_nobody_budgeted_gets_nothing(self, log_path: Path) -> None:
         write_manifest(log_path)
-        with pytest.raises(BudgetGuardExceeded, match="lab 07"):
+        with pytest.raises(BudgetGuardExceeded, match="project 07"):
             BudgetGuard(5, log_path, environ={}).authorize("lab07-a", 0.01)
 
     def test_a_cap_of_zero_allows_only_nothing(self, log_path: Path) -> None:
         guard = BudgetGuard(5, log_path, caps={"03": 0}, environ={})
         guard.authorize("lab03-reading", 0)
-        with pytest.raises(BudgetGuardExceeded, match="lab 03"):
+        with pytest.raises(BudgetGuardExceeded, match="project 03"):
             guard.authorize("lab03-reading", 0.01)
 
     def test_every_scope_that_is_short_is_named(self, log_path: Path) -> None:
         guard = BudgetGuard(5, log_path, caps={"02": 1}, day_usd=2, month_usd=3, environ={})
-        with pytest.raises(BudgetGuardExceeded, match=r"whole.*lab 02.*day .*month "):
+        with pytest.raises(BudgetGuardExceeded, match=r"whole.*project 02.*day .*month "):
             guard.authorize("lab02-a", 6)
 
     def test_a_days_cap_is_free_again_the_next_day(
@@ -396,12 +396,12 @@ class TestTheCeiling:
             BudgetGuard(outlay.Money(-1), log_path, environ={})
 
     def test_two_caps_for_one_lab_fail_closed(self, log_path: Path) -> None:
-        with pytest.raises(CeilingUnusable, match="one cap for lab 02"):
+        with pytest.raises(CeilingUnusable, match="one cap for project 02"):
             BudgetGuard(5, log_path, caps={"02": 1, "lab02": 3}, environ={})
 
     def test_two_caps_for_one_lab_in_a_manifest_fail_closed(self, log_path: Path) -> None:
         write_manifest(log_path, ceiling_per_lab={"lab02": 1, "02": 3})
-        with pytest.raises(CeilingUnusable, match="one cap for lab 02"):
+        with pytest.raises(CeilingUnusable, match="one cap for project 02"):
             BudgetGuard(5, log_path, environ={})
 
     def test_a_ceiling_in_a_manifest_that_nobody_knows_fails_closed(self, log_path: Path) -> None:
@@ -598,7 +598,7 @@ def test_standings_list_every_scope_with_a_limit(log_path: Path, clock: ManualCl
     guard = BudgetGuard(5, log_path, caps={"02": 3}, day_usd=4, clock=clock, environ={})
     guard.authorize("lab02-a", 1)
     rows = {str(row.scope): str(row.remaining) for row in guard.standings()}
-    assert rows == {"whole": "4.00 USD", "lab 02": "2.00 USD", "day 2023-11-14": "3.00 USD"}
+    assert rows == {"whole": "4.00 USD", "project 02": "2.00 USD", "day 2023-11-14": "3.00 USD"}
 
 
 def test_the_answer_is_a_refusal_the_command_line_knows(guard: BudgetGuard) -> None:

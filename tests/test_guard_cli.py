@@ -113,7 +113,7 @@ class TestTheBooks:
         assert outlay("authorize", "lab02-tp-spinup", "3.00", "--log", plan).code == 0
         refused = outlay("authorize", "hypothetical-lab", "10.00", "--log", plan)
         assert refused.code == 3
-        assert "lab buffer" in refused.out
+        assert "project buffer" in refused.out
 
     def test_a_hold_as_json_can_be_settled_by_its_id(self, plan: Path) -> None:
         hold = outlay("authorize", "lab02-a", "2 USD", "--log", plan, "--json").json
@@ -128,7 +128,7 @@ class TestTheBooks:
         outlay("authorize", "lab02-a", "2 USD", "--log", plan)
         outlay("record", "lab02-a", "1.50", "--log", plan)
         said = outlay("status", "--log", plan).out
-        assert "lab 02" in said
+        assert "project 02" in said
         assert "████████████············" in said
 
     def test_status_as_json_carries_whole_micro_units(self, plan: Path) -> None:
@@ -231,12 +231,12 @@ class TestFlights:
     def test_the_lab_that_pays_can_be_named(self, plan: Path) -> None:
         said = self.preflight(plan, *self.confirmations(), "--lab", "03")
         assert said.code == 3
-        assert "lab 03 has 0.00 USD of 0.00 USD left" in said.out
+        assert "project 03 has 0.00 USD of 0.00 USD left" in said.out
 
     def test_a_lab_that_nobody_budgeted_has_nothing(self, plan: Path) -> None:
         said = self.preflight(plan, *self.confirmations(), "--lab", "07")
         assert said.code == 3
-        assert "lab 07 has 0.00 USD of 0.00 USD left" in said.out
+        assert "project 07 has 0.00 USD of 0.00 USD left" in said.out
 
     def test_a_days_cap_that_would_refuse_the_launch_fails(self, tmp_path: Path) -> None:
         assert outlay("init", tmp_path, "--ceiling", 5, "--lab", "02=5", "--day", 1).code == 0

@@ -18,7 +18,8 @@ from outlay.guard.entries import Captured, amount_of, micros_of
 from outlay.guard.spend_log import FileSpendLog
 from outlay.ledger import SUPERVISOR, AttemptEnded, Note, encode_line, read_run, segment_paths
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.sweeps import HowToRun, resume, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import resume, start
 from outlay.sweep.state.journal import read_events
 from outlay.units import Money
 from waiting import until
@@ -51,7 +52,7 @@ def test_a_sweep_of_processes_with_a_kill_a_preemption_and_a_refusal_has_one_cos
 ) -> None:
     refused = {"params": {"how": "plain"}, "timeout": "10h"}
     grid = write_grid(tmp_path, grid=[{"params": {"how": ["plain", "kill", "preempt"]}}, refused])
-    result = start(plan_file(grid), None, HowToRun(jobs=2))
+    result = start(plan_file(grid), None, SweepOptions(jobs=2))
     assert result.counts == {"completed": 3, "skipped": 1}
     costs = assert_one_cost(result.root)
     attempts = {run: state.attempts for run, state in result.manifest.states.items()}
@@ -62,14 +63,14 @@ def test_a_sweep_of_processes_with_a_kill_a_preemption_and_a_refusal_has_one_cos
 
 def test_a_program_that_records_nothing_has_a_log_and_one_cost(tmp_path: Path) -> None:
     grid = write_grid(tmp_path, entrypoint=["sh", "-c", "sleep 0.1"])
-    result = start(plan_file(grid), None, HowToRun())
+    result = start(plan_file(grid), None, SweepOptions())
     (cost,) = assert_one_cost(result.root).values()
     assert cost >= 1000  # A tenth of a second at a cent a second.
 
 
 def test_what_could_not_be_started_costs_nothing_anywhere(tmp_path: Path) -> None:
     grid = write_grid(tmp_path, entrypoint=["/no/such/program"], retries=0)
-    result = start(plan_file(grid), None, HowToRun())
+    result = start(plan_file(grid), None, SweepOptions())
     assert result.counts == {"error": 1}
     assert list(assert_one_cost(result.root).values()) == [0]
 
@@ -90,7 +91,7 @@ def test_the_runs_of_a_harness_that_was_killed_have_one_cost_after_the_resume(
     harness.wait()
     (up.parent / "go").touch()
     until((up.parent / "sweep_exit.json").exists, lambda: "the keeper to end the run")
-    result = resume(root, HowToRun(), grid=None, retry_failed=False)
+    result = resume(root, SweepOptions(), grid=None, retry_failed=False)
     assert result.counts == {"completed": 1}
     assert result.manifest.state(up.parent.name).attempts == 2
     assert_one_cost(root)
@@ -98,7 +99,7 @@ def test_the_runs_of_a_harness_that_was_killed_have_one_cost_after_the_resume(
 
 def test_a_record_after_the_capture_yields_a_correction(tmp_path: Path) -> None:
     grid = write_grid(tmp_path)
-    result = start(plan_file(grid), None, HowToRun())
+    result = start(plan_file(grid), None, SweepOptions())
     (run,) = result.manifest.runs
     (before,) = assert_one_cost(result.root).values()
     (path,) = [p for p in segment_paths(result.root / run) if p.name.endswith("-r0.jsonl")]
@@ -108,7 +109,9 @@ def test_a_record_after_the_capture_yields_a_correction(tmp_path: Path) -> None:
         stream.write(encode_line(late, 10**6))
     for report in (result.root / "reports").iterdir():
         report.unlink()
-    assert resume(result.root, HowToRun(), grid=None, retry_failed=False).counts["completed"] == 1
+    assert (
+        resume(result.root, SweepOptions(), grid=None, retry_failed=False).counts["completed"] == 1
+    )
     (after,) = assert_one_cost(result.root).values()
     assert after - before == pytest.approx(600_000, abs=5000)
     lines = (result.root / "spend.jsonl").read_text().splitlines()
@@ -123,7 +126,7 @@ def test_a_sweep_of_torchrun_has_one_cost_per_run(tmp_path: Path) -> None:
         tmp_path, engine="torchrun", entrypoint=[TRAINING[1], "{how}"], timeout="4m",
         grid=[{"params": {"how": "plain", "world_size": 2}}],
     )  # fmt: skip
-    result = start(plan_file(grid), None, HowToRun())
+    result = start(plan_file(grid), None, SweepOptions())
     assert result.counts == {"completed": 1}
     ((run, cost),) = assert_one_cost(result.root).items()
     assert cost == round(watched_ns(result.root / run) * 2 * 36_000_000 / NS_PER_HOUR)
@@ -252,7 +255,7 @@ def test_what_an_earlier_attempt_cost_without_a_guard_is_nobodys_shortfall(tmp_p
 def test_captures_of_sweeps_and_of_runs_that_guard_themselves_name_their_runs(
     tmp_path: Path,
 ) -> None:
-    result = start(plan_file(write_grid(tmp_path)), None, HowToRun())
+    result = start(plan_file(write_grid(tmp_path)), None, SweepOptions())
     sweep_log, log = result.root / "spend.jsonl", tmp_path / "spend.jsonl"
     with begin_run("m", dir=tmp_path / "m", price="36 USD/h", guard=BudgetGuard(5, log)) as own:
         for _ in own.steps(range(3)):

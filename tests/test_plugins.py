@@ -16,7 +16,8 @@ from outlay.prices.sources.base import fetch
 from outlay.prices.sources.registry import sources_named
 from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import start
 from outlay.units import Money
 from plugin_packages import install
 from readings import goodput
@@ -160,7 +161,7 @@ from outlay.sweep.engines.process import ProcessEngine
 
 class Marked(ProcessEngine):
     def submit(self, task):
-        (task.directory / "by-stranger").touch()
+        (task.directory / "by-stranger").write_text(str(task.options.values))
         super().submit(task)
 
 entry = Marked
@@ -174,12 +175,14 @@ def test_an_engine_of_another_package_runs_a_sweep(
     grid = tmp_path / "grid.json"
     stated = {
         "engine": "ourcluster", "arguments": "none", "entrypoint": ["true"],
-        "output_dir": str(tmp_path / "sweep"), "grid": [{"params": {"x": 1}}],
+        "output_dir": str(tmp_path / "sweep"), "ourcluster": {"queue": "day", "priority": 1},
+        "grid": [{"params": {"x": 1}, "ourcluster": {"queue": "night"}}],
     }  # fmt: skip
     grid.write_text(json.dumps(stated))
-    result = start(plan_file(grid), None, HowToRun())
+    result = start(plan_file(grid), None, SweepOptions())
     assert result.counts == {"completed": 1}
-    assert (result.root / "001_group01" / "by-stranger").exists()
+    asked = (result.root / "001_group00" / "by-stranger").read_text()
+    assert asked == "{'queue': 'night', 'priority': 1}"
 
 
 def test_an_unknown_engine_is_told_of_those_that_packages_bring(

@@ -219,7 +219,7 @@ def test_auto_in_a_slurm_job_takes_the_rate_of_its_partition() -> None:
     [
         (Machine(), "no provider that is recognised"),
         (Machine(gpu="NVIDIA H100", gpus=8), "8 x NVIDIA H100"),
-        (Machine(partition="gpu"), "outlay rates set gpu"),
+        (Machine(partition="gpu"), "outlay prices partition set gpu"),
         (Machine(provider="runpod"), "say runpod:COUNTxGPU"),
         (Machine(provider="runpod", gpu="B200"), "lambda:1xH100:on-demand"),
     ],

@@ -10,7 +10,7 @@ import pytest
 from browser import DESKTOP, PHONE, look_at
 from command_line import outlay
 from ledgers import HOUR, START_NS, Segment, dollars
-from outlay.ledger import EndStatus, Metric
+from outlay.ledger import EndStatus, Metric, Price
 from outlay.report.document import Chart, Document, Figure, NoteBlock, Table, to_html, to_markdown
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
@@ -82,12 +82,19 @@ def test_every_figure_says_how_it_is_known(document: Document) -> None:
         if not isinstance(block, NoteBlock)
     ]
     assert graded
-    assert set(graded) <= {"measured", "estimated", "assumed"}
+    assert set(graded) <= {"measured", "stated", "estimated", "assumed"}
     assert dict(_texts(document))["mean time to failure"] == "estimated"
 
 
 def _texts(document: Document) -> list[tuple[str, str]]:
     return [(figure.label, figure.grade) for _, figure in document.figures()]
+
+
+@pytest.mark.parametrize(("offer", "grade"), [("", "stated"), ("lambda:1xH100", "measured")])
+def test_money_at_a_typed_price_is_called_stated(tmp_path: Path, offer: str, grade: str) -> None:
+    price = Price(10**6, offer=offer, fetched_ns=START_NS)
+    Segment(about=ABOUT | {"price": price}).step(1).end().write(tmp_path)
+    assert ("cost", grade) in _texts(run_document(read_run(tmp_path, LATER_NS)))
 
 
 def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path: Path) -> None:
@@ -96,6 +103,9 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
     Segment(start=5, about=silent).step(1).end().write(tmp_path)
     report = run_document(read_run(tmp_path, LATER_NS))
     assert ("cost", "assumed") in _texts(report)
+    assert ("of which assumed", "assumed") in _texts(report)
+    money = {row[0]: str(row[3]) for row in table(report, "Where time and money went").rows}
+    assert (money["total"], money["of which assumed"]) == ("6.00 USD", "4.00 USD")
     assert any(
         isinstance(block, NoteBlock) and "full price is assumed" in block.text
         for block in report.sections[-1].blocks

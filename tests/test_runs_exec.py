@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from command_line import outlay
+from command_line import in_process, outlay
 from outlay.ledger import AttemptEnded, Heartbeat, read_run
 from outlay.runs.exec import FORWARDED, CommandNotStarted, execute
 from outlay.runs.options import Arguments, resolve
@@ -21,6 +22,17 @@ import outlay
 with outlay.run("bert") as run:
     for _ in run.steps(range(4), tokens=7):
         pass
+"""
+WAITING = """
+import time
+import outlay
+def batches():
+    for number in range(30):
+        time.sleep(0.02)
+        yield number
+with outlay.run("bert") as run:
+    for _ in run.steps(batches()):
+        time.sleep(0.005)
 """
 
 
@@ -33,11 +45,44 @@ def test_output_passes_through_untouched(tmp_path: Path) -> None:
     assert outlay("exec", "--dir", tmp_path / "r", "--", "echo", "hello").out == "hello\n"
 
 
-def test_the_summary_says_busy_or_idle_and_never_goodput(tmp_path: Path) -> None:
-    summary = outlay("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--", "true").err
-    assert "goodput" not in summary
-    assert "GPUs" in summary
-    assert "cost" in summary
+def test_without_steps_the_last_line_has_the_cost_and_claims_no_goodput(tmp_path: Path) -> None:
+    shown = outlay("exec", "--dir", tmp_path / "r", "--price", "$3/h", "--", "true").err
+    assert "GPUs" in shown
+    shares = r"goodput unknown \(no steps were recorded\), nothing avoidable found"
+    assert re.fullmatch(rf"outlay: cost \S+ USD, {shares}", shown.splitlines()[-1])
+
+
+def test_with_steps_the_last_line_has_cost_goodput_and_what_was_avoidable(tmp_path: Path) -> None:
+    command = (sys.executable, "-c", WAITING)
+    shown = outlay("exec", "--dir", tmp_path / "r", "--price", "$3000/h", "--", *command).err
+    line = r"outlay: cost (\S+) USD, goodput [\d.]+%, avoidable (\S+) USD: outlay advise .*/r"
+    found = re.fullmatch(line, shown.splitlines()[-1])
+    assert found
+    assert 0 < float(found[2]) < float(found[1])
+
+
+def test_without_a_price_the_last_line_says_how_to_state_one(tmp_path: Path) -> None:
+    shown = outlay("exec", "--dir", tmp_path / "r", "--", "true").err
+    assert "no price (say --price)" in shown.splitlines()[-1]
+
+
+@pytest.mark.parametrize(("program", "code"), [("no-such-program", 127), ("./not-executable", 126)])
+@pytest.mark.parametrize("words", [["exec"], ["guard", "run", "--label", "a", "--rate", "1"]])
+def test_what_cannot_be_started_exits_as_in_a_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], program: str, code: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "not-executable").touch(mode=0o600)
+    ceiling = ["--ceiling", "5"] if words[0] == "guard" else []
+    assert outlay(*words, *ceiling, "--", program).code == code
+
+
+@pytest.mark.parametrize("words", [["exec"], ["guard", "run", "--label", "a", "--rate", "1"]])
+def test_options_behind_a_command_without_dashes_are_refused_with_a_hint(words: list[str]) -> None:
+    done = in_process(*words, "python", "train.py", "--out", "x")
+    assert done.code == 2
+    hint = f"outlay {' '.join(words)} -- python train.py --out x"
+    assert hint in " ".join(done.err.replace("│", "").split())
 
 
 def test_a_second_exec_in_the_same_directory_is_another_attempt(tmp_path: Path) -> None:
@@ -97,7 +142,7 @@ def test_a_command_that_somebody_else_terminates_was_terminated(tmp_path: Path) 
 
 def test_a_command_that_does_not_exist_is_one_clear_line(tmp_path: Path) -> None:
     failed = outlay("exec", "--dir", tmp_path / "r", "--", "/no/such/program")
-    assert failed.code == 1
+    assert failed.code == 127
     assert "cannot start '/no/such/program'" in failed.err
 
 

@@ -167,7 +167,7 @@ def test_importing_twice_changes_nothing_and_a_price_once_given_stays(file: Path
 
 def test_jobs_without_a_rate_are_registered_and_say_what_to_set(file: Path) -> None:
     shown = outlay("import", "sacct", file, "--timezone", "UTC")
-    assert 'outlay rates set gpu "1.20 USD/h"' in " ".join(shown.out.split())
+    assert 'outlay prices partition set gpu "1.20 USD/h"' in " ".join(shown.out.split())
     assert "no price" in shown.out
     outlay("rates", "set", "gpu", "1 USD/h")
     import_file(file)

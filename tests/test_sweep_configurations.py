@@ -149,6 +149,7 @@ def test_every_report_keeps_configurations_apart() -> None:
     assert "next: lr=1 with 0.15" in verdict(subjects, rows)
     assert "| lr=1 (FUSED=1) | 2 | 0.35" in markdown.page("demo", subjects, rows)
     assert "lr=1 (FUSED=1) & 2 & $0.35" in latex_table(rows)
+    assert "acc, mean $\\pm$ half of the 95\\,\\% interval & mean cost" in latex_table(rows)
     html = page("demo", subjects, rows, [])
     assert html.count("</svg> lr=1 (FUSED=1)</li>") == 1
     assert html.count("</svg> lr=1</li>") == 1

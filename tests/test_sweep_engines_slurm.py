@@ -37,7 +37,7 @@ from outlay.sweep.engines.slurm.allocation import (
 )
 from outlay.sweep.engines.slurm.ends import conclude, may_be_late
 from outlay.sweep.engines.slurm.engine import SlurmEngine
-from outlay.sweep.engines.slurm.options import SlurmOptions, SlurmRequest, parameters
+from outlay.sweep.engines.slurm.options import SlurmOptions, SlurmRequest, parameters, slurm_options
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import (
     Batch,
@@ -53,7 +53,7 @@ from outlay.sweep.engines.slurm.queue import (
 from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.plan.launch import Place, environment_of
+from outlay.sweep.plan.launch import MachineShare, Place, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.attempt_log import starts_without_progress
 from outlay.units import Duration
@@ -76,7 +76,7 @@ def test_an_entrys_options_come_on_top_of_the_grids(tmp_path: Path) -> None:
     shared = {"partition": "gpu", "time": "4h", "extra": {"qos": "low"}}
     own = {"partition": "big", "extra": {"mem": "16G", "exclusive": True}}
     (run,) = plan(tmp_path, slurm=shared, grid=[{"params": {}, "slurm": own}]).runs
-    options = run.settings.slurm
+    options = slurm_options(run.settings.engine_options["slurm"])
     assert (options.partition, options.time) == ("big", Duration(4 * HOUR.ns))
     assert options.extra == {"qos": "low", "mem": "16G", "exclusive": True}
 
@@ -115,7 +115,7 @@ def test_a_notice_that_nobody_states_fits_the_time(
     tmp_path: Path, time: str, notice_s: int
 ) -> None:
     (run,) = plan(tmp_path, slurm={"time": time}).runs
-    assert run.settings.slurm.notice_ns == notice_s * NS
+    assert slurm_options(run.settings.engine_options["slurm"]).notice_ns == notice_s * NS
 
 
 def asked(nodes: int = 1, processes: int = 1, most_ns: int | None = None, **options: Any) -> Any:
@@ -188,7 +188,7 @@ def test_a_run_is_charged_for_the_gpus_that_it_asks_a_cluster_for(
     (run,) = plan(tmp_path, slurm={"gres": gres}, price="1 USD/h", timeout="1h", **more).runs
     assert run.charged_gpus == gpus
     assert run.prediction.cost is None or run.prediction.cost.amount == gpus
-    place = Place(root="/s", run_dir="r", python="python", port=None)
+    place = Place(root="/s", run_dir="r", python="python", share=MachineShare(port=None))
     assert environment_of(run, place)["OUTLAY_GPUS"] == str(gpus)
 
 
@@ -503,7 +503,7 @@ def test_a_node_knows_its_place_and_tells_torchrun() -> None:
     [
         ("outlay.sweep.engines.slurm.job",
          {"numpy", "sqlalchemy", "rich", "typer", "submitit", "omegaconf", "outlay.ledger.reader",
-          "outlay.guard", "outlay.rates", "outlay.sweep.grid.redaction"}),
+          "outlay.guard", "outlay.rates", "outlay.record.redaction"}),
         ("outlay.cli.sweep.commands",
          {"numpy", "sqlalchemy", "submitit", "omegaconf", "outlay.report"}),
     ],

@@ -15,8 +15,8 @@ from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
-from outlay.sweep.run.devices import check_fit, find_devices
-from outlay.sweep.run.harness import Harness, HarnessOptions
+from outlay.sweep.run.devices import Tasks, check_fit, find_devices
+from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import price_attempt
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.outcomes import RunState
@@ -90,8 +90,9 @@ def test_runs_here_do_not_wait_for_those_of_a_cluster(tmp_path: Path, clock: Man
     }
     journal = Journal(tmp_path, clock)
     harness = Harness(
-        plan=plan, manifest=create(plan, tmp_path, {}, clock, cwd=tmp_path), journal=journal,
-        engines=engines, options=HarnessOptions(cwd=tmp_path, environ={}), clock=clock,
+        manifest=create(plan, tmp_path, {}, clock, cwd=tmp_path), journal=journal,
+        engines=engines, tasks=Tasks(plan, tmp_path, tmp_path, {}),
+        options=SweepOptions(clock=clock),
     )  # fmt: skip
     harness.enqueue(plan.runs)
     assert harness.step()

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from command_line import outlay
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import read_grid
-from outlay.sweep.plan.launch import Place, command_of, environment_of
+from outlay.sweep.plan.launch import MachineShare, Place, command_of, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import command_lines, make_plan, plan_document
 from outlay.units import Money
@@ -38,7 +38,9 @@ def problems(text: str) -> list[tuple[int, str]]:
 
 
 def place(plan: SweepPlan, index: int = 0) -> Place:
-    return Place(root="/s", run_dir=plan.runs[index].id, python="python", port=4242)
+    return Place(
+        root="/s", run_dir=plan.runs[index].id, python="python", share=MachineShare(port=4242)
+    )
 
 
 def command(plan: SweepPlan, index: int = 0) -> list[str]:
@@ -64,7 +66,7 @@ def test_ids_count_over_all_runs_and_name_the_combination_only_where_there_are_s
           - {name: my group!, params: {a: [1, 2]}}
           - {params: {a: 1}}
     """)
-    assert [run.id for run in plan.runs] == ["001_my-group_01", "002_my-group_02", "003_group02"]
+    assert [run.id for run in plan.runs] == ["001_my-group_00", "002_my-group_01", "003_group01"]
 
 
 @pytest.mark.parametrize("written", [[[1, 2]], {"value": [1, 2]}, [{"value": [1, 2]}]])
@@ -218,7 +220,7 @@ def test_a_plain_command_takes_flags_and_placeholders() -> None:
         grid: [{params: {lr: 0.1, batch_size: 4, fast: true, slow: false, dims: [[1, 2]]}}]
     """)
     assert command(plan) == [
-        "python", "train.py", "--dir", "/s/001_group01", "--lr=0.1", "--batch-size", "4", "--fast",
+        "python", "train.py", "--dir", "/s/001_group00", "--lr=0.1", "--batch-size", "4", "--fast",
         "--no-slow", "--dims", "1", "2",
     ]  # fmt: skip
 
@@ -274,7 +276,10 @@ def test_a_commit_that_looks_like_a_number_is_text() -> None:
         ("", 1, "a grid is a mapping"),
         ("a: ]", 1, "cannot be read"),
         ("a: \x00", 1, "cannot be read"),
-        ("grid:\n- params: {world_size: []}", 2, "a list of one or more"),
+        ("grid:\n- params: {world_size: []}", 2, "world_size: got []"),
+        ("grid:\n- params: {lr: []}", 2, "lr: got []; expected a value, or a list of one or more"),
+        ("grid:\n- {params: {a: 1}, exclude: [{a: []}]}", 2, "a: got []"),
+        ("retries: -1\ngrid: [{}]", 1, "retries: got -1"),
         ("name: x", 1, "expected `grid`"),
         ("name: x\ngrid: []", 2, "expected `grid`"),
         ("grid:\n- {params: {a: 1}}\n- 3", 3, "expected a mapping"),
@@ -421,7 +426,7 @@ def grid_file(tmp_path: Path) -> Path:
 def test_plan_shows_runs_and_what_they_should_cost(grid_file: Path, tmp_path: Path) -> None:
     shown = outlay("sweep", "plan", grid_file, columns=200)
     assert shown.code == 0
-    assert re.search(r"001_small_01 +lr=0.1 +iso_time 30m00s +8 +30m00s +6.00 USD", shown.out)
+    assert re.search(r"001_small_00 +lr=0.1 +iso_time 30m00s +8 +30m00s +6.00 USD", shown.out)
     assert "2 runs: 1h00m of training, 12.00 USD (estimated)" in shown.out
     assert "not all of them will fit" in shown.out
     assert sorted(tmp_path.iterdir()) == [grid_file]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from outlay.sweep.grid.redaction import REDACTED, Redactor, is_secret_name, recorded
+from outlay.record.redaction import REDACTED, Redactor, is_secret_name, recorded
 
 
 @pytest.mark.parametrize(

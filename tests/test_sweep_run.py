@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,9 @@ from outlay.clock import SYSTEM
 from outlay.proc.identity import marked
 from outlay.sweep.errors import InvalidGrid, RunElsewhere, SweepNotRecorded
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.harness import Harness
+from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import Treasury
-from outlay.sweep.run.sweeps import Cancelled, HowToRun, Result, cancel, resume, start
+from outlay.sweep.run.sweeps import Cancelled, Result, cancel, resume, start
 from outlay.sweep.state.journal import Event, Journal, read_events
 from outlay.sweep.state.manifest import read_manifest
 from outlay.sweep.state.outcomes import RunState
@@ -46,7 +47,7 @@ def write_grid(tmp_path: Path, script: str, **more: Any) -> Path:
 
 
 def run_grid(tmp_path: Path, script: str, *, jobs: int = 2, **more: Any) -> Result:
-    return start(plan_file(write_grid(tmp_path, script, **more)), None, HowToRun(jobs=jobs))
+    return start(plan_file(write_grid(tmp_path, script, **more)), None, SweepOptions(jobs=jobs))
 
 
 def state(result: Result, number: int) -> RunState:
@@ -99,18 +100,61 @@ def test_the_manifest_has_the_documented_keys_and_paths_below_the_sweep(tmp_path
         "started_at", "finished_at",
     }  # fmt: skip
     assert documented <= set(first)
-    assert first["run_dir"] == "001_group01_01"
-    assert first["env"]["MFCL_SWEEP_RUN_DIR"] == "{sweep}/001_group01_01"
+    assert first["run_dir"] == "001_group00_00"
+    run_dir = str(tmp_path / "sweep" / "001_group00_00")
+    assert first["env"]["MFCL_SWEEP_RUN_DIR"] == run_dir
+    assert first["command"] == ["sh", "-c", "echo hello"]
     assert first["cost"] > 0
     assert (tmp_path / "sweep" / first["launcher_log"]).read_text() == "hello\n"
+
+
+def test_the_manifest_lists_every_override_of_the_command(tmp_path: Path) -> None:
+    run_grid(
+        tmp_path, "exit 0", arguments="overrides", overrides=["a=1"],
+        grid=[{
+            "name": "good", "params": {"batch_size": [8, 16]}, "overrides": ["b=2"],
+            "budget": {"mode": "iso_time", "limit": 2.5, "max_comm_bytes": 9},
+        }],
+    )  # fmt: skip
+    runs = json.loads((tmp_path / "sweep" / "sweep_manifest.json").read_text())["runs"]
+    run_dir = json.dumps(str(tmp_path / "sweep" / "001_good_00"))
+    assert [run["id"] for run in runs] == ["001_good_00", "002_good_01"]
+    assert runs[0]["overrides"] == [
+        "a=1", "b=2", "runtime.budget.enabled=true", 'runtime.budget.mode="iso_time"',
+        "runtime.budget.max_minutes=2.5", "runtime.budget.max_comm_bytes=9", "data.batch_size=8",
+        f"train.save_dir={run_dir}", f"hydra.run.dir={run_dir}", "hydra.output_subdir=null",
+        "hydra.job.chdir=false",
+    ]  # fmt: skip
+    assert runs[0]["command"] == ["sh", "-c", "exit 0", *runs[0]["overrides"]]
+
+
+def test_a_sweep_with_ids_of_another_numbering_keeps_them(tmp_path: Path) -> None:
+    root = run_grid(tmp_path, "test {x} != 2 || test -e $MFCL_SWEEP_RUN_DIR/again").root
+    for name in ("sweep_manifest.json", "sweep_journal.jsonl"):
+        text = (root / name).read_text()
+        (root / name).write_text(re.sub(r"(00(\d)_group)00_0\d", r"\g<1>01_0\2", text))
+    for number in (3, 2, 1):
+        run_dir = root / f"00{number}_group00_0{number - 1}"
+        run_dir.rename(root / f"00{number}_group01_0{number}")
+    (root / "002_group01_02" / "again").touch()
+    result = resume(root, SweepOptions(), grid=None, retry_failed=True)
+    assert result.counts == {"completed": 3}
+    assert list(result.manifest.runs) == [f"00{n}_group01_0{n}" for n in (1, 2, 3)]
+    assert not list(root.glob("*_group00_*"))
+
+
+@pytest.mark.parametrize("flag", ["--enable-sweeps", "--yes"])
+def test_resume_takes_the_flags_that_acknowledge_a_run(tmp_path: Path, flag: str) -> None:
+    root = run_grid(tmp_path, "exit 0").root
+    assert outlay("sweep", "resume", flag, root).code == 0
 
 
 def test_a_sweep_that_was_moved_goes_on_where_it_is(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "test {x} != 2 || test -e $MFCL_SWEEP_RUN_DIR/again").root
     moved = tmp_path / "elsewhere"
     shutil.move(root, moved)
-    (moved / "002_group01_02" / "again").touch()
-    result = resume(moved, HowToRun(), grid=None, retry_failed=True)
+    (moved / "002_group00_01" / "again").touch()
+    result = resume(moved, SweepOptions(), grid=None, retry_failed=True)
     assert result.counts == {"completed": 3}
     assert not root.exists()
 
@@ -136,7 +180,7 @@ def test_a_variable_that_is_no_text_reaches_the_program_as_it_is(
 ) -> None:
     monkeypatch.setitem(os.environb, b"HYDRA_LATIN", b"caf\xe9")
     result = run_grid(tmp_path, 'printf %s "$HYDRA_LATIN"', grid=[{}])
-    assert (result.root / "001_group01" / "sweep.log").read_bytes() == b"caf\xe9"
+    assert (result.root / "001_group00" / "sweep.log").read_bytes() == b"caf\xe9"
     environment = read_manifest(result.root).about["environment"]
     assert environment["HYDRA_LATIN"] == "caf\\udce9"
 
@@ -151,16 +195,16 @@ def test_runs_know_their_budget_price_and_place_without_code(tmp_path: Path) -> 
     )  # fmt: skip
     assert result.counts == {"completed": 1}
     root = tmp_path / "sweep"
-    printed = (root / "001_group01" / "sweep.log").read_text()
-    assert printed.endswith(f"\n{root}/001_group01 iso_time\n")
-    assert (root / "001_group01" / "ledger").is_dir()
-    assert (root / "001_group01" / "outlay_facts.json").exists()  # Kept as it ended.
+    printed = (root / "001_group00" / "sweep.log").read_text()
+    assert printed.endswith(f"\n{root}/001_group00 iso_time\n")
+    assert (root / "001_group00" / "ledger").is_dir()
+    assert (root / "001_group00" / "outlay_facts.json").exists()  # Kept as it ended.
 
 
 def test_gpus_are_shared_out_and_never_twice_at_once(tmp_path: Path) -> None:
     script = "cd $MFCL_SWEEP_RUN_DIR/..; mkdir gpu$CUDA_VISIBLE_DEVICES; sleep 0.1; rmdir gpu*"
     grid = write_grid(tmp_path, script.replace("gpu*", "gpu$CUDA_VISIBLE_DEVICES"))
-    how = HowToRun(jobs=3, devices=("0", "5"))
+    how = SweepOptions(jobs=3, devices=("0", "5"))
     assert start(plan_file(grid), None, how).counts == {"completed": 3}
     used = {e.env["CUDA_VISIBLE_DEVICES"] for e in read_events(tmp_path / "sweep") if e.ticket}
     assert used == {"0", "5"}
@@ -171,19 +215,19 @@ def test_gpus_are_shared_out_and_never_twice_at_once(tmp_path: Path) -> None:
 
 def test_resuming_runs_only_what_is_not_done(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit $(({x} == 2))").root
-    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {
+    assert resume(root, SweepOptions(), grid=None, retry_failed=False).counts == {
         "completed": 2, "error": 1,
     }  # fmt: skip
-    resume(root, HowToRun(), grid=None, retry_failed=True)
-    assert starts(root) == {"001_group01_01": 1, "002_group01_02": 2, "003_group01_03": 1}
+    resume(root, SweepOptions(), grid=None, retry_failed=True)
+    assert starts(root) == {"001_group00_00": 1, "002_group00_01": 2, "003_group00_02": 1}
 
 
 def test_an_entry_that_was_inserted_does_not_confuse_a_resume(tmp_path: Path) -> None:
     root = run_grid(tmp_path, "exit 0").root
     write_grid(tmp_path, "exit 0", grid=[{"params": {"x": 9}}, {"params": {"x": [1, 3]}}])
-    result = resume(root, HowToRun(), grid=None, retry_failed=False)
-    assert starts(root) == dict.fromkeys([*list(result.manifest.runs)[:3], "001_group01"], 1)
-    assert "002_group01_02 is no longer in the grid" in result.findings[0].message
+    result = resume(root, SweepOptions(), grid=None, retry_failed=False)
+    assert starts(root) == dict.fromkeys([*list(result.manifest.runs)[:3], "001_group00"], 1)
+    assert "002_group00_01 is no longer in the grid" in result.findings[0].message
 
 
 def test_a_sweep_is_not_begun_twice(tmp_path: Path) -> None:
@@ -200,7 +244,7 @@ def test_a_torn_journal_reads_up_to_the_tear_and_is_gone_on_with(tmp_path: Path)
     journal.write_bytes(journal.read_bytes()[:-20])
     torn = read_manifest(root)
     assert sorted(s.status for s in torn.states.values()) == ["completed", "completed", "running"]
-    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 3}
+    assert resume(root, SweepOptions(), grid=None, retry_failed=False).counts == {"completed": 3}
     assert max(starts(root).values()) == 1  # How it ended stood in its directory.
 
 
@@ -223,9 +267,9 @@ def test_a_run_that_was_taken_out_of_the_grid_is_not_left_running_in_the_books(
 ) -> None:
     more: dict[str, Any] = {"price": "1 USD/h", "timeout": "1h", "ceiling": "50 USD"}
     root = run_grid(tmp_path, "exit 0", **more).root
-    left_running(root, "002_group01_02", ceiling="50 USD")
+    left_running(root, "002_group00_01", ceiling="50 USD")
     write_grid(tmp_path, "exit 0", grid=[{"params": {"x": [1, 3]}}], **more)
-    result = resume(root, HowToRun(), grid=None, retry_failed=False)
+    result = resume(root, SweepOptions(), grid=None, retry_failed=False)
     assert result.counts == {"completed": 2, "cancelled": 1}
     guard = Treasury(root, Money.parse("50 USD")).guard
     assert guard.holds() == ()
@@ -246,7 +290,7 @@ def test_a_sweep_is_gone_on_with_under_what_the_grid_says_now(tmp_path: Path) ->
     root = run_grid(tmp_path, "exit 0", ceiling="50 USD", **more).root
     grid = write_grid(tmp_path, "pwd", ceiling="60 USD", work_dir=str(tmp_path), **more)
     moved = grid.rename(tmp_path / "moved.json")
-    resume(root, HowToRun(), grid=moved, retry_failed=False)
+    resume(root, SweepOptions(), grid=moved, retry_failed=False)
     about = read_manifest(root).about
     assert about["ceiling"] == "60.00 USD"
     assert about["grid_path"] == str(moved)
@@ -259,7 +303,7 @@ def test_a_grid_that_cannot_be_gone_on_with_changes_nothing(tmp_path: Path) -> N
     before = (root / "sweep_manifest.json").read_bytes()
     write_grid(tmp_path, "exit 1", ceiling="5 USD")
     with pytest.raises(InvalidGrid, match="no price"):
-        resume(root, HowToRun(), grid=None, retry_failed=False)
+        resume(root, SweepOptions(), grid=None, retry_failed=False)
     assert (root / "sweep_manifest.json").read_bytes() == before
 
 
@@ -269,7 +313,7 @@ def test_a_grid_that_cannot_be_gone_on_with_changes_nothing(tmp_path: Path) -> N
 def test_without_a_yes_nothing_is_started(tmp_path: Path) -> None:
     shown = outlay("sweep", "run", write_grid(tmp_path, "exit 0"))
     assert shown.code == 3
-    assert "--enable-sweeps" in shown.err
+    assert "--yes" in shown.err
     assert not (tmp_path / "sweep").exists()
 
 
@@ -286,7 +330,7 @@ def test_failures_are_named_and_exit_1(tmp_path: Path, command: list[str]) -> No
         [sys.executable, *command, str(grid)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "002_group01_02" in done.stderr
+    assert "002_group00_01" in done.stderr
     assert "2 completed, 1 error" in done.stdout
 
 
@@ -306,7 +350,7 @@ def test_being_told_to_end_cancels_what_runs_and_keeps_the_rest_for_later(
     command = [sys.executable, "-m", "outlay", "sweep", "run", "--yes", str(grid)]
     harness = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     root = tmp_path / "sweep"
-    _until_logged(root / "002_group01_02" / "sweep.log", "up\n")
+    _until_logged(root / "002_group00_01" / "sweep.log", "up\n")
     if how == "cancel":
         assert outlay("sweep", "cancel", root).code == 0
     else:
@@ -323,10 +367,10 @@ def test_cancelling_what_nobody_here_can_reach_says_so(tmp_path: Path) -> None:
     document = json.loads((root / "sweep_manifest.json").read_text())
     document["runs"][1]["engine"] = "slurm"
     (root / "sweep_manifest.json").write_text(json.dumps(document))
-    left_running(root, "002_group01_02")
+    left_running(root, "002_group00_01")
     shown = outlay("sweep", "cancel", root, PATH=str(tmp_path))
     assert shown.code == 1
-    assert "002_group01_02" in shown.err
+    assert "002_group00_01" in shown.err
     assert "login node" in shown.err
 
 
@@ -351,7 +395,7 @@ def test_told_twice_it_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     # With an hour's notice, nothing but the second signal can end a run that ignores the first.
     monkeypatch.setattr("outlay.sweep.run.attempts.NOTICE_NS", 3600 * NS)
     grid = write_grid(tmp_path, "trap '' TERM; echo up; while :; do sleep 0.1; done")
-    log = tmp_path / "sweep" / "001_group01_01" / "sweep.log"
+    log = tmp_path / "sweep" / "001_group00_00" / "sweep.log"
     told: list[int] = []
 
     def interrupt(_: Harness) -> None:
@@ -359,7 +403,7 @@ def test_told_twice_it_forces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             told.append(signal.SIGINT)
             os.kill(os.getpid(), signal.SIGINT)
 
-    result = start(plan_file(grid), None, HowToRun(watch=interrupt))
+    result = start(plan_file(grid), None, SweepOptions(watch=interrupt))
     assert result.cancelled
     assert (state(result, 1).status, state(result, 1).returncode) == ("cancelled", -signal.SIGKILL)
 
@@ -435,10 +479,10 @@ def test_a_start_that_cannot_be_written_down_does_not_happen(
     grid = write_grid(tmp_path, "echo ran")
     monkeypatch.setattr("outlay.sweep.state.journal.os.write", full)
     with pytest.raises(Exception, match="No space left"):
-        start(plan_file(grid), None, HowToRun(jobs=1))
+        start(plan_file(grid), None, SweepOptions(jobs=1))
     monkeypatch.undo()
-    assert [p.parent.name for p in sorted(root.glob("*/sweep.log"))] == ["001_group01_01"]
-    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 3}
+    assert [p.parent.name for p in sorted(root.glob("*/sweep.log"))] == ["001_group00_00"]
+    assert resume(root, SweepOptions(), grid=None, retry_failed=False).counts == {"completed": 3}
     assert max(starts(root).values()) == 1
 
 

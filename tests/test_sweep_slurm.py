@@ -28,7 +28,8 @@ from outlay.sweep.engines.slurm.engine import SlurmEngine
 from outlay.sweep.engines.slurm.options import SlurmOptions
 from outlay.sweep.engines.slurm.queue import read_batches
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.sweeps import HowToRun, Result, resume, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import Result, resume, start
 from outlay.sweep.state.journal import read_events
 from outlay.sweep.state.manifest import read_manifest
 from slurm_cluster import NODES, Cluster
@@ -37,7 +38,7 @@ from waiting import until
 pytestmark = pytest.mark.cluster
 PROGRAMS = Path(__file__).parent / "programs"
 RUN = [sys.executable, str(PROGRAMS / "cluster_run.py")]
-FIRST = "001_group01"
+FIRST = "001_group00"
 PATIENCE_S = 200
 
 
@@ -60,7 +61,7 @@ def shell(script: str) -> list[str]:
 
 
 def run_grid(tmp_path: Path, entrypoint: list[str], **more: Any) -> Result:
-    return start(plan_file(write_grid(tmp_path, entrypoint, **more)), None, HowToRun())
+    return start(plan_file(write_grid(tmp_path, entrypoint, **more)), None, SweepOptions())
 
 
 class Harness:
@@ -413,7 +414,7 @@ def test_runs_that_do_not_fit_the_ceiling_are_named(tmp_path: Path, how: tuple[s
         tmp_path, shell("true"), grid=entries, price="36 USD/h", ceiling="20 USD", timeout="5m"
     )
     told = outlay("sweep", "run", grid, "--yes", *how)
-    assert (told.code, "002_group02" in told.err) == (3, True), told.out + told.err
+    assert (told.code, "002_group01" in told.err) == (3, True), told.out + told.err
     looked = look_until(tmp_path / "sweep", lambda found: "completed" in found["counts"])
     assert [run["status"] for run in looked["runs"]] == ["completed", "skipped"]
     assert "asked > 20.00 USD" in looked["runs"][1]["reason"]
@@ -435,9 +436,9 @@ def test_a_controller_that_starts_again_costs_no_run(
     )
     grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}])
     going = harness(grid, "--jobs", "2")
-    exists(root / "002_group01_02" / "going", slurm)
+    exists(root / "002_group00_01" / "going", slurm)
     slurm.restart_controller()
-    assert not (root / "003_group01_03" / "going").exists()
+    assert not (root / "003_group00_02" / "going").exists()
     (root / "go").touch()
     code, printed = finish(going)
     assert code == 0, printed
@@ -455,14 +456,14 @@ def test_jobs_outlive_a_harness_that_is_gone_and_are_found_again(
         ceiling="1 USD",
     )  # fmt: skip
     going = harness(grid)
-    exists(root / "002_group01_02" / "going", slurm)
+    exists(root / "002_group00_01" / "going", slurm)
     going.send_signal(signal.Signals[how])  # Killed, or its terminal is gone.
     code, _ = finish(going)
     assert code == (0 if how == "SIGHUP" else -9)
-    (root / "001_group01_01" / "go").touch()
-    exists(root / "001_group01_01" / "sweep_exit.json", slurm)
-    (root / "002_group01_02" / "go").touch()  # It may end before or after it is found again.
-    assert resume(root, HowToRun(), grid=None, retry_failed=False).counts == {"completed": 2}
+    (root / "001_group00_00" / "go").touch()
+    exists(root / "001_group00_00" / "sweep_exit.json", slurm)
+    (root / "002_group00_01" / "go").touch()  # It may end before or after it is found again.
+    assert resume(root, SweepOptions(), grid=None, retry_failed=False).counts == {"completed": 2}
     assert list(ends(root).values()) == [["completed"], ["completed"]]
     kinds = [json.loads(line)["kind"] for line in (root / "spend.jsonl").read_text().splitlines()]
     assert sorted(kinds) == ["capture", "capture", "hold", "hold"]
@@ -476,7 +477,7 @@ def test_a_detached_sweep_is_looked_at_and_cancelled_from_other_processes(
     left = outlay("sweep", "run", grid, "--yes", "--detach", "--json")
     assert (left.code, left.json["counts"]) == (0, {"running": 2}), left.err
     root = tmp_path / "sweep"
-    exists(root / "001_group01_01" / "sweep_exit.json", slurm)
+    exists(root / "001_group00_00" / "sweep_exit.json", slurm)
     looked = look_until(root, lambda found: "running on n" in found["runs"][1]["reason"])
     assert looked["counts"] == {"completed": 1, "running": 1}
     assert outlay("sweep", "cancel", root, "--json").json == {"told": None, "jobs": 1}
@@ -498,7 +499,7 @@ def test_jobs_are_called_after_their_sweep_and_their_run(
     root = tmp_path / "sweep"
     entries = [{"params": {"x": list(range(runs))}}] if runs > 1 else [{"params": {"x": 0}}]
     harness(write_grid(tmp_path, shell("exec sleep 600"), grid=entries))
-    names = [FIRST] if runs == 1 else ["001_group01_01", "002_group01_02"]
+    names = [FIRST] if runs == 1 else ["001_group00_00", "002_group00_01"]
     expected = [[f"sweep-{name}", str(root)] for name in names]
     until(lambda: names_in_queue(slurm) == expected, lambda: str(names_in_queue(slurm)))
     assert outlay("sweep", "cancel", root, names[-1], "--json").json["jobs"] == 1
@@ -522,7 +523,7 @@ def test_one_run_is_cancelled_and_the_others_go_on(
     )
     grid = write_grid(tmp_path, shell(script), grid=[{"params": {"x": [1, 2, 3]}}])
     going = harness(grid, *([] if attached else ["--detach"]))
-    runs = [f"00{n}_group01_0{n}" for n in (1, 2, 3)]
+    runs = [f"00{n + 1}_group00_0{n}" for n in range(3)]
     for run in runs:
         exists(root / run / "going", slurm)
     if not attached:
@@ -578,10 +579,10 @@ def test_a_sweep_stands_the_same_whether_or_not_somebody_runs_it(
         ceiling="90 USD", timeout="10m",
     )  # fmt: skip
     going = harness(grid, "--jobs", "1")
-    exists(root / "001_group01_01" / "going", slurm)
+    exists(root / "001_group00_00" / "going", slurm)
     going.send_signal(signal.SIGSTOP)  # It runs the sweep, and writes nothing down.
-    (root / "001_group01_01" / "go").touch()
-    exists(root / "002_group01_02" / "going", slurm)
+    (root / "001_group00_00" / "go").touch()
+    exists(root / "002_group00_01" / "going", slurm)
     attached = look_until(root, lambda found: "running on n" in found["runs"][1]["reason"])
     going.kill()
     finish(going)
@@ -589,7 +590,7 @@ def test_a_sweep_stands_the_same_whether_or_not_somebody_runs_it(
     assert (attached["harness"], detached["harness"]) == (going.pid, None)
     assert without_moments(attached) == without_moments(detached)
     assert attached["counts"] == {"completed": 1, "running": 1, "queued": 1}
-    job = job_of(root, "001_group01_01").partition("_")[0]
+    job = job_of(root, "001_group00_00").partition("_")[0]
     assert [run["job"] for run in attached["runs"]] == [f"{job}_{task}" for task in range(3)]
     for status in (attached, detached):
         done, runs, waits = status["runs"]
@@ -608,7 +609,7 @@ def test_the_same_grid_gives_the_same_summary_here_and_there(tmp_path: Path) -> 
             budget={"mode": "iso_tokens", "limit": 1000, "target_metric": "accuracy"},
             grid=[{"params": {"x": [1, 2]}}],
         )  # fmt: skip
-        result = start(plan_file(grid), None, HowToRun())
+        result = start(plan_file(grid), None, SweepOptions())
         assert outlay("sweep", "aggregate", result.root).code == 0
         (summary,) = (result.root / "reports").glob("summary_*.csv")
         rows[engine] = [

@@ -14,10 +14,11 @@ import pytest
 
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.grid.grid import read_grid
-from outlay.sweep.plan.launch import Place, command_of, environment_of
+from outlay.sweep.plan.launch import MachineShare, Place, command_of, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
-from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import start
 from outlay.sweep.state.journal import read_events
 from waiting import until
 
@@ -58,7 +59,9 @@ def plan_of(**grid: Any) -> SweepPlan:
 
 def launched(plan: SweepPlan, number: int, **inherited: str) -> tuple[list[str], dict[str, str]]:
     run = plan.runs[number]
-    place = Place(root="/s", run_dir=run.id, python="python", port=4242, master=inherited)
+    place = Place(
+        root="/s", run_dir=run.id, python="python", share=MachineShare(port=4242), master=inherited
+    )
     return command_of(plan, run, place), environment_of(run, place)
 
 
@@ -127,7 +130,7 @@ def test_a_column_holds_what_the_files_say(
 
 def test_a_run_that_failed_is_a_row_with_its_reason(rows: list[dict[str, str]]) -> None:
     assert [row["status"] for row in rows] == ["completed", "completed", "error"]
-    assert rows[2]["run_id"] == "003_batch_03"
+    assert rows[2]["run_id"] == "003_batch_02"
     assert rows[2]["errors"] == "error: exit code 1"
 
 
@@ -138,9 +141,9 @@ def test_the_page_beside_the_table_names_the_best_run(swept: Path) -> None:
 
 def test_every_run_has_its_directory_and_what_it_printed(swept: Path) -> None:
     assert sorted(path.parent.name for path in swept.glob("*/sweep.log")) == [
-        "001_batch_01", "002_batch_02", "003_batch_03",
+        "001_batch_00", "002_batch_01", "003_batch_02",
     ]  # fmt: skip
-    assert (swept / "003_batch_03" / "sweep.log").read_text() == "out of memory\n"
+    assert (swept / "003_batch_02" / "sweep.log").read_text() == "out of memory\n"
 
 
 def test_the_manifest_holds_configuration_overrides_environment_and_end(swept: Path) -> None:
@@ -152,7 +155,7 @@ def test_the_manifest_holds_configuration_overrides_environment_and_end(swept: P
         "budget_mode": "iso_time", "budget_limit_key": "max_minutes", "budget_limit_value": 2.5,
         "target_metric": "top1", "target_value": 0.4, "target_direction": "max",
     }  # fmt: skip
-    stated = {"FROM_ROOT": "1", "FROM_ENTRY": "2", "MFCL_SWEEP_RUN_ID": "002_batch_02"}
+    stated = {"FROM_ROOT": "1", "FROM_ENTRY": "2", "MFCL_SWEEP_RUN_ID": "002_batch_01"}
     assert stated.items() <= run["env"].items()
     assert (run["status"], run["returncode"]) == ("completed", 0)
     assert run["started_at"] <= run["finished_at"]
@@ -175,7 +178,7 @@ def test_runs_at_the_same_time_get_different_ports(tmp_path: Path) -> None:
         "output_dir": str(tmp_path / "sweep"), "grid": [{"params": {"x": [1, 2]}}],
     }  # fmt: skip
     (tmp_path / "grid.json").write_text(json.dumps(grid))
-    result = start(plan_file(tmp_path / "grid.json"), None, HowToRun(jobs=2))
+    result = start(plan_file(tmp_path / "grid.json"), None, SweepOptions(jobs=2))
     assert result.counts == {"completed": 2}
     ports = {event.env["MASTER_PORT"] for event in read_events(result.root) if event.ticket}
     assert len(ports) == 2
@@ -222,7 +225,7 @@ def test_every_key_of_an_entry_reaches_its_own_runs_alone() -> None:
     command, environ = launched(plan, 1)
     assert command[:6] == ["python", "-m", "torch.distributed.run", "--standalone",
                            "--nproc_per_node=1", "train.py"]  # fmt: skip
-    assert (plan.runs[1].id, environ["X"], environ["NNODES"]) == ("002_group02", "root", "1")
+    assert (plan.runs[1].id, environ["X"], environ["NNODES"]) == ("002_group01", "root", "1")
 
 
 # -- the manifest while it runs -------------------------------------------------------------------

@@ -18,7 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from pathlib import Path
+from typing import Literal
+
+# What a shell exits with when the command that it was given cannot be started.
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
 
 
 class OutlayError(Exception):
@@ -27,7 +32,7 @@ class OutlayError(Exception):
     ``exit_code`` is what the command line exits with: 1 failed, 2 wrong usage, 3 refused.
     """
 
-    exit_code: ClassVar[int] = 1
+    exit_code: int = 1
 
 
 class Refused(OutlayError):
@@ -61,7 +66,9 @@ class RunInUse(OutlayError):
     def __init__(self, directory: str, rank: int, holder: str) -> None:
         super().__init__(
             f"{directory}: rank {rank} is already being recorded by {holder}. "
-            "Stop that process, or record this run in another directory (dir=...)."
+            "If this process is another rank of the same training, say so: call outlay.run() after "
+            "torch.distributed.init_process_group(), or pass rank= and world_size=. "
+            "Else stop that process, or record this run in another directory (dir=...)."
         )
 
 
@@ -71,8 +78,11 @@ class NotARun(OutlayError):
     exit_code = 2
 
     def __init__(self, path: str) -> None:
+        seen = f"no run log here (expected {path}/ledger/*.jsonl)"
+        if not Path(path).exists():
+            seen = "no such directory"
         super().__init__(
-            f"{path}: no run log here (expected {path}/ledger/*.jsonl). "
+            f"{path}: {seen}. "
             "Name a directory that was given to outlay.run(dir=...) or `outlay exec --dir`."
         )
 

@@ -21,6 +21,10 @@ _UNSEEN: Final = (
 _CONTROL = re.compile(f"[{_UNSEEN}]")
 _IN_A_LINE = re.compile(f"[\t\n{_UNSEEN}]")
 _NAMED: Final = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
+_IN_ASCII: Final = str.maketrans(
+    {"█": "#", "▒": "+", "·": ".", "▪": "*", "│": "|", "─": "-", "└": "+", "…": "...", "≤": "<=",
+     "≥": ">=", "\u00d7": "x", "µ": "u", "\u2013": "-", "\u2014": "-", "→": "->", "±": "+-"}
+)  # fmt: skip
 _MARKDOWN = re.compile(r"[\\`*\[\]<>|~]|&(?=#?\w+;)|(?<!\w)_|_(?!\w)|^[#+-](?=\s)|^=+$")
 _ENTITIES: Final = {"<": "&lt;", ">": "&gt;", "&": "&amp;"}
 _LATEX: Final = {
@@ -34,6 +38,11 @@ _NUMBER = re.compile(r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?
 def terminal_text(text: str) -> str:
     """Return a text that a terminal shows and does not obey; tabs and newlines stay."""
     return _CONTROL.sub(_shown, text)
+
+
+def ascii_text(text: str) -> str:
+    """Return a text for a terminal that shows ASCII alone: bars and signs as their likeness."""
+    return text.translate(_IN_ASCII).encode("ascii", "backslashreplace").decode("ascii")
 
 
 def one_line(text: str) -> str:

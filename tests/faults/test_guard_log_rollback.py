@@ -331,7 +331,7 @@ class TestDecisionsAgain:
         (first, _) = self.verify(tmp_path / "spend.jsonl", entries)
         assert first == (2, "it should have been refused: whole came to 5.50 USD of 5")
 
-    @pytest.mark.parametrize("scope", ["lab 02", "day 2026-11-15", "month 2026-11"])
+    @pytest.mark.parametrize("scope", ["project 02", "day 2026-11-15", "month 2026-11"])
     def test_a_hold_that_passed_a_cap_is_a_finding(self, tmp_path: Path, scope: str) -> None:
         caps = {scope: Decimal(1)}
         entries = [self.held("h", "1", caps=caps), self.held("i", "0.5", caps=caps)]

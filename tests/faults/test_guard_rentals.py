@@ -485,7 +485,7 @@ class TestUnattended:
         running = guard.authorize("lab02-train", 1)
         rented(guard, vendor, clock)
         clock.advance(12 * HOUR)
-        with pytest.raises(RentalUnattended, match="lab 02"):
+        with pytest.raises(RentalUnattended, match="project 02"):
             guard.authorize("lab02-more", 1)
         assert guard.extend(running, 1).amount == Money.parse("2 USD")
         assert guard.authorize("lab03-other", 1).lab == "03"

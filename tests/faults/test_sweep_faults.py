@@ -19,7 +19,8 @@ from outlay.clock import SYSTEM
 from outlay.proc.identity import marked
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.run.sweeps import HowToRun, start
+from outlay.sweep.run.harness import SweepOptions
+from outlay.sweep.run.sweeps import start
 from outlay.sweep.state.journal import Event, read_events
 from outlay.sweep.state.manifest import NAME, read_manifest
 from outlay.sweep.state.setup import holder_of
@@ -150,7 +151,7 @@ def test_a_run_that_is_killed_is_an_error_and_the_rest_goes_on(tmp_path: Path) -
     assert done.returncode == 1
     states = read_manifest(tmp_path / "sweep").states
     assert [s.status for _, s in sorted(states.items())] == ["completed", "error", "completed"]
-    assert states["002_group01_02"].reason == "killed by SIGKILL"
+    assert states["002_group00_01"].reason == "killed by SIGKILL"
 
 
 class Thief:
@@ -190,8 +191,8 @@ def test_a_port_taken_before_torchrun_gets_it_costs_no_retry(tmp_path: Path, thi
         "grid": [{"nnodes": 1, "params": {"world_size": 2}}],
     }  # fmt: skip
     (tmp_path / "grid.json").write_text(json.dumps(grid))
-    result = start(plan_file(tmp_path / "grid.json"), None, HowToRun())
-    log = (tmp_path / "sweep" / "001_group01" / "sweep.log").read_text()
+    result = start(plan_file(tmp_path / "grid.json"), None, SweepOptions())
+    log = (tmp_path / "sweep" / "001_group00" / "sweep.log").read_text()
     assert result.counts == {"completed": 1}, log
     assert "rank 1 of 2: 3.0" in log
     first, failure, second, _ = read_events(result.root)
@@ -215,7 +216,7 @@ def test_a_run_moves_to_other_ports_but_not_for_ever(
     grid = json.loads(write_grid(tmp_path).read_text())
     grid |= {"entrypoint": [sys.executable, "-c", BIND], "grid": [{}]}
     (tmp_path / "grid.json").write_text(json.dumps(grid))
-    result = start(plan_file(tmp_path / "grid.json"), None, HowToRun())
+    result = start(plan_file(tmp_path / "grid.json"), None, SweepOptions())
     assert result.counts == {status: 1}
     assert len(thief.given) == len(set(thief.given)) == 4
     _books_are_closed(result.root)
@@ -228,7 +229,7 @@ def test_a_failure_that_has_nothing_to_do_with_the_port_is_not_tried_again(
     grid = json.loads(write_grid(tmp_path).read_text())
     grid |= {"entrypoint": ["sh", "-c", "echo address already in use: 80; exit 1"], "grid": [{}]}
     (tmp_path / "grid.json").write_text(json.dumps(grid))
-    result = start(plan_file(tmp_path / "grid.json"), None, HowToRun())
+    result = start(plan_file(tmp_path / "grid.json"), None, SweepOptions())
     assert result.counts == {"error": 1}
     assert len(thief.given) == 1
 

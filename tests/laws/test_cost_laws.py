@@ -17,7 +17,9 @@ from outlay.units.money import per
 
 MICROS = st.integers(0, 10**15)
 OWNERS = st.sampled_from("abcdefg")
-CHARGES = st.lists(st.builds(Charge, owner=OWNERS, micros=MICROS, gpu_us=MICROS), max_size=12)
+CHARGES = st.lists(
+    st.builds(Charge, owner=OWNERS, micros=MICROS, gpu_us=MICROS, assumed=MICROS), max_size=12
+)
 WEIGHTS = st.none() | st.dictionaries(OWNERS, st.integers(0, 10**9), max_size=5)
 POOLS = st.lists(
     st.builds(Pool, name=st.sampled_from(["idle", "disk"]), micros=MICROS, weights=WEIGHTS),
@@ -32,7 +34,9 @@ def test_whoever_pays_together_they_pay_the_bill(
     found = allocate(charges, pools, shared=sorted(shared), spread=spread)
     bill = sum(charge.micros for charge in charges) + sum(pool.micros for pool in pools)
     assert found.total == Money(bill)
-    assert all(row.direct >= 0 and row.shared >= 0 and row.idle >= 0 for row in found.rows)
+    assert all(row.direct >= 0 and row.total >= 0 and row.idle >= 0 for row in found.rows)
+    assert all(row.shared >= 0 or row.owner in shared for row in found.rows)
+    assert found.assumed == Money(sum(charge.assumed for charge in charges))
     for name in ("idle", "disk"):
         pooled = sum(pool.micros for pool in pools if pool.name == name)
         assert sum(row.pools.get(name, 0) for row in found.rows) == pooled

@@ -15,10 +15,10 @@ from command_line import in_process, outlay
 from outlay import run
 from outlay.clock import ManualClock
 from outlay.sweep.grid.grid import read_grid
-from outlay.sweep.plan.launch import Place, environment_of
+from outlay.sweep.plan.launch import MachineShare, Place, environment_of
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan
-from outlay.sweep.run.devices import MachineShare, Tasks
+from outlay.sweep.run.devices import Tasks
 from outlay.sweep.state.journal import Event, Journal
 from outlay.sweep.state.setup import create
 
@@ -106,7 +106,7 @@ settings_stated = st.dictionaries(
 def test_what_is_no_secret_is_kept(env: dict[str, str]) -> None:
     env = {name: value for name, value in env.items() if name != "KEY_DIM" or value.isdecimal()}
     plan = plan_of(env, ["--lr", "0.1", "data.root=/x"], {})
-    place = Place(root="/s", run_dir="r", python="python", port=1)
+    place = Place(root="/s", run_dir="r", python="python", share=MachineShare(port=1))
     assert env.items() <= environment_of(plan.runs[0], place).items()
     with tempfile.TemporaryDirectory() as root:
         content, _ = written(plan, {}, Path(root))

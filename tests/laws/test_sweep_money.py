@@ -21,7 +21,8 @@ from outlay.sweep.grid.grid import read_grid
 from outlay.sweep.plan.plan import SweepPlan, terms_of
 from outlay.sweep.plan.planning import make_plan
 from outlay.sweep.run.detached import settle_earlier
-from outlay.sweep.run.harness import TICK_S, Harness, HarnessOptions
+from outlay.sweep.run.devices import Tasks
+from outlay.sweep.run.harness import TICK_S, Harness, SweepOptions
 from outlay.sweep.run.money import Treasury
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.manifest import read_manifest
@@ -204,9 +205,9 @@ def open_harness(
     treasury.guard.log = log
     journal = Journal(root, clock)
     harness = Harness(
-        plan=plan, manifest=manifest, journal=journal, engines={"process": machine},
-        options=HarnessOptions(jobs=jobs, cwd=root, environ={}), treasury=treasury, clock=clock,
-        watch=watch,
+        manifest=manifest, journal=journal, engines={"process": machine},
+        tasks=Tasks(plan, root, root, {}), treasury=treasury,
+        options=SweepOptions(jobs=jobs, watch=watch, clock=clock),
     )  # fmt: skip
     try:
         settle_earlier(harness)
@@ -229,7 +230,7 @@ def _one_harness(
                 raise Crash
 
     with suppress(Crash), open_harness(plan, root, machine, log, jobs, die) as harness:
-        harness.run(to_do(harness.plan, harness.manifest, retry_failed=False))
+        harness.run(to_do(harness.tasks.plan, harness.manifest, retry_failed=False))
 
 
 class GuardedSweep(RuleBasedStateMachine):
@@ -255,7 +256,7 @@ class GuardedSweep(RuleBasedStateMachine):
             open_harness(self.plan, self.root, self.machine, self.log, self.jobs)
         )
         self.harness.enqueue(
-            to_do(self.harness.plan, self.harness.manifest, retry_failed=retry_failed)
+            to_do(self.harness.tasks.plan, self.harness.manifest, retry_failed=retry_failed)
         )
 
     @rule(looks=st.integers(1, 60))

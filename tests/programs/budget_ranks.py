@@ -114,6 +114,7 @@ def main() -> None:
                 result = train_talking(run)
             case _:
                 result = train_until_a_rank_dies(run)
+        assert run.budget is not None
         result |= {
             "rank": dist.get_rank(),
             "steps": run.step_number + 1,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from outlay.budget.limits import MODES
-from outlay.budget.terms import LIMIT_KEYS, Budget
+from outlay.budget.terms import DISABLED, LIMIT_KEYS, Budget, refuse_bare_time
 from outlay.decoding import BadDocument, decode, parse_yaml, read_text
 from outlay.errors import InvalidValue, choices
 
@@ -34,6 +34,15 @@ def read_budget(value: object, *, name: str = "budget") -> Budget | None:
     Raises:
         InvalidValue: It cannot be used; the message names the key and the valid ones.
     """
+    return _enabled(read_stated(value, name=name))
+
+
+def read_stated(value: object, *, name: str = "budget") -> Budget | None:
+    """Return what ``read_budget`` does, but ``DISABLED`` where that is what was stated.
+
+    Raises:
+        InvalidValue: It cannot be used; the message names the key and the valid ones.
+    """
     match value:
         case None | Budget():
             return value
@@ -49,9 +58,18 @@ def read_budget(value: object, *, name: str = "budget") -> Budget | None:
 
 
 def budget_from_environ(environ: Mapping[str, str]) -> Budget | None:
-    """Return the budget that a launcher stated in ``OUTLAY_BUDGET``, if any."""
+    """Return the budget that a launcher stated in ``OUTLAY_BUDGET``, if any is enabled."""
+    return _enabled(stated_in_environ(environ))
+
+
+def stated_in_environ(environ: Mapping[str, str]) -> Budget | None:
+    """Return what ``budget_from_environ`` does, but ``DISABLED`` where that was stated."""
     text = environ.get(VARIABLE, "").strip()
     return _from_text(text, name=VARIABLE) if text else None
+
+
+def _enabled(stated: Budget | None) -> Budget | None:
+    return None if stated is DISABLED else stated
 
 
 def as_text(budget: Budget) -> str:
@@ -82,27 +100,29 @@ def _from_pairs(text: str, *, name: str) -> Budget | None:
         if not (equals and key and value):
             raise InvalidValue(name, text, _EXPECTED)
         if key in MODES:
+            refuse_bare_time(key, value)
             block |= {"mode": key, MODES[key].key: value}
         else:
             block[key] = value
     return _from_block(block, name=name)
 
 
-def _from_tree(tree: Mapping[str, Any], *, name: str) -> Budget | None:
+def _from_tree(tree: Mapping[str, Any], *, name: str, whole: bool = False) -> Budget | None:
     for parent in ("runtime", "budget"):
         inner = tree.get(parent)
         if isinstance(inner, Mapping):
-            return _from_tree({"enabled": False, **inner}, name=name)
-    # A whole configuration without a budget: what is left is the default added above.
-    if "mode" not in tree and tree.get("enabled") is False:
-        return None
+            return _from_tree(inner, name=name, whole=True)
+    if whole and "enabled" not in tree:
+        return None  # Not enabled, and not disabled by anybody either.
     return _from_block(tree, name=name)
 
 
 def _from_block(block: Mapping[str, Any], *, name: str) -> Budget | None:
     flags = {key: _flag(block.get(key), key) for key in _FLAGS}
     if "enabled" in block and not flags["enabled"]:
-        return None
+        return DISABLED
+    if flags["allow_change"] and block.keys() <= set(_FLAGS):
+        return DISABLED  # A change to nothing.
     for key in block:
         if key not in BLOCK_KEYS:
             raise InvalidValue(f"{name} key", key, choices(BLOCK_KEYS))

@@ -415,12 +415,18 @@ def budget_events(spends: Iterable[ProcessSpend]) -> list[BudgetEvent]:
     return sorted(events, key=lambda event: event.t_ns)
 
 
+DROPPED: Final = "dropped"
+"""The event of a start at which it was stated that the run has no budget any more."""
+
+
 def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
     """Return the budget the run was last started with, as it was recorded."""
     stated: dict[str, Any] | None = None
     for event in budget_events(spends):
         if event.event in ("set", "changed"):
             stated = dict(event.data)
+        elif event.event == DROPPED:
+            stated = None
         elif event.event == "epoch" and stated is not None:
             stated |= event.data
     return stated

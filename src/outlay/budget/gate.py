@@ -20,9 +20,15 @@ import msgspec
 from msgspec.structs import astuple, replace
 
 from outlay.budget.agreement import Accord, Group, torch_group
-from outlay.budget.display import BudgetReporter
-from outlay.budget.fold import SegmentSpend, Surviving
-from outlay.budget.history import History, LivePrice, Past, read_since_statements
+from outlay.budget.display import NAME, BudgetReporter
+from outlay.budget.fold import DROPPED, SegmentSpend, Surviving
+from outlay.budget.history import (
+    History,
+    LivePrice,
+    Past,
+    read_kept_budget,
+    read_since_statements,
+)
 from outlay.budget.limits import COST, TOKENS
 from outlay.budget.measurements import (
     begin_metering,
@@ -34,7 +40,7 @@ from outlay.budget.measurements import (
     unread_energy,
 )
 from outlay.budget.statements import FORM, RUNS_MAX, Kept, check_unchanged, is_kept, state_of
-from outlay.budget.terms import Budget
+from outlay.budget.terms import DISABLED, Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import (
     CLOCKS,
@@ -326,6 +332,8 @@ class BudgetGate:
             raise InvalidValue("tokens", tokens, "a whole number, zero or more")
         if not self._stepped:
             self._first_step()
+        elif not self._reported and self._past.cut != self._recorder.next_step:
+            self._past.resume_at(self._recorder.next_step)  # The loop has said otherwise since.
         step = Usage(tokens=tokens, steps=1)
         if self.accord is None:
             self.tracker.admit(step)
@@ -429,6 +437,36 @@ class BudgetGate:
             _log.warning("%s", reason)
         self._reporter.stopped(reason)
         return str(reason)
+
+
+class UnlimitedGate:
+    """Counts what a run uses whose budget is disabled; refuses nothing and writes nothing."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.tracker = BudgetTracker.of(DISABLED, clock=clock)
+        self._charges = Charges()
+
+    def before_step(self, *, tokens: int, samples: int) -> str | None:
+        """Let every step run."""
+        del tokens, samples
+        return None
+
+    def after_step(self, step: Step) -> str | None:
+        """Count a step that ran."""
+        self.tracker.count(self._charges.step(step), step=step.step)
+        return None
+
+    def finish(self, status: EndStatus) -> None:
+        """Do nothing."""
+
+
+def drop_budget(run_dir: Path, recorder: Recorder) -> None:
+    """Record that the run has no budget any more, where it had one."""
+    kept = read_kept_budget(run_dir)
+    if kept is not None:
+        recorder.budget_event(DROPPED, {"was": {"mode": kept.mode, "limits": dict(kept.limits)}})
+        with contextlib.suppress(OSError):
+            (run_dir / NAME).unlink(missing_ok=True)
 
 
 class _ObservedWriter(MeteredWriter):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from outlay.budget.display import NAME, read_document
 from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
@@ -19,6 +20,7 @@ from outlay.budget.statements import (
     restored,
     usage_in,
 )
+from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import (
     ZERO,
@@ -28,6 +30,7 @@ from outlay.budget.usage import (
     resources_of,
 )
 from outlay.errors import Finding
+from outlay.files import open_own
 from outlay.ledger import (
     AttemptStarted,
     BudgetStatement,
@@ -45,6 +48,7 @@ from outlay.ledger import (
     read_run,
 )
 from outlay.ledger.resume import FAR_BYTES
+from outlay.ledger.segments import segment_paths
 from outlay.rates import RateFunction, RatePiece, hourly
 
 # What a run used before this attempt, put into its tracker; and taken back where it is undone.
@@ -56,16 +60,19 @@ class Past:
     Args:
         tracker: What goes on from them.
         before: What they used.
+
+    Attributes:
+        cut: The step that this attempt goes on with.
     """
 
     def __init__(self, tracker: BudgetTracker, before: RunSpend) -> None:
         self._tracker = tracker
         self._before = before
-        self._cut = 0
+        self.cut = 0
 
     def resume_at(self, step: int) -> None:
         """Start from what the log says survives below ``step``, or a loaded snapshot says."""
-        tracker, self._cut = self._tracker, step
+        tracker, self.cut = self._tracker, step
         budget = tracker.budget
         logged = self._before.total(
             charge=budget.charge, charge_cost=budget.charge_cost, below=step
@@ -75,10 +82,10 @@ class Past:
 
     def runs(self, step: int) -> None:
         """Step number ``step`` ran: where that lies behind the cut, less of the past survives."""
-        if step >= self._cut:
+        if step >= self.cut:
             return
-        lost = self._before.progress_below(self._cut) - self._before.progress_below(step)
-        self._cut = step
+        lost = self._before.progress_below(self.cut) - self._before.progress_below(step)
+        self.cut = step
         if self._tracker.loaded_progress is None:
             self._tracker.take_back_base(lost)
         self._tracker.loaded_progress = None  # A snapshot loaded since has said so already.
@@ -140,6 +147,29 @@ def read_history(run_dir: Path) -> History:
         damaged = _read_damaged(run_dir)
         return replace(damaged, findings=list(dict.fromkeys([*found, *damaged.findings])))
     return _whole(spends.values())
+
+
+_HEAD_BYTES: Final = 16_384
+
+
+def read_kept_budget(run_dir: Path) -> Budget | None:
+    """Return the budget that a run was last started with, unless it was dropped since.
+
+    A run without one is not replayed for that: the terms follow a segment's first line.
+    """
+    if not any(map(_begins_with_terms, segment_paths(run_dir))):
+        return None
+    stated = read_since_statements(run_dir).stated
+    return None if stated is None else Budget.stated_in(stated)
+
+
+def _begins_with_terms(segment: Path) -> bool:
+    try:
+        with os.fdopen(open_own(segment, os.O_RDONLY), "rb") as stream:
+            stream.readline()
+            return b'"budget_event"' in stream.read(_HEAD_BYTES)
+    except OSError:  # Reading the log meets the same trouble, and says so.
+        return False
 
 
 def read_since_statements(run_dir: Path) -> History:

@@ -161,7 +161,7 @@ def _number(value: object, *, name: str, expected: str) -> Decimal:
     return number
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> bool:
     """Say whether a value stands without a unit, also as text (``OUTLAY_BUDGET``, ``50_000``)."""
     if not isinstance(value, str):
         return isinstance(value, int | float | Decimal)
@@ -182,7 +182,7 @@ def read_minutes(value: object, name: str = "max_minutes") -> Duration:
     """Return a number of minutes, or a duration with its unit, to the nanosecond."""
     duration = (
         Duration(_scaled(value, NS_PER_MINUTE, name=name, expected=_EXPECTED_MINUTES))
-        if _is_number(value)
+        if is_number(value)
         else Duration.parse(value, name=name)
     )
     return _positive(duration, name=name, seen=value, expected=_EXPECTED_MINUTES)
@@ -192,7 +192,7 @@ def read_wh(value: object, name: str = "max_energy_Wh") -> Energy:
     """Return a number of watt-hours, or an energy with its unit, to the millijoule."""
     energy = (
         Energy(_scaled(value, MILLIJOULES_PER_WH, name=name, expected=_EXPECTED_WH))
-        if _is_number(value)
+        if is_number(value)
         else Energy.parse(value, name=name)
     )
     return _positive(energy, name=name, seen=value, expected=_EXPECTED_WH)

@@ -47,7 +47,8 @@ class BudgetChanged(InvalidValue):
             "budget",
             shown,
             "the limits this run started with, so that it stays comparable; "
-            "allow_change=True accepts the change and records it",
+            "allow_change=True accepts the change and records it "
+            "(in OUTLAY_BUDGET: iso_time=3h,allow_change=true)",
         )
         self.changes = dict(changes)
 
@@ -129,6 +130,24 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[float], int]]]] = {
 }
 
 
+_MEASURED: Final = ("tokens", "time_ms", "comm_bytes", "energy_Wh", "steps")
+"""The totals that every snapshot has, an older tracker's too."""
+
+
+def check_totals(snapshot: Mapping[str, Any]) -> None:
+    """Refuse a snapshot whose totals cannot be true, or that lacks one.
+
+    Raises:
+        InvalidValue: Names the first such total.
+    """
+    totals = snapshot.get("totals")
+    if not isinstance(totals, Mapping):
+        raise InvalidValue("totals", totals, f"a table with {', '.join(_MEASURED)}")
+    for key in _FIELDS:
+        if (key in totals or key in _MEASURED) and not _is_possible(totals.get(key)):
+            raise InvalidValue(f"total {key!r}", totals.get(key), "a number, zero or more")
+
+
 def usage_in(snapshot: Mapping[str, Any], *, otherwise: Usage) -> tuple[Usage, list[Finding]]:
     """Return the totals of a snapshot; what is missing or impossible is taken from ``otherwise``.
 
@@ -204,7 +223,7 @@ RUNS_MAX: Final = 256
 _LISTED_MAX: Final = 128
 """How many prices, budget events or spans a statement repeats; with more there is none."""
 
-_TERMS: Final = ("set", "changed", "epoch", "ended")
+_TERMS: Final = ("set", "changed", "dropped", "epoch", "ended")
 Kept = PriceChanged | SlicesChanged | BudgetEvent | AttemptEnded
 """What a statement repeats as it was written; of budget events the terms and the last word."""
 

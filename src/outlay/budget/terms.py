@@ -16,7 +16,9 @@ from outlay.budget.limits import (
     KEYS,
     MICRO_EPOCHS,
     MODES,
+    TIME,
     Bound,
+    is_number,
     read_steps,
 )
 from outlay.errors import InvalidValue, choices
@@ -144,6 +146,10 @@ class Budget:
         return {key: (then[key], now[key]) for key in then if then[key] != now[key]}
 
 
+DISABLED: Final = Budget(mode="", limits={}, allow_change=True)
+"""What ``enabled: false`` states: no limits, whatever the run was started with."""
+
+
 def _check_words(mode: str, limits: Mapping[str, object], charge: str | None) -> None:
     if mode not in MODES:
         raise InvalidValue("budget mode", mode, choices(MODES))
@@ -159,11 +165,24 @@ def _canonical(key: str, value: object) -> int | float:
     return dimension.number(dimension.read(value))
 
 
+def refuse_bare_time(mode: str, limit: object) -> None:
+    """Refuse a time without its unit: half of the readers take it for minutes, half for hours.
+
+    Raises:
+        InvalidValue: It is one; both readings are shown.
+    """
+    if MODES[mode] is TIME and is_number(limit):
+        readings = f'"{limit}min" for minutes or "{limit}h" for hours'
+        raise InvalidValue(mode, limit, f"a duration with its unit: {readings}")
+
+
 def iso_time(limit: object, **caps: object) -> Budget:
     """Return a budget that stops after a training time: ``iso_time("2h")``.
 
-    Every constructor takes further limits as keywords: ``iso_time("2h", max_cost_usd=5)``.
+    A bare number has no unit here, and is refused. Every constructor takes further limits as
+    keywords: ``iso_time("2h", max_cost_usd=5)``.
     """
+    refuse_bare_time("iso_time", limit)
     return _with_caps("iso_time", limit, caps)
 
 

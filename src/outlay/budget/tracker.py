@@ -234,19 +234,19 @@ class BudgetTracker:
         """Resume from a checkpoint's snapshot; an empty one changes nothing.
 
         Progress becomes the snapshot's, since that is what survived with the model. A resource is
-        never refunded: it becomes the larger of the two. Totals that cannot be true, such as
-        negative ones, are left out and become findings.
+        never refunded: it becomes the larger of the two.
 
         Raises:
             BudgetChanged: Its mode or limits are not this tracker's, and no change is allowed.
+            InvalidValue: A total is missing or cannot be true; nothing was taken over.
         """
         if not snapshot:
             return
         if not (allow_change or self.budget.allow_change):
             snapshots.check_unchanged(self.budget, snapshot)
+        snapshots.check_totals(snapshot)
         with self._lock:
-            saved, findings = snapshots.usage_in(snapshot, otherwise=self.used)
-            self.findings += findings
+            saved, _ = snapshots.usage_in(snapshot, otherwise=self.used)
             self.clocks.spent_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks.spent_ns)
             if self.budget.steps_per_epoch is None and snapshot.get("steps_per_epoch"):
                 self.set_steps_per_epoch(int(snapshot["steps_per_epoch"]))

@@ -52,9 +52,10 @@ def show_advice(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say what to change about a run: what it saves, how sure that is, and on what evidence.
+    """Say what to change, and what it saves.
 
-    Compute is compared with the prices that were last fetched.
+    With how sure that is, and on what evidence. Compute is compared with the prices that were
+    last fetched.
 
     Example: outlay advise runs/001 --speed H100=2.2 --deadline 48h
     """
@@ -143,7 +144,7 @@ def _runs_of(model: str) -> list[Path]:
     refresh_registered(store, SYSTEM.wall_ns())
     rows = list_runs(store, RunFilter(model=model), limit=_NEWEST)
     if not rows:
-        raise InvalidValue("--model", model, "a model with registered runs: outlay collect DIR")
+        raise InvalidValue("--model", model, "a model with registered runs: outlay import runs DIR")
     return [Path(row.dir) for row in rows]
 
 

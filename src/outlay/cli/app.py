@@ -1,4 +1,4 @@
-"""The ``outlay`` command: its groups, by the question they answer, and its exit codes.
+"""The ``outlay`` command: what it consists of, and its exit codes.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 refused by a guard or budget.
 """
@@ -15,17 +15,16 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from outlay._version import __version__
-from outlay.cli.output import AsJson, errors
+from outlay.cli.output import AsJson, WrappingCommand, errors
 from outlay.errors import OutlayError
 from outlay.store import outlay_home
 
-# The five questions, in the order in which a user meets them.
-MAY_I_LAUNCH = "May I launch this?"
-WHEN_MUST_IT_STOP = "When must it stop?"
-HOW_MUCH_WAS_PRODUCTIVE = "How much was productive?"
-WHAT_DID_IT_COST = "What did it cost, and what should I change?"
-WHICH_IS_BEST = "Which configuration is best for the same money?"
-THE_BOOKS = "The books"
+# What a user wants to do, in the order in which it comes up.
+RECORD = "Record"
+LOOK = "Look"
+DECIDE = "Decide"
+HOLD = "Hold"
+ACCOUNT = "Account"
 
 INTERRUPTED = "interrupted; what was written so far stays"
 
@@ -34,96 +33,49 @@ class CommandEntry(NamedTuple):
     """A command or a group of commands, as far as ``--help`` and completion show it.
 
     Attributes:
-        question: What it answers; the panel of the help that it stands in.
+        target: Where it is defined below ``outlay.cli``: ``module:function``, or the Typer app.
+        panel: The panel of the help that it stands in; "" for a former name, which no help shows.
         help: The first paragraph of the command's own help, which a test holds it to.
+        wraps: Whether its last argument is a command line of the user's.
     """
 
     name: str
-    module: str
-    attribute: str
-    question: str
+    target: str
+    panel: str
     help: str
+    wraps: bool = False
+
+    def load(self) -> Any:
+        """Import the command."""
+        module, _, attribute = self.target.partition(":")
+        return getattr(importlib.import_module(f"outlay.cli.{module}"), attribute)
 
 
+# A command is a line. A former name is a line, too: it is understood, and shown nowhere.
 ENTRIES = (
+    CommandEntry("exec", "execute:show_exec", RECORD, "Run a command, record what it took.", True),
+    CommandEntry("demo", "demo:show_demo", RECORD, "Show all of outlay on a small real training."),
+    CommandEntry("runs", "books:show_runs", LOOK, "List runs: status, steps, cost, last seen."),
+    CommandEntry("report", "report:show_report", LOOK, "Write one page about a run or a sweep."),
+    CommandEntry("goodput", "goodput:app", LOOK, "How much of a run was productive."),
+    CommandEntry("cost", "cost.runs:app", LOOK, "What runs and models cost, and will cost."),
+    CommandEntry("budget", "budget:budget", LOOK, "When a run must stop, and how much is left."),
+    CommandEntry("log", "importing:log_app", LOOK, "Read and check a run's log."),
+    CommandEntry("advise", "advise:show_advice", DECIDE, "Say what to change, and what it saves."),
+    CommandEntry("prices", "prices.commands:app", DECIDE, "What a GPU costs, now and before."),
+    CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
+    CommandEntry("guard", "guard.commands:app", HOLD, "Ask before spending; end what is rented."),
+    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, send alerts."),
     CommandEntry(
-        "guard", "outlay.cli.guard.commands", "app", MAY_I_LAUNCH,
-        "Ask before spending, record after it, and end what was rented.",
+        "import", "importing:import_app", ACCOUNT, "Register what was recorded elsewhere."
     ),
-    CommandEntry(
-        "watch", "outlay.cli.watch", "show_watch", MAY_I_LAUNCH,
-        "End what is rented and overdue, settle what is gone, tell what the alert rules say.",
-    ),
-    CommandEntry(
-        "survey", "outlay.cli.prices.survey", "show_survey", MAY_I_LAUNCH,
-        "Compare vendors for a short job and pick one: "
-        "cheapest spot with NVLink, else single-node.",
-    ),
-    CommandEntry(
-        "budget", "outlay.cli.budget", "budget", WHEN_MUST_IT_STOP,
-        "When a run must stop, and how much is left.",
-    ),
-    CommandEntry(
-        "goodput", "outlay.cli.goodput", "app", HOW_MUCH_WAS_PRODUCTIVE,
-        "How much of a run was productive, and where the rest went.",
-    ),
-    CommandEntry(
-        "prices", "outlay.cli.prices.prices", "app", WHAT_DID_IT_COST,
-        "What a GPU costs, where, now and before.",
-    ),
-    CommandEntry(
-        "cost", "outlay.cli.cost.runs", "app", WHAT_DID_IT_COST,
-        "What runs and models cost, what they will cost, and what that bought.",
-    ),
-    CommandEntry(
-        "rates", "outlay.cli.prices.survey", "app", WHAT_DID_IT_COST,
-        "What a GPU-hour costs on each partition of your cluster.",
-    ),
-    CommandEntry(
-        "advise", "outlay.cli.advise", "show_advice", WHAT_DID_IT_COST,
-        "Say what to change about a run: what it saves, how sure that is, and on what evidence.",
-    ),
-    CommandEntry(
-        "cost-report", "outlay.cli.cost.report", "show_cost_report", WHAT_DID_IT_COST,
-        "Show costs, prices, budgets and advice; without a flag, the summary.",
-    ),
-    CommandEntry(
-        "sweep", "outlay.cli.sweep.commands", "app", WHICH_IS_BEST,
-        "Many configurations under the same budget, and which is best.",
-    ),
-    CommandEntry(
-        "demo", "outlay.cli.demo", "show_demo", THE_BOOKS,
-        "Show all of outlay on a small real training: "
-        "plan, guard, mishaps, ranking, dollars, advice.",
-    ),
-    CommandEntry(
-        "report", "outlay.cli.report", "show_report", THE_BOOKS,
-        "Write one page about a run or a sweep: what it got for its time and money, and how sure.",
-    ),
-    CommandEntry(
-        "exec", "outlay.cli.execute", "show_exec", THE_BOOKS,
-        "Run any command and record what it took: wall time, attempts, GPU load, cost.",
-    ),
-    CommandEntry(
-        "runs", "outlay.cli.books", "show_runs", THE_BOOKS,
-        "List runs: status, attempts, steps, cost, last seen.",
-    ),
-    CommandEntry(
-        "collect", "outlay.cli.books", "show_collect", THE_BOOKS,
-        "Register every run below some directories, any number of times with the same result.",
-    ),
-    CommandEntry(
-        "import", "outlay.cli.importing", "import_app", THE_BOOKS,
-        "Bring what others recorded into the books.",
-    ),
-    CommandEntry(
-        "ledger", "outlay.cli.importing", "ledger_app", THE_BOOKS, "Look into a run's log."
-    ),
-    CommandEntry(
-        "export", "outlay.cli.importing", "export_app", THE_BOOKS,
-        "Write results in the forms that other tools read.",
-    ),
-)  # fmt: skip
+    CommandEntry("export", "importing:export_app", ACCOUNT, "Write files for other tools."),
+    CommandEntry("survey", "prices.survey:show_survey", "", "Compare vendors, and pick one."),
+    CommandEntry("rates", "prices.survey:app", "", "What a GPU-hour costs on each partition."),
+    CommandEntry("ledger", "importing:log_app", "", "Read and check a run's log."),
+    CommandEntry("collect", "importing:import_runs", "", "Register every run below directories."),
+    CommandEntry("cost-report", "cost.report:show_cost_report", "", "Show costs and prices."),
+)
 
 
 class _Unloaded(TyperCommand):
@@ -154,11 +106,12 @@ def _load(entry: CommandEntry) -> Any:
 
 
 def _add(app: typer.Typer, entry: CommandEntry) -> None:
-    loaded = getattr(importlib.import_module(entry.module), entry.attribute)
+    loaded, hidden = entry.load(), not entry.panel
     if isinstance(loaded, typer.Typer):
-        app.add_typer(loaded, name=entry.name, rich_help_panel=entry.question)
+        app.add_typer(loaded, name=entry.name, rich_help_panel=entry.panel, hidden=hidden)
     else:
-        app.command(entry.name, rich_help_panel=entry.question)(loaded)
+        wraps = WrappingCommand if entry.wraps else None
+        app.command(entry.name, cls=wraps, rich_help_panel=entry.panel, hidden=hidden)(loaded)
 
 
 def build(*, loaded: bool = False) -> typer.Typer:
@@ -180,8 +133,10 @@ def build(*, loaded: bool = False) -> typer.Typer:
         if loaded:
             _add(app, entry)
         else:
-            panel = entry.question
-            app.command(entry.name, cls=_Unloaded, help=entry.help, rich_help_panel=panel)(_nothing)
+            app.command(
+                entry.name, cls=_Unloaded, help=entry.help, rich_help_panel=entry.panel,
+                hidden=not entry.panel,
+            )(_nothing)  # fmt: skip
     return app
 
 

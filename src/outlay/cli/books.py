@@ -12,15 +12,16 @@ from outlay.cli.output import (
     AsJson,
     console,
     counted,
+    must_be_directory,
     print_findings,
     print_json,
     print_rows,
+    shown_path,
 )
 from outlay.clock import SYSTEM, utc_text
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding
 from outlay.ledger.price import KINDS
 from outlay.runs.collect import (
-    collect,
     find_runs,
     findings_in,
     list_runs,
@@ -96,17 +97,17 @@ def show_runs(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List runs: status, attempts, steps, cost, last seen.
+    """List runs: status, steps, cost, last seen.
 
     Example: outlay runs experiments/
     """
     limit = None if everything else NEWEST
     if directory is None:
         listed = list_runs(limit=limit)
-        nothing = "No runs are registered. Register some with: outlay collect DIR"
+        nothing = "No runs are registered. Register some with: outlay import runs DIR"
         _show(listed.rows, listed.findings, listed.left_out, nothing=nothing, as_json=as_json)
         return
-    _must_exist(directory)
+    must_be_directory(directory)
     dirs = sorted(find_runs([directory]), key=started_ns, reverse=True)
     found = read_runs(dirs[:limit], SYSTEM.wall_ns())
     figures = sorted(found.figures, key=lambda run: -run.started_ns)
@@ -140,29 +141,8 @@ def _show(
 def _cells(run: RunRow | RunFigures, now_ns: int) -> Sequence[str]:
     return (
         run.name, run.status, str(run.attempts), f"{run.steps:,}", _cost(run),
-        _ago(now_ns - run.last_seen_ns), run.dir,
+        _ago(now_ns - run.last_seen_ns), shown_path(run.dir),
     )  # fmt: skip
-
-
-def show_collect(
-    directories: Annotated[
-        list[Path], typer.Argument(metavar="DIR...", help="Directories that hold runs.")
-    ],
-    as_json: AsJson = False,
-) -> None:
-    """Register every run below some directories, any number of times with the same result.
-
-    Example: outlay collect experiments/ /mnt/shared/runs
-    """
-    for directory in directories:
-        _must_exist(directory)
-    collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
-    findings = [*collected.findings, *findings_in(collected.figures)]
-    if as_json:
-        print_json({"registered": len(collected.figures), "findings": findings})
-        return
-    console.print(f"Registered {counted(len(collected.figures), 'run')}.")
-    print_findings(findings)
 
 
 def _print_running(running: list[RunFigures], now_ns: int) -> None:
@@ -194,14 +174,12 @@ def _dead(rows: Iterable[RunRow]) -> list[Finding]:
     ]
 
 
-def _must_exist(directory: Path) -> None:
-    if not directory.is_dir():
-        raise InvalidValue("DIR", str(directory), "an existing directory")
-
-
 def _cost(run: RunRow | RunFigures) -> str:
     cost = run.cost
-    return "no price" if cost is None else f"{cost}{_kind(run)}"
+    if cost is None:
+        return "no price"
+    assumed = f" ({run.assumed} assumed)" if run.assumed else ""
+    return f"{cost}{_kind(run)}{assumed}"
 
 
 def _kind(run: RunRow | RunFigures) -> str:

@@ -11,20 +11,32 @@ from outlay.budget.limits import MODES
 from outlay.budget.report import BudgetReport, budget_report, plan_from
 from outlay.budget.terms import Budget
 from outlay.budget.usage import CostParts
-from outlay.cli.output import AsJson, RunDir, console, new_table, print_findings, print_json
+from outlay.cli.output import (
+    DEFAULT,
+    AsJson,
+    DefaultGroup,
+    RunDir,
+    console,
+    new_table,
+    print_findings,
+    print_json,
+    print_sentence,
+)
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue, choices
 from outlay.goodput.follower import RunView, read_view
 from outlay.units.quantity import duration_text
 
-budget = typer.Typer(help="When a run must stop, and how much is left.", no_args_is_help=True)
+budget = typer.Typer(
+    cls=DefaultGroup, help="When a run must stop, and how much is left.", no_args_is_help=True
+)
 
 
-@budget.command("show")
+@budget.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
     """Show what a run may use, what it used, and when it will stop.
 
-    Example: outlay budget show runs/001
+    Example: outlay budget runs/001
     """
     view = read_view(run, SYSTEM.wall_ns())
     report = _report(view)
@@ -37,7 +49,7 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
             console.print(f"{name}: {duration_text(spent_ns)}")
     if report.cost is not None:
         console.print(_cost_table(report, report.cost))
-    console.print(_verdict(report, view), soft_wrap=True)
+    print_sentence(_verdict(report, view))
     print_findings(report.findings)
 
 

@@ -36,9 +36,9 @@ from outlay.runs.reading import read_run
 from outlay.sweep.aggregate.comparison import ranked
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan
-from outlay.sweep.run.harness import Harness
+from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import SPEND_LOG
-from outlay.sweep.run.sweeps import HowToRun, Result, start
+from outlay.sweep.run.sweeps import Result, start
 from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
@@ -68,9 +68,10 @@ def show_demo(
     ] = "8 USD",
     as_json: AsJson = False,
 ) -> None:
-    """Show all of outlay on a small real training: plan, guard, mishaps, ranking, dollars, advice.
+    """Show all of outlay on a small real training.
 
-    Needs no GPU, no account and no network, takes less than a minute, and writes to one directory.
+    Plan, guard, mishaps, ranking, dollars, advice. Needs no GPU, no account and no network,
+    takes less than a minute, and writes to one directory.
 
     Example: outlay demo
     """
@@ -232,7 +233,7 @@ class _Show:
                 watch(harness)
                 mishaps.look()
 
-            result = start(self._plan, self._root, HowToRun(jobs=JOBS, watch=look))
+            result = start(self._plan, self._root, SweepOptions(jobs=JOBS, watch=look))
         if result.cancelled:
             console.print("The demo was interrupted; its runs were ended, their books are closed.")
             raise typer.Exit(130)

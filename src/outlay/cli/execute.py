@@ -8,13 +8,16 @@ from typing import Annotated
 
 import typer
 
-from outlay.cli.output import AsJson, counted, errors, print_json
+from outlay.advise.recommendation import total_savings
+from outlay.cli.output import AsJson, counted, errors, print_json, shown_path
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.runs.exec import ExecResult, execute
 from outlay.runs.figures import RunFigures
 from outlay.runs.options import Arguments, resolve
-from outlay.units import Energy
+from outlay.runs.reading import RunReading, read_run
+from outlay.units import Energy, Money
+from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
 
 
@@ -37,7 +40,9 @@ def show_exec(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run any command and record what it took: wall time, attempts, GPU load, cost.
+    """Run a command, record what it took.
+
+    Wall time, attempts, GPU load, cost; with steps also goodput and what could be saved.
 
     Example: outlay exec --price "1.50 USD/h" --gpus 8 -- python train.py --lr 3e-4
     """
@@ -68,11 +73,9 @@ def _name_of(command: list[str]) -> str:
 
 
 def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
-    cost = "no price (say --price)" if figures.cost is None else str(figures.cost)
     lines = [
         f"outlay: {figures.name} {figures.status} with exit code {result.exit_code}",
         f"  wall time  {duration_text(figures.wall_ns)} in {counted(figures.attempts, 'attempt')}",
-        f"  cost       {cost}",
     ]
     if figures.steps:
         lines.append(f"  steps      {figures.steps:,}")
@@ -83,5 +86,19 @@ def _summary(figures: RunFigures, result: ExecResult) -> list[str]:
     else:
         lines.append("  GPUs       load unknown: NVML is not available here")
     lines += [f"  assumed    {text}" for text in figures.assumptions]
-    lines.append(f"  recorded   {figures.dir}")
-    return lines
+    lines.append(f"  recorded   {shown_path(figures.dir)}")
+    return [*lines, last_line(read_run(figures.dir), figures.dir)]
+
+
+def last_line(run: RunReading, directory: str) -> str:
+    """Return what a run cost, how much of it was productive, and what of it advice would save."""
+    cost, goodput = run.cost.cost, run.goodput.goodput
+    shares = "goodput unknown (no steps were recorded)"
+    if goodput is not None:
+        shares = f"goodput {goodput:.1%}"
+    if cost is None:
+        return f"outlay: no price (say --price), {shares}, avoidable unknown"
+    savings = total_savings(run.advice).items()
+    saved = ", ".join(str(Money(round(amount * MICROS), unit)) for unit, amount in savings)
+    avoidable = f"avoidable {saved}: outlay advise {shown_path(directory)}"
+    return f"outlay: cost {cost}, {shares}, {avoidable if saved else 'nothing avoidable found'}"

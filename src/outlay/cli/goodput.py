@@ -13,6 +13,7 @@ from rich.text import Text
 
 from outlay.cli.moments import parse_interval, parse_window
 from outlay.cli.output import (
+    DEFAULT,
     AsJson,
     DefaultGroup,
     RunDir,
@@ -55,6 +56,7 @@ def _headline(summary: GoodputSummary) -> Text:
     line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
     start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
     cost = "no price" if summary.cost is None else str(summary.cost)
+    cost += f", of which assumed {summary.assumed}" if summary.assumed else ""
     wall = duration_text(summary.wall_ns)
     return line.append(f"{start} to {end}\nwall time {wall}, cost {cost}\n")
 
@@ -221,14 +223,14 @@ def show_deviation(
 
 app = typer.Typer(
     cls=DefaultGroup,
-    help="How much of a run was productive, and where the rest went.",
+    help="How much of a run was productive.",
     no_args_is_help=True,
 )
 
 _WATCH_S = 2.0
 
 
-@app.command("show")
+@app.command(DEFAULT, hidden=True)
 def show(
     run: RunDir,
     since: Annotated[

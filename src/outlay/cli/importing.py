@@ -1,4 +1,4 @@
-"""``outlay import``, ``outlay export`` and ``outlay ledger``: logs of this and of other tools."""
+"""``outlay log``, ``outlay import`` and ``outlay export``: logs of this and of other tools."""
 
 from __future__ import annotations
 
@@ -14,11 +14,14 @@ import typer
 from rich.progress import Progress
 
 from outlay.cli.output import (
+    DEFAULT,
     AsJson,
+    DefaultGroup,
     RunDir,
     console,
     counted,
     errors,
+    must_be_directory,
     new_table,
     print_findings,
     print_json,
@@ -33,6 +36,7 @@ from outlay.export.prometheus import MetricsServer, exposition, read_token, writ
 from outlay.guard.rental.reap import known_logs
 from outlay.ledger import Price, Record, kind_of, read_run
 from outlay.prices.current import read_rates
+from outlay.runs.collect import collect, find_runs, findings_in
 from outlay.runs.options import parse_price
 from outlay.runs.sacct import Accounts, read_accounts
 from outlay.runs.sacct_import import ImportedJobs, import_jobs
@@ -40,16 +44,17 @@ from outlay.store import open_store
 from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
 
-# ``outlay ledger``: look into a run's log.
+# ``outlay log``: what a run recorded.
 
-ledger_app = typer.Typer(help="Look into a run's log.", no_args_is_help=True)
+log_app = typer.Typer(cls=DefaultGroup, help="Read and check a run's log.", no_args_is_help=True)
 
 
-@ledger_app.command("cat")
-def cat(run: RunDir, as_json: AsJson = False) -> None:
+@log_app.command("cat", hidden=True)
+@log_app.command(DEFAULT, hidden=True)
+def print_log(run: RunDir, as_json: AsJson = False) -> None:
     """Print a run's records, segment after segment; with --json one object per line.
 
-    Example: outlay ledger cat runs/001 --json
+    Example: outlay log runs/001 --json
     """
     log = read_run(run)
     for segment in sorted(log.segments):
@@ -59,11 +64,11 @@ def cat(run: RunDir, as_json: AsJson = False) -> None:
     print_findings(log.findings, to=errors if as_json else console)
 
 
-@ledger_app.command("verify")
+@log_app.command("verify")
 def verify(run: RunDir, as_json: AsJson = False) -> None:
     """Check every line of a run's log; exit 1 when something is wrong.
 
-    Example: outlay ledger verify runs/001
+    Example: outlay log verify runs/001
     """
     log = read_run(run)
     count = sum(len(records) for records in log.segments.values())
@@ -93,9 +98,7 @@ def _print_record(rank: int, record: Record, *, as_json: bool) -> None:
 # Results in the forms that other tools read.
 
 LOOPBACK = "127.0.0.1"
-export_app = typer.Typer(
-    help="Write results in the forms that other tools read.", no_args_is_help=True
-)
+export_app = typer.Typer(help="Write files for other tools.", no_args_is_help=True)
 
 
 @export_app.command("csv")
@@ -177,9 +180,33 @@ def _serve(address: tuple[str, int], live: LiveRuns, token: str | None) -> None:
         server.serve_forever()
 
 
-# Bringing what others recorded into the books.
+# Runs and jobs that were recorded elsewhere.
 
-import_app = typer.Typer(help="Bring what others recorded into the books.", no_args_is_help=True)
+import_app = typer.Typer(help="Register what was recorded elsewhere.", no_args_is_help=True)
+
+
+@import_app.command("runs")
+def import_runs(
+    directories: Annotated[
+        list[Path], typer.Argument(metavar="DIR...", help="Directories that hold runs.")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Register every run below directories.
+
+    Any number of times, with the same result.
+
+    Example: outlay import runs experiments/ /mnt/shared/runs
+    """
+    for directory in directories:
+        must_be_directory(directory)
+    collected = collect(open_store(), list(find_runs(directories)), SYSTEM.wall_ns())
+    findings = [*collected.findings, *findings_in(collected.figures)]
+    if as_json:
+        print_json({"registered": len(collected.figures), "findings": findings})
+        return
+    console.print(f"Registered {counted(len(collected.figures), 'run')}.")
+    print_findings(findings)
 
 
 @import_app.command("sacct")
@@ -311,7 +338,7 @@ def _zone(name: str | None) -> ZoneInfo | None:
 def _doubts(file: Path, accounts: Accounts, done: ImportedJobs) -> list[Finding]:
     """Return what the figures leave out."""
     messages = [
-        f'jobs on {name} have no price; outlay rates set {name} "1.20 USD/h", and import again'
+        f'no price on {name}: outlay prices partition set {name} "1.20 USD/h", and import again'
         for name in done.unpriced
     ]
     if accounts.unfinished:

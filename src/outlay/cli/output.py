@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 import typer
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, JustifyMethod, RenderableType
+from rich.console import (
+    Console,
+    ConsoleDimensions,
+    ConsoleOptions,
+    JustifyMethod,
+    RenderableType,
+    RenderResult,
+)
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from outlay.errors import Finding
-from outlay.escaping import json_text, one_line, terminal_text
+from outlay.errors import Finding, InvalidValue
+from outlay.escaping import ascii_text, json_text, one_line, terminal_text
 
 # How every command speaks: tables for people, JSON for programs, one line for an error.
 
@@ -26,6 +36,13 @@ from outlay.escaping import json_text, one_line, terminal_text
 # rich would take for a style or a picture.
 class SafeConsole(Console):
     """A console on which text is seen and never obeyed, whoever wrote it."""
+
+    @property  # type: ignore[misc]  # rich's has a setter, which nothing here uses.
+    def size(self) -> ConsoleDimensions:
+        """Return the terminal's size; what is no terminal, and has no COLUMNS, never wraps."""
+        size = super().size
+        bounded = self.is_terminal or self._width is not None
+        return size if bounded else ConsoleDimensions(_UNBOUNDED, size.height)
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Return text as rich handles it; what a terminal would obey is made visible first."""
@@ -38,17 +55,23 @@ class SafeConsole(Console):
 
         Control segments are rich's own (a live table moves the cursor): no text becomes one.
         """
+        only_ascii = not self.encoding.lower().startswith("utf")
         for segment in super().render(renderable, options):
-            if segment.control is not None or segment.text.isprintable():
-                yield segment
-            else:
-                yield segment._replace(text=terminal_text(segment.text))
+            text = segment.text
+            if segment.control is None and not text.isprintable():
+                text = terminal_text(text)
+            if only_ascii and not text.isascii():
+                text = ascii_text(text)
+            yield segment if text is segment.text else segment._replace(text=text)
 
 
+_UNBOUNDED = 10_000
+SHOWN_DIGITS = 12  # Of a hash; as many find it again.
 console = SafeConsole(highlight=False, markup=False, emoji=False)
 errors = SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 _LAID_OUT = 100  # Rows.
+_LEAST_WIDTH = 20  # Of a column that is folded.
 
 
 def print_json(value: object) -> None:
@@ -86,8 +109,8 @@ def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
     """Show what is wrong in the data, beside whatever was shown before."""
     for finding in findings:
         style = "red" if finding.severity == "error" else "yellow"
-        to.print(f"{finding.severity} ", style=style, end="")
-        to.print(one_line(str(finding)), soft_wrap=True)
+        text = one_line(str(finding)).removeprefix(f"{Path.cwd()}/")
+        to.print(Text.assemble((finding.severity, style), f" {text}"), soft_wrap=not to.is_terminal)
 
 
 def print_sentence(text: str) -> None:
@@ -95,17 +118,64 @@ def print_sentence(text: str) -> None:
     console.print(text, soft_wrap=not console.is_terminal)
 
 
+def shown_path(path: str | Path) -> str:
+    """Return a path as a person here would type it: relative where it lies below."""
+    return str(path).removeprefix(f"{Path.cwd()}/")
+
+
 def counted(count: int, noun: str) -> str:
     """Return "1 run", "2 runs", "1,000 runs"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def new_table(*columns: str) -> Table:
-    """Return an empty table in the house style; columns that start with ">" align right.
+class FittingTable(Table):
+    """A table whose figures are never broken.
 
-    What is too wide for its column goes on below: a figure or a name that is cut is a wrong one.
+    One that is wider than the terminal folds its widest column of text; where that is not enough,
+    every row becomes a list of its fields.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
+
+    def __init__(self) -> None:
+        super().__init__(box=None, pad_edge=False, header_style="bold")
+        self._cells: list[Sequence[RenderableType | None]] = []
+
+    def add_row(self, *cells: RenderableType | None, **options: Any) -> None:
+        """Add a row."""
+        self._cells.append(cells)
+        super().add_row(*cells, **options)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Yield the table in the form that fits."""
+        wide = options.update(width=_UNBOUNDED)
+        widths = [
+            max(Measurement.get(console, wide, cell).maximum for cell in (c.header, *c.cells))
+            for c in self.columns
+        ]
+        excess = sum(widths) + 2 * (len(widths) - 1) - options.max_width
+        texts = [(widths[i], i) for i, c in enumerate(self.columns) if c.justify == "left"]
+        widest, at = max(texts, default=(0, 0))
+        if excess > 0 and widest - excess < _LEAST_WIDTH:
+            yield from self._fields()
+            return
+        self.columns[at].width = widest - excess if excess > 0 else None
+        yield from super().__rich_console__(console, options)
+
+    def _fields(self) -> RenderResult:
+        for number, row in enumerate(self._cells):
+            fields = Table.grid(padding=(0, 2, 0, 0))
+            fields.add_column(style="bold", no_wrap=True)
+            fields.add_column(overflow="fold")
+            for column, cell in zip(self.columns, row, strict=False):
+                if cell:
+                    fields.add_row(column.header, cell)
+            yield from ([] if number == 0 else [Text("")])
+            yield fields
+        yield from [] if self.caption is None else [Text(str(self.caption))]
+
+
+def new_table(*columns: str) -> FittingTable:
+    """Return an empty table in the house style; columns that start with ">" align right."""
+    table = FittingTable()
     for column in columns:
         justify: JustifyMethod = "right" if column.startswith(">") else "left"
         table.add_column(column.lstrip(">"), justify=justify, overflow="fold")
@@ -143,6 +213,19 @@ def _pad(cells: Sequence[str], *, right: bool) -> list[str]:
     return [cell + space for cell, space in zip(cells, spaces, strict=True)]
 
 
+def must_exist(path: Path, *, name: str) -> None:
+    """Refuse a path that is not there."""
+    if not path.exists():
+        raise InvalidValue(name, str(path), "a file that exists (no such file or directory)")
+
+
+def must_be_directory(directory: Path, *, name: str = "DIR") -> None:
+    """Refuse a directory that is not there, or is a file."""
+    if not directory.is_dir():
+        problem = "it is a file" if directory.exists() else "no such directory"
+        raise InvalidValue(name, str(directory), f"an existing directory ({problem})")
+
+
 def fits(table: Table) -> bool:
     """Return whether the terminal is wide enough to show a table without wrapping any cell."""
     wide = console.options.update(width=10_000)
@@ -160,16 +243,44 @@ Png = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
-# A command group that is also a command: ``outlay goodput RUN`` beside ``outlay goodput diff``.
+# Two forms of commands: around a command of the user's, and a group that is also a command, such as
+# ``outlay goodput RUN`` beside ``outlay goodput diff``.
 
 DEFAULT = "show"
 
 
+class WrappingCommand(TyperCommand):
+    """A command whose last argument is a command line of the user's, with options of its own."""
+
+    allow_interspersed_args = False
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse, and refuse options behind the user's command that could be meant for either."""
+        given = list(args)
+        rest = super().parse_args(ctx, args)
+        command = ctx.params.get("command") or []
+        before = given[: len(given) - len(command)]
+        if before[-1:] != ["--"] and any(word.startswith("-") for word in command):
+            typed = shlex.join([*ctx.command_path.split(), *before, "--", *command])
+            ctx.fail(f"Put -- before the command, so that its options are its own: {typed}")
+        return rest
+
+
 class DefaultGroup(TyperGroup):
-    """Runs its ``show`` command when the first word names none of its commands."""
+    """Runs its hidden ``show`` command when the first word names none of its commands."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default command where none is named."""
         if args and args[0] not in self.commands and args[0] != "--help":
             args.insert(0, DEFAULT)
         return super().parse_args(ctx, args)
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return how the default command is called, and that there are others."""
+        return [*self.commands[DEFAULT].collect_usage_pieces(ctx), "| COMMAND [ARGS]..."]
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Show the help of the default command, and the names of the others."""
+        shown = copy(self)
+        shown.params, shown.help = self.commands[DEFAULT].params, self.commands[DEFAULT].help
+        TyperGroup.format_help(shown, ctx, formatter)

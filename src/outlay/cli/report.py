@@ -37,9 +37,9 @@ def show_report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write one page about a run or a sweep: what it got for its time and money, and how sure.
+    """Write one page about a run or a sweep.
 
-    With --json alone nothing is written.
+    What it got for its time and money, and how sure that is. With --json alone nothing is written.
 
     Example: outlay report runs/001 --html --md
     """

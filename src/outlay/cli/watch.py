@@ -45,10 +45,11 @@ def show_watch(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End what is rented and overdue, settle what is gone, tell what the alert rules say.
+    """End rentals in time, send alerts.
 
-    Rules stand in outlay.toml. --check ends nothing and tells nobody; it exits 3 if a rental is
-    overdue, unwatched or unknown, or if an alert stands that is an error.
+    Ends what is overdue, settles what is gone, replaces watchers that died, and evaluates the
+    alert rules in outlay.toml. --check ends nothing and sends nothing; it exits 3 if a rental is
+    overdue, unwatched or unknown, or if an alert of severity error is active.
 
     Example: outlay watch --install
     """

@@ -35,12 +35,19 @@ class Spread(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What one owner used itself, in micro-units, and for how long."""
+    """What one owner used itself, in micro-units, and for how long.
+
+    Attributes:
+        assumed: What of it is assumed.
+        corrects: It may be below zero: it takes back what an earlier month was charged.
+    """
 
     owner: str
     micros: int
     gpu_us: int = 0
     runs: int = 1
+    assumed: int = 0
+    corrects: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +69,10 @@ class AllocationRow:
 
     Attributes:
         direct: What it used itself.
-        shared: Its part of shared owners' direct cost.
+        shared: Its part of shared owners' direct cost; of a shared owner, what it gave away, below
+            zero.
         pools: Its part of each pool, that of shared owners included.
+        assumed: What of the total is assumed.
     """
 
     owner: str
@@ -72,6 +81,7 @@ class AllocationRow:
     direct: int
     shared: int = 0
     pools: Mapping[str, int] = field(default_factory=dict)
+    assumed: int = 0
 
     @property
     def idle(self) -> int:
@@ -100,6 +110,11 @@ class Allocation:
     def total(self) -> Money:
         """The bill."""
         return Money(sum(row.total for row in self.rows), self.currency)
+
+    @property
+    def assumed(self) -> Money:
+        """What of the bill is assumed."""
+        return Money(sum(row.assumed for row in self.rows), self.currency)
 
 
 def allocate(
@@ -136,7 +151,7 @@ def allocate(
 def _direct(charges: Iterable[Charge]) -> dict[str, AllocationRow]:
     rows: dict[str, AllocationRow] = {}
     for charge in charges:
-        if charge.micros < 0:
+        if charge.micros < 0 and not charge.corrects:
             raise InvalidValue("cost", charge.micros, "an amount, zero or more")
         row = rows.get(charge.owner) or _empty(charge.owner)
         rows[charge.owner] = replace(
@@ -144,6 +159,7 @@ def _direct(charges: Iterable[Charge]) -> dict[str, AllocationRow]:
             runs=row.runs + charge.runs,
             gpu_us=row.gpu_us + charge.gpu_us,
             direct=row.direct + charge.micros,
+            assumed=row.assumed + charge.assumed,
         )
     return rows
 
@@ -184,7 +200,7 @@ def _parts(micros: int, weights: Mapping[str, int], spread: Spread) -> dict[str,
 
 
 def _weights(rows: Iterable[AllocationRow], spread: Spread) -> dict[str, int]:
-    return {row.owner: 1 if spread is Spread.UNIFORM else row.direct for row in rows}
+    return {row.owner: 1 if spread is Spread.UNIFORM else max(row.direct, 0) for row in rows}
 
 
 def _share_owner(
@@ -197,11 +213,14 @@ def _share_owner(
     weights = _weights(others, spread)
     if spread is Spread.NONE or not any(weights.values()):
         return dict(rows)  # Nobody to pay for it: it stays its own row.
-    given = rows[owner]
-    grown = {name: row for name, row in rows.items() if name != owner}
+    given, grown = rows[owner], dict(rows)
     for name, micros in share_out(given.direct, weights).items():
         grown[name] = replace(grown[name], shared=grown[name].shared + micros)
+    for name, micros in share_out(given.assumed, weights).items():
+        grown[name] = replace(grown[name], assumed=grown[name].assumed + micros)
     for pool, idle in given.pools.items():
         for name, micros in share_out(idle, weights).items():
             grown[name] = replace(grown[name], pools=_added(grown[name].pools, pool, micros))
+    # Its runs stay in the table, with nothing left to pay.
+    grown[owner] = replace(given, shared=-given.direct, pools={}, assumed=0)
     return grown

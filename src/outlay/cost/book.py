@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from sqlalchemy import Engine, func, or_, select
+from sqlalchemy import Engine, or_, select
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
@@ -16,6 +16,35 @@ from outlay.store.engine import is_damaged, upsert, writing
 from outlay.store.runs import RunRow, rows_from
 from outlay.store.schema import budget_alerts, cost_reports, model_budgets, runs
 from outlay.units import Money
+
+
+class AttemptCharge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one attempt of a run cost within one UTC month, or the time between it and the next.
+
+    Attributes:
+        start_ns: The time that is paid for; ``end_ns`` does not belong to it.
+        booked_ns: In which month it counts. Time between two attempts counts when the next one
+            begins: until then nobody knows that it is to be paid, and a month that is over does not
+            change.
+        micros: What it cost; the charges of a run sum to its cost exactly.
+        assumed_micros: What of that is assumed.
+        gpu_us: GPUs times microseconds that the attempt ran.
+        user: Who started the attempt; ``tags`` and ``machine`` (its vendor's id) likewise.
+        provider: Whom its price names; "" where the price was typed.
+        between: It is the time after the attempt, up to the next.
+    """
+
+    start_ns: int
+    end_ns: int
+    booked_ns: int
+    micros: int
+    assumed_micros: int = 0
+    gpu_us: int = 0
+    user: str = ""
+    tags: dict[str, str] = {}
+    machine: str = ""
+    provider: str = ""
+    between: bool = False
 
 
 class CostRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,6 +57,8 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
         metrics: The documented metrics as they were stated.
         updated_ns: Of two rows of one run the later stays.
         kind: Of the cost; rows of two kinds are never added.
+        assumed_micros: What of the cost is assumed: no record says whether it was to be paid.
+        charges: The cost by attempt and month; None of a stated one, and where not asked for.
     """
 
     run_id: str
@@ -47,17 +78,57 @@ class CostRow(msgspec.Struct, frozen=True, kw_only=True):
     metrics: dict[str, Any] | None = None
     updated_ns: int
     kind: Kind = "cash"
+    assumed_micros: int = 0
+    charges: tuple[AttemptCharge, ...] | None = None
 
     @property
     def cost(self) -> Money:
         """What the run cost."""
         return Money(self.cost_micros, self.currency)
 
+    @property
+    def assumed(self) -> Money:
+        """What of the cost is assumed."""
+        return Money(self.assumed_micros, self.currency)
 
-# The nested metrics are parsed only where they are asked for: thousands of rows are summarised.
+
+# What is nested is parsed only where it is asked for: thousands of rows are summarised.
 _COLUMNS = CostRow.__struct_fields__
-_KIND = func.coalesce(cost_reports.c.kind, "cash").label("kind")
-_FIGURES = [name for name in _COLUMNS if name not in ("metrics", "kind")]
+_ABSENT: dict[str, Any] = {"kind": "cash", "assumed_micros": 0}
+"""What a column that was added later holds where it is null."""
+_FIGURES = [name for name in _COLUMNS if name not in ("metrics", "charges")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgeted:
+    """What a budget of one currency counts of some runs, and what it does not.
+
+    Attributes:
+        spent: In cash; only where no run was paid for, in showback.
+        assumed: What of that is assumed.
+        beside: What was paid in other currencies, or is of the other kind, by currency.
+    """
+
+    spent: Money
+    assumed: Money
+    beside: tuple[Money, ...] = ()
+
+
+def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
+    """Return what of some runs counts in a budget of a currency."""
+    rows = list(rows)
+    kinds = {row.kind for row in rows if row.currency == currency}
+    kind: Kind = "showback" if kinds == {"showback"} else "cash"
+    counted = [row for row in rows if (row.currency, row.kind) == (currency, kind)]
+    beside: dict[str, int] = {}
+    for row in rows:
+        if (row.currency, row.kind) != (currency, kind):
+            beside[row.currency] = beside.get(row.currency, 0) + row.cost_micros
+    return Budgeted(
+        spent=Money(sum(row.cost_micros for row in counted), currency),
+        assumed=Money(sum(row.assumed_micros for row in counted), currency),
+        beside=tuple(Money(micros, other) for other, micros in sorted(beside.items())),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +138,10 @@ class ModelBudget:
     model: str
     limit: Money
     set_ns: int
+
+
+def _filled(cells: dict[str, Any]) -> dict[str, Any]:
+    return cells | {name: value for name, value in _ABSENT.items() if cells[name] is None}
 
 
 class CostBook:
@@ -82,24 +157,32 @@ class CostBook:
 
     def record(self, rows: Iterable[CostRow]) -> None:
         """Insert or refresh reports; the same any number of times leave the same store."""
-        values = [{name: getattr(row, name) for name in _COLUMNS} for row in rows]
+        values = [msgspec.to_builtins(row) for row in rows]
         if not values:
             return
         with writing(self._store) as connection:
             upsert(connection, cost_reports, values, newer="updated_ns")
 
-    def reports(self, model: str | None = None) -> list[CostRow]:
+    def reports(
+        self, model: str | None = None, *, run_id: str | None = None, with_charges: bool = False
+    ) -> list[CostRow]:
         """Return all reports, or those of a model, oldest first; without the nested metrics."""
-        query = select(*(cost_reports.c[name] for name in _FIGURES), _KIND).order_by(
+        names = [*_FIGURES, "charges"] if with_charges else _FIGURES
+        query = select(*(cost_reports.c[name] for name in names)).order_by(
             cost_reports.c.at_ns, cost_reports.c.run_id
         )
         if model is not None:
             query = query.where(cost_reports.c.model == model)
+        if run_id is not None:
+            query = query.where(cost_reports.c.run_id == run_id)
         with self._store.begin() as connection:
             rows = connection.execute(query).all()
-        names = (*_FIGURES, "kind")
-        cells = (dict(zip(names, row, strict=True)) for row in rows)
+        cells = (_filled(dict(zip(names, row, strict=True))) for row in rows)
         return [report for each in cells if (report := self._report(each)) is not None]
+
+    def report(self, run_id: str) -> CostRow | None:
+        """Return one run's report with its charges, without the nested metrics; None if unknown."""
+        return next((r for r in self.reports(run_id=run_id, with_charges=True)), None)
 
     def _report(self, cells: dict[str, Any]) -> CostRow | None:
         try:
@@ -144,11 +227,7 @@ class CostBook:
 
         In cash; only where no run was paid for, in showback.
         """
-        sums: dict[Kind, int] = {}
-        for row in self.reports(model):
-            if row.currency == currency:
-                sums[row.kind] = sums.get(row.kind, 0) + row.cost_micros
-        return Money(sums.get("cash", sums.get("showback", 0)), currency)
+        return budgeted(self.reports(model), currency).spent
 
     def set_budget(self, model: str, limit: Money, now_ns: int) -> None:
         """Set a model's budget; the same limit again changes nothing."""

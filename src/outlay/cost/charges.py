@@ -1,44 +1,112 @@
-"""What registered runs cost within a month.
+"""What a run cost, attempt by attempt and UTC month by month. Pure.
 
-Exact from their reports and logs; split by time, with a finding, only where a log is gone.
+Amounts and GPU time are differences of rounded totals, in the order of time: they sum to those of
+the run, and what comes later changes none of them.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import MAXYEAR, UTC, datetime
-from pathlib import Path
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
-from outlay.clock import wall_ns_of
-from outlay.cost.book import CostRow
-from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.goodput.breakdown import Window
-from outlay.ledger.price import Kind
-from outlay.store.runs import RunRow
-from outlay.units import Money
+import msgspec
+
+from outlay.clock import utc_datetime, wall_ns_of
+from outlay.cost.book import AttemptCharge
+from outlay.errors import InvalidValue
+from outlay.ledger import Attempt
+from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units
+
+if TYPE_CHECKING:
+    from outlay.goodput.breakdown import Window
+    from outlay.goodput.follower import RunView
 
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunCharge:
-    """What one run cost within a period."""
-
-    run: RunRow
-    window: Window
-    cost: Money
-    gpu_us: int
-    kind: Kind = "cash"
+def charges_of(view: RunView) -> tuple[AttemptCharge, ...]:
+    """Return a run's cost by attempt and month; empty without a price."""
+    if view.rates is None:
+        return ()
+    return tuple(_Booking(view.rates).charges(view.timeline.attempts))
 
 
-@dataclass(frozen=True, slots=True)
-class MonthlyCharges:
-    """What runs cost within a period, and what is in doubt about it."""
+@dataclass(slots=True)
+class _Booking:
+    """The totals so far, of which each charge is the difference."""
 
-    charges: list[RunCharge]
-    findings: list[Finding]
+    rates: RateFunction
+    units: int = 0
+    gpu_ns: Fraction = field(default_factory=Fraction)
+
+    def charges(self, attempts: Sequence[Attempt]) -> Iterator[AttemptCharge]:
+        for attempt, following in pairwise((*attempts, None)):
+            assert attempt is not None
+            for start_ns, end_ns in pairwise(month_edges(attempt.start_ns, attempt.last_sign_ns)):
+                yield self._charge(attempt, start_ns, end_ns, booked_ns=start_ns)
+            if following is not None and following.start_ns > attempt.last_sign_ns:
+                next_ns = following.start_ns
+                after = self._charge(attempt, attempt.last_sign_ns, next_ns, booked_ns=next_ns)
+                if after.micros:
+                    yield msgspec.structs.replace(after, between=True)
+
+    def _charge(
+        self, attempt: Attempt, start_ns: int, end_ns: int, *, booked_ns: int
+    ) -> AttemptCharge:
+        found = self.rates.units_by_basis(start_ns, end_ns)
+        micros_before, gpu_us_before = round_units(self.units), round(self.gpu_ns) // 1000
+        self.units += sum(found.values())
+        self.gpu_ns += gpu_ns_within(attempt, start_ns, end_ns)
+        micros = round_units(self.units) - micros_before
+        return AttemptCharge(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            booked_ns=booked_ns,
+            micros=micros,
+            # The time after an attempt has one basis, and an attempt itself is never assumed.
+            assumed_micros=micros if found[Basis.ASSUMED] else 0,
+            gpu_us=round(self.gpu_ns) // 1000 - gpu_us_before,
+            user=attempt.header.user,
+            tags=attempt.header.tags,
+            machine=attempt.header.instance_id,
+            provider=_provider(attempt, start_ns),
+        )
+
+
+def _provider(attempt: Attempt, t_ns: int) -> str:
+    """Return whom the price in force names: that of an offer begins with its provider."""
+    stated = [change.price for change in in_force(attempt) if change.t_ns <= t_ns]
+    named = (price.offer.partition(":")[0] for price in reversed(stated) if price is not None)
+    return next(named, "")
+
+
+def gpu_ns_within(attempt: Attempt, start_ns: int, end_ns: int) -> Fraction:
+    """Return GPUs times nanoseconds of an attempt during ``[start_ns, end_ns)``."""
+    total = Fraction(0)
+    for piece in gpu_pieces(attempt):
+        overlap_ns = min(piece.end_ns, end_ns) - max(piece.start_ns, start_ns)
+        total += piece.gpus * overlap_ns if overlap_ns > 0 else 0
+    return total
+
+
+def month_edges(start_ns: int, end_ns: int) -> list[int]:
+    """Return the ends of an interval, and every begin of a UTC month inside it."""
+    if start_ns >= end_ns:
+        return []
+    edges = [start_ns]
+    while (following_ns := _month_after(edges[-1])) < end_ns:
+        edges.append(following_ns)
+    return [*edges, end_ns]
+
+
+def _month_after(t_ns: int) -> int:
+    moment = utc_datetime(t_ns)
+    return month_window(f"{moment.year:04}-{moment.month:02}").end_ns
 
 
 def month_window(text: str) -> Window:
@@ -47,94 +115,11 @@ def month_window(text: str) -> Window:
     Raises:
         InvalidValue: It is no month.
     """
+    from outlay.goodput.breakdown import Window
+
     match = _MONTH.fullmatch(text)
     year, month = (int(match[1]), int(match[2])) if match else (0, 0)
     if not 1970 <= year < MAXYEAR or not 1 <= month <= 12:
         raise InvalidValue("month", text, "a month such as 2026-10")
     following = datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC)
     return Window(wall_ns_of(datetime(year, month, 1, tzinfo=UTC)), wall_ns_of(following))
-
-
-def owner_by(by: str) -> Callable[[RunRow], str]:
-    """Return what says whose a run is; "" where the run does not say.
-
-    Args:
-        by: ``user``, ``model``, ``team``, ``project`` (tags of that name), or ``tag:NAME``.
-
-    Raises:
-        InvalidValue: It is none of these.
-    """
-    match by.split(":", 1):
-        case ["user"]:
-            return lambda run: run.user
-        case ["model"]:
-            return lambda run: run.model
-        case [("team" | "project") as tag]:
-            return lambda run: run.tags.get(tag, "")
-        case ["tag", tag] if tag:
-            return lambda run: run.tags.get(tag, "")
-        case _:
-            raise InvalidValue("--by", by, "user, model, team, project or tag:NAME")
-
-
-def charges_within(
-    runs: Iterable[RunRow], reports: Iterable[CostRow], period: Window, now_ns: int
-) -> MonthlyCharges:
-    """Return what each run cost within a period.
-
-    A run that lies in it as a whole costs what its report says; one that reaches beyond it is read
-    again, since prices may have changed within it.
-    """
-    known = {report.run_id: report for report in reports}
-    charges: list[RunCharge] = []
-    findings: list[Finding] = []
-    for run in runs:
-        window = _overlap(run, period)
-        report = known.get(run.run_id)
-        if window is None or report is None:
-            continue
-        whole = period.start_ns <= run.started_ns and run.last_seen_ns <= period.end_ns
-        if whole:
-            charge = RunCharge(run=run, window=window, cost=report.cost, gpu_us=report.gpu_us)
-        else:
-            charge, doubt = _part(run, report, window, now_ns)
-            findings += doubt
-        charges.append(replace(charge, kind=report.kind))
-    return MonthlyCharges(charges, findings)
-
-
-def _overlap(run: RunRow, period: Window) -> Window | None:
-    start_ns = max(run.started_ns, period.start_ns)
-    end_ns = min(run.last_seen_ns, period.end_ns)
-    return Window(start_ns, end_ns) if start_ns < end_ns else None
-
-
-def _part(
-    run: RunRow, report: CostRow, window: Window, now_ns: int
-) -> tuple[RunCharge, list[Finding]]:
-    from outlay.cost.run_cost import cost_of
-    from outlay.goodput.follower import read_view
-
-    try:
-        cost = cost_of(read_view(Path(run.dir), now_ns), window)
-    except (OutlayError, OSError):
-        cost = None
-    if cost is not None and cost.cost is not None:
-        gpu_us = cost.gpu_ns // 1000
-        return RunCharge(run=run, window=window, cost=cost.cost, gpu_us=gpu_us), []
-    micros = _by_time(report.cost_micros, run, window)
-    gpu_us = _by_time(report.gpu_us, run, window)
-    message = f"{run.name} reaches beyond the period and its log cannot be read: split by time"
-    doubt = Finding(source=run.dir, message=message, severity="warning")
-    part = RunCharge(run=run, window=window, cost=Money(micros, report.currency), gpu_us=gpu_us)
-    return part, [doubt]
-
-
-def _by_time(amount: int, run: RunRow, window: Window) -> int:
-    """Return the window's part of an amount; the parts of adjacent windows sum to the whole."""
-    length_ns = run.last_seen_ns - run.started_ns
-
-    def until(wall_ns: int) -> int:
-        return amount * (wall_ns - run.started_ns) // length_ns
-
-    return until(window.end_ns) - until(window.start_ns)

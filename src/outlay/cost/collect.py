@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
@@ -12,12 +13,13 @@ from outlay.cost.book import CostBook, CostRow
 from outlay.errors import Finding, OutlayError
 from outlay.store.runs import RunRow
 
-_UNPRICED_NAMED = 10
+if TYPE_CHECKING:
+    from outlay.goodput.follower import RunView
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshed:
-    """How many reports were derived anew, and which runs could not be read or have no price."""
+    """How many reports were derived anew, and which runs could not be read."""
 
     derived: int
     findings: list[Finding]
@@ -29,20 +31,8 @@ def refresh_reports(store: Engine, now_ns: int) -> Refreshed:
     A run that has no price in its row has none in its log: that is not opened.
     """
     book = CostBook(store)
-    stale = book.runs_without_report()
-    unpriced = [row.dir for row in stale if row.cost_micros is None]
-    refreshed = _derive(book, [row for row in stale if row.cost_micros is not None], now_ns)
-    return Refreshed(refreshed.derived, [*refreshed.findings, *_unpriced(unpriced)])
-
-
-def _unpriced(dirs: list[str]) -> Iterator[Finding]:
-    """Yield the runs whose cost is not counted: the first by name, of the others how many."""
-    message = "has no price, so its cost is not counted"
-    for run_dir in dirs[:_UNPRICED_NAMED]:
-        yield Finding(source=run_dir, message=message, severity="warning")
-    if (rest := len(dirs) - _UNPRICED_NAMED) > 0:
-        more = f"{rest:,} more have no price: outlay runs --all lists them"
-        yield Finding(source="runs", message=more, severity="warning")
+    stale = [row for row in book.runs_without_report() if row.cost_micros is not None]
+    return _derive(book, stale, now_ns)
 
 
 def _derive(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refreshed:
@@ -51,7 +41,7 @@ def _derive(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refreshed:
     findings: list[Finding] = []
     for run in runs:
         try:
-            row = _report_row(Path(run.dir), now_ns)
+            row = _read_row(Path(run.dir), now_ns)
         except (OutlayError, OSError) as error:
             findings.append(Finding(source=run.dir, message=str(error)))
             continue
@@ -61,15 +51,20 @@ def _derive(book: CostBook, runs: Iterable[RunRow], now_ns: int) -> Refreshed:
     return Refreshed(len(rows), findings)
 
 
-def _report_row(run_dir: Path, now_ns: int) -> CostRow | None:
-    """Return what the store keeps of a run's cost; None for a run without a price."""
+def _read_row(run_dir: Path, now_ns: int) -> CostRow | None:
     # Here, so that a summary for which no log is opened does not load what reads logs.
-    from outlay.cost.run_cost import best_loss, cost_of
     from outlay.goodput.follower import read_view
 
-    view = read_view(run_dir, now_ns)
+    return report_of(read_view(run_dir, now_ns), now_ns)
+
+
+def report_of(view: RunView, now_ns: int) -> CostRow | None:
+    """Return what the store keeps of a run's cost; None for a run without a price."""
+    from outlay.cost.charges import charges_of
+    from outlay.cost.run_cost import best_loss, cost_of
+
     cost = cost_of(view)
-    if cost.cost is None:
+    if cost.cost is None or cost.assumed is None:
         return None
     return CostRow(
         run_id=cost.run_id,
@@ -88,4 +83,6 @@ def _report_row(run_dir: Path, now_ns: int) -> CostRow | None:
         loss=best_loss(view.account),
         at_ns=cost.window.end_ns,
         updated_ns=now_ns,
+        assumed_micros=cost.assumed.micros,
+        charges=charges_of(view),
     )

@@ -13,7 +13,7 @@ from datetime import datetime
 from statistics import fmean
 from typing import Final, Literal, get_args
 
-from outlay.clock import utc_now
+from outlay.clock import as_utc, utc_now
 from outlay.cost.book import CostRow
 from outlay.errors import InvalidValue, choices
 from outlay.ledger.price import Kind
@@ -24,7 +24,11 @@ from outlay.units.quantity import MILLIJOULES_PER_WH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelComparison:
-    """The runs of a model in figures; amounts in currency units, None where nothing is known."""
+    """The runs of a model in figures; amounts in currency units, None where nothing is known.
+
+    Attributes:
+        assumed_cost: What of the total is assumed: no record says whether it was to be paid.
+    """
 
     runs: int
     total_cost: float
@@ -37,6 +41,7 @@ class ModelComparison:
     gpu_hours: float
     currency: str
     kind: Kind
+    assumed_cost: float = 0.0
 
 
 def by_model(rows: Iterable[CostRow]) -> dict[str, list[CostRow]]:
@@ -66,6 +71,12 @@ def total_of(rows: Sequence[CostRow]) -> Money:
     return Money(sum(row.cost_micros for row in rows), currency)
 
 
+def assumed_of(rows: Sequence[CostRow]) -> Money:
+    """Return what of that sum is assumed."""
+    currency = rows[0].currency if rows else "USD"
+    return Money(sum(row.assumed_micros for row in rows), currency)
+
+
 def compare(rows: Sequence[CostRow]) -> ModelComparison:
     """Return the figures of one model's runs; there is at least one."""
     total = total_of(rows)
@@ -84,6 +95,7 @@ def compare(rows: Sequence[CostRow]) -> ModelComparison:
         gpu_hours=sum(row.gpu_us for row in rows) / 3.6e9,
         currency=total.currency,
         kind=rows[0].kind,
+        assumed_cost=float(assumed_of(rows).amount),
     )
 
 
@@ -108,6 +120,7 @@ class Gain:
         gained: Accuracy beyond the best before it.
         spent: Everything spent since that best, this run included.
         per_dollar: Gained per currency unit; None where it cost nothing.
+        assumed: What of ``spent`` is assumed.
     """
 
     run_id: str
@@ -115,6 +128,7 @@ class Gain:
     gained: float
     spent: float
     per_dollar: float | None
+    assumed: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +139,7 @@ class Roi:
         accuracy_improvement: Last minus first, as documented.
         best_improvement: Best minus first: what was really bought.
         gains: The runs that set a new best, in order; the last is the marginal one.
+        assumed_investment: What of the total is assumed.
     """
 
     model_name: str
@@ -139,6 +154,7 @@ class Roi:
     best_improvement_per_dollar: float
     gains: list[Gain]
     currency: str
+    assumed_investment: float = 0.0
 
 
 def return_on_investment(model: str, rows: Sequence[CostRow]) -> Roi:
@@ -163,6 +179,7 @@ def return_on_investment(model: str, rows: Sequence[CostRow]) -> Roi:
         best_improvement_per_dollar=_per_dollar(best_improvement, total) or 0.0,
         gains=_gains(rows),
         currency=total.currency,
+        assumed_investment=float(assumed_of(rows).amount),
     )
 
 
@@ -183,6 +200,7 @@ def _gains(rows: Sequence[CostRow]) -> list[Gain]:
                     gained=gained,
                     spent=float(spent.amount),
                     per_dollar=_per_dollar(gained, spent),
+                    assumed=float(assumed_of(since).amount),
                 )
             )
         best, since = row.accuracy, []
@@ -204,6 +222,7 @@ class Candidate:
     energy_wh: float | None = None
     currency: str = "USD"
     kind: Kind = "cash"
+    assumed: float = 0.0
 
 
 def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
@@ -217,6 +236,7 @@ def candidates_of(rows: Iterable[CostRow]) -> list[Candidate]:
             energy_wh=None if row.energy_mj is None else row.energy_mj / MILLIJOULES_PER_WH,
             currency=row.currency,
             kind=row.kind,
+            assumed=float(row.assumed.amount),
         )
         for row in rows
         if row.accuracy is not None
@@ -307,6 +327,7 @@ class BudgetAlert:
     currency: str = field(default="USD", kw_only=True)
 
     def __post_init__(self) -> None:
+        self.timestamp = as_utc(self.timestamp)
         if self.alert_type not in get_args(AlertType):
             raise InvalidValue("alert_type", self.alert_type, choices(get_args(AlertType)))
         if not self.message:

@@ -1,21 +1,21 @@
 """Charges as rows of FOCUS 1.2, the FinOps Open Cost and Usage Specification (focus.finops.org).
 
 All columns that the specification makes mandatory are there, and those conditional ones that say
-which run and whose it was. Nothing is discounted here, so billed, effective, contracted and list
-cost are the same figure.
+which run and whose it was. Nothing is discounted here, so effective, contracted and list cost are
+the same figure. Billed cost is empty until a bill is known: what outlay computes is an estimate.
 """
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 
 from outlay.clock import utc_datetime
-from outlay.cost.charges import RunCharge
+from outlay.cost.spending import Spend
 from outlay.escaping import write_csv
-from outlay.goodput.breakdown import Window
 from outlay.units import Money
 
 MANDATORY = (
@@ -41,35 +41,65 @@ MANDATORY = (
     "ServiceCategory",
     "ServiceName",
 )
-COLUMNS = (*MANDATORY, "ResourceId", "ResourceName", "SubAccountId", "SubAccountName", "Tags")
+COLUMNS = (
+    *MANDATORY,
+    "ConsumedQuantity",
+    "ConsumedUnit",
+    "ResourceId",
+    "ResourceName",
+    "SubAccountId",
+    "SubAccountName",
+    "Tags",
+    "x_AssumedCost",
+)
+
+UNKNOWN = "unknown"
+"""Who provides what, where neither the user nor a price says it: the column may not be empty."""
 
 _US_PER_HOUR = 3_600_000_000
+_NS_PER_SECOND = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invoice:
+    """What all rows of a billing period have in common.
+
+    Attributes:
+        start_ns: The billing period; ``end_ns`` does not belong to it.
+        account: The billing account.
+        provider: Who rented out the machines and sends the invoice; None: whom each price names.
+        billed: The currency of which a bill is known; the others' billed cost is empty.
+    """
+
+    start_ns: int
+    end_ns: int
+    account: str = UNKNOWN
+    provider: str | None = None
+    billed: str | None = None
 
 
 def focus_rows(
-    charges: Iterable[RunCharge],
+    spends: Iterable[Spend],
     idle: Money | None,
-    period: Window,
+    invoice: Invoice,
     *,
-    owners: Mapping[str, str],
-    account: str = "outlay",
-    provider: str = "outlay",
+    owner_of: Callable[[Spend], str],
 ) -> list[dict[str, str]]:
-    """Return one row for each run and one for idle cost, whose billed costs sum to the bill.
+    """Return one row for each spend and one for idle cost, whose costs sum to all that was spent.
 
     Args:
-        charges: What runs cost within the billing period.
+        spends: What was spent within the billing period.
         idle: What belongs to no run; None where there is none.
-        period: The billing period; its end does not belong to it.
-        owners: Whose each run is, by run; they become sub-accounts.
-        account: The billing account.
-        provider: Who rented out the machines and sends the invoice.
+        invoice: The billing period, and whose it is.
+        owner_of: Who pays for a spend; they become sub-accounts.
     """
-    same = _same(period, account, provider)
-    rows = [same | _run_columns(charge, owners.get(charge.run.run_id, "")) for charge in charges]
+    rows = [_spend_row(spend, owner_of(spend), invoice) for spend in spends]
     if idle:
-        described = {"ChargeDescription": "idle: billed, and used by no recorded run"}
-        rows.append(same | described | _cost_columns(idle) | _period_columns(period))
+        same = _same(invoice, invoice.provider or UNKNOWN) | _cost_columns(idle, invoice)
+        period = _period_columns(invoice.start_ns, invoice.end_ns)
+        described = "idle: billed, and used by no recorded run"
+        # How many hours it stands for is not known, and usage has to say so.
+        rows.append(same | period | _description("Adjustment", described))
     return rows
 
 
@@ -80,13 +110,12 @@ def to_csv(rows: Sequence[Mapping[str, object]], columns: Sequence[str]) -> str:
     return text.getvalue()
 
 
-def _same(period: Window, account: str, provider: str) -> dict[str, str]:
+def _same(invoice: Invoice, provider: str) -> dict[str, str]:
     return dict.fromkeys(COLUMNS, "") | {
-        "BillingAccountId": account,
-        "BillingAccountName": account,
-        "BillingPeriodStart": _instant(period.start_ns),
-        "BillingPeriodEnd": _instant(period.end_ns),
-        "ChargeCategory": "Usage",
+        "BillingAccountId": invoice.account,
+        "BillingAccountName": invoice.account,
+        "BillingPeriodStart": _instant(invoice.start_ns),
+        "BillingPeriodEnd": _instant(invoice.end_ns),
         "InvoiceIssuerName": provider,
         "ProviderName": provider,
         "PublisherName": provider,
@@ -96,32 +125,60 @@ def _same(period: Window, account: str, provider: str) -> dict[str, str]:
     }
 
 
-def _run_columns(charge: RunCharge, owner: str) -> dict[str, str]:
-    run = charge.run
-    hours = Decimal(charge.gpu_us) / _US_PER_HOUR
-    columns = {
-        "ChargeDescription": f"training {run.name} ({run.model})",
-        "PricingQuantity": format(hours.quantize(Decimal("1e-9")).normalize(), "f"),
-        "PricingUnit": "GPU-Hours",
-        "ResourceId": run.run_id,
-        "ResourceName": run.name,
-        "SubAccountId": owner,
-        "SubAccountName": owner,
-        "Tags": json.dumps(dict(run.tags), sort_keys=True),
-    }
-    return columns | _cost_columns(charge.cost) | _period_columns(charge.window)
+def _spend_row(spend: Spend, owner: str, invoice: Invoice) -> dict[str, str]:
+    provider = invoice.provider or spend.provider or UNKNOWN
+    return (
+        _same(invoice, provider)
+        | _usage_columns(spend)
+        | {
+            "ResourceId": spend.run_id,
+            "ResourceName": spend.name,
+            "SubAccountId": owner,
+            "SubAccountName": owner,
+            "Tags": json.dumps(dict(spend.tags), sort_keys=True),
+        }
+        | _cost_columns(spend.cost, invoice, spend.assumed)
+        | _period_columns(spend.start_ns, spend.end_ns)
+    )
 
 
-def _cost_columns(cost: Money) -> dict[str, str]:
+def _usage_columns(spend: Spend) -> dict[str, str]:
+    """Return what was used: GPU-hours of a training, hours of a machine that nothing trained on."""
+    if spend.source == "rental":
+        described = f"rented machine {spend.name}, in no run"
+    elif spend.between:
+        described = f"machine between two attempts of {spend.name} ({spend.model})"
+    else:
+        described = f"training {spend.name} ({spend.model})"
+    is_machine = spend.between or spend.source == "rental"
+    hours = Decimal((spend.end_ns - spend.start_ns) // 1000 if is_machine else spend.gpu_us)
+    quantity = format((hours / _US_PER_HOUR).quantize(Decimal("1e-9")).normalize(), "f")
+    unit = "Hours" if is_machine else "GPU-Hours"
+    same = {"PricingQuantity": quantity, "PricingUnit": unit}
+    consumed = {"ConsumedQuantity": quantity, "ConsumedUnit": unit}
+    return same | consumed | _description("Usage", described)
+
+
+def _description(category: str, text: str) -> dict[str, str]:
+    return {"ChargeCategory": category, "ChargeDescription": text}
+
+
+def _cost_columns(cost: Money, invoice: Invoice, assumed: Money | None = None) -> dict[str, str]:
     amount = format(cost.amount, "f")
-    names = ("BilledCost", "ContractedCost", "EffectiveCost", "ListCost")
-    return dict.fromkeys(names, amount) | {"BillingCurrency": cost.currency}
+    return dict.fromkeys(("ContractedCost", "EffectiveCost", "ListCost"), amount) | {
+        "BilledCost": amount if cost.currency == invoice.billed else "",
+        "BillingCurrency": cost.currency,
+        "x_AssumedCost": "0" if assumed is None else format(assumed.amount, "f"),
+    }
 
 
-def _period_columns(window: Window) -> dict[str, str]:
+def _period_columns(start_ns: int, end_ns: int) -> dict[str, str]:
+    """Return a charge period in whole seconds, its end excluded; none is without length."""
+    first_s = start_ns // _NS_PER_SECOND
+    last_s = max(-(-end_ns // _NS_PER_SECOND), first_s + 1)
     return {
-        "ChargePeriodStart": _instant(window.start_ns),
-        "ChargePeriodEnd": _instant(window.end_ns),
+        "ChargePeriodStart": _instant(first_s * _NS_PER_SECOND),
+        "ChargePeriodEnd": _instant(last_s * _NS_PER_SECOND),
     }
 
 

@@ -11,13 +11,14 @@ from fractions import Fraction
 from typing import Literal
 
 from outlay.account.run import RunAccount
+from outlay.cost.charges import gpu_ns_within
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
 from outlay.goodput.breakdown import Window, progress
 from outlay.goodput.follower import RunView
 from outlay.ledger import Attempt, Price
 from outlay.ledger.price import Kind
-from outlay.rates import gpu_pieces, kind_of_cost, prices_of
+from outlay.rates import kind_of_cost, prices_of
 from outlay.units import Money
 from outlay.units.money import per
 
@@ -34,6 +35,7 @@ class RunCost:
 
     Attributes:
         cost: What it cost; None without a price. Equals the sum of ``by_phase``.
+        assumed: What of that is assumed: no record says whether it was to be paid.
         kind: Of the cost: ``cash``, or ``showback``; the two are never added.
         prices: Every price that was in force, in the order of time.
         gpu_ns: GPUs times the time that attempts ran; the time between attempts is not in it.
@@ -53,6 +55,7 @@ class RunCost:
     window: Window
     alive: bool
     cost: Money | None
+    assumed: Money | None
     kind: Kind
     prices: tuple[Price, ...]
     by_phase: dict[str, Money]
@@ -109,11 +112,12 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         window=chosen,
         alive=view.timeline.alive,
         cost=breakdown.cost,
+        assumed=breakdown.assumed,
         kind=kind_of_cost(attempts),
         prices=prices_of(attempts),
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},
         wall_ns=breakdown.wall_ns,
-        gpu_ns=round(sum(_gpu_ns(attempt, chosen) for attempt in attempts)),
+        gpu_ns=round(sum(gpu_ns_within(a, chosen.start_ns, chosen.end_ns) for a in attempts)),
         steps=steps,
         committed_steps=0 if committed is None else committed + 1,
         samples=account.work.samples,
@@ -131,15 +135,6 @@ def _end_of(last: Attempt, *, alive: bool) -> Literal["recorded", "last_sign", "
     if alive:
         return "none"
     return "last_sign" if last.end is None else "recorded"
-
-
-def _gpu_ns(attempt: Attempt, window: Window) -> Fraction:
-    """Return GPUs times nanoseconds of an attempt within a window."""
-    total = Fraction(0)
-    for piece in gpu_pieces(attempt):
-        overlap_ns = min(piece.end_ns, window.end_ns) - max(piece.start_ns, window.start_ns)
-        total += piece.gpus * overlap_ns if overlap_ns > 0 else 0
-    return total
 
 
 def _epochs(account: RunAccount, steps: int) -> float | None:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.export.background import Background, Limits, Outcome
-from outlay.export.gcp import GCPOptions, completed, plain_channel, project_id
+from outlay.export.gcp import NOTHING_SAYS, GCPOptions, completed, plain_channel, project_id
 from outlay.export.scalars import PREFIX, RESOURCE, FinishedReading, MetricSeries, time_series
 from outlay.goodput.logs import Entry, EntryInfo, plain
 
@@ -49,7 +49,7 @@ class CloudLogger:
         background_grace_period_s: How long ``flush``, and the exit of Python, may take.
         background_batch_size: How many entries are sent at once.
         background_max_latency_s: How long an entry waits for others.
-        project_id: The project; default: this machine's, as its metadata service says.
+        project_id: The project; default: that of the environment, the credentials or the machine.
         clock: Says when an entry was written.
 
     Raises:
@@ -191,7 +191,7 @@ def _client() -> Any:
 def _project(given: str | None) -> str:
     chosen = given or project_id()
     if not chosen:
-        expected = "a project: this machine has no metadata service that names one"
+        expected = f"a project: {NOTHING_SAYS} name one"
         raise InvalidValue("project_id", given, expected)
     return chosen
 

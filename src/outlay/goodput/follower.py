@@ -13,7 +13,7 @@ from outlay.errors import Finding, InvalidValue, NotARun
 from outlay.goodput.breakdown import Breakdown, Window, break_down, without
 from outlay.goodput.throughput import RankRow, ideal_step_ns, stragglers
 from outlay.goodput.timeline import Timeline, TimelineBuilder
-from outlay.ledger import RunIdentity, read_identity
+from outlay.ledger import LedgerReader, RunIdentity, read_identity
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 from outlay.rates import RateFunction, run_rates
 from outlay.record.lock import seems_alive
@@ -138,6 +138,27 @@ def read_view(run_dir: Path | str, now_ns: int) -> RunView:
         NotARun: There is no run log.
     """
     return GoodputFollower(Path(run_dir)).view(now_ns)
+
+
+def read_view_as_of(run_dir: Path | str, as_of_ns: int) -> RunView | None:
+    """Return a run as its log said at an instant: what was recorded later is as if it never was.
+
+    Returns None where nothing had been recorded.
+
+    Raises:
+        NotARun: There is no run log.
+    """
+    directory, account = Path(run_dir), RunAccount()
+    reader = LedgerReader(directory)
+    for chunk in reader.poll():
+        account.fold(chunk.segment, [record for record in chunk.records if record.t_ns <= as_of_ns])
+    if not account.segments and read_identity(directory) is None:
+        raise NotARun(str(run_dir))
+    timeline = TimelineBuilder(account).build(as_of_ns)
+    if timeline is None:
+        return None
+    findings = (*reader.findings(), *account.findings())
+    return view_of(timeline, account, findings, directory)
 
 
 def view_of(

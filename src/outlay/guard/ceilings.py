@@ -185,7 +185,7 @@ def lab_caps(caps: Mapping[str, object], *, where: str, currency: str) -> dict[s
     for name, cap in caps.items():
         lab = lab_of("", name)
         if lab in limits:
-            raise CeilingUnusable(where, sorted(caps), f"one cap for lab {lab}")
+            raise CeilingUnusable(where, sorted(caps), f"one cap for project {lab}")
         limits[lab] = money(cap, where=where, currency=currency)
     return limits
 

@@ -361,7 +361,7 @@ def _headroom(whole: ScopeStanding, estimate: Money) -> Check:
 
 def _lab(lab: str, row: ScopeStanding | None, estimate: Money) -> Check:
     if row is None:
-        return Check(name="lab", passed=True, text=f"lab {lab} has no cap of its own")
+        return Check(name="lab", passed=True, text=f"project {lab} has no cap of its own")
     return _fits(row, estimate)
 
 
@@ -389,7 +389,7 @@ def _others(census: Census | None) -> Check:
 
 
 def _alert(lab: str, cap: Money) -> Check:
-    share = f"{ALERT_PERCENT} % of {cap}, lab {lab}"
+    share = f"{ALERT_PERCENT} % of {cap}, project {lab}"
     text = f"the vendor's budget alert is set at {alert_of(cap)} ({share})"
     return Check(name="alert", passed=None, text=text)
 

@@ -505,7 +505,7 @@ def _same_grant(books: Books, ask: Ask) -> Hold:
     granted = before.estimated
     fits = granted is not None and least <= granted <= most
     if not isinstance(before, Held) or not same or not fits:
-        raise KeyReused(ask.key, f"{before.op_label} in lab {before.lab}, {before.estimated}")
+        raise KeyReused(ask.key, f"{before.op_label} in project {before.lab}, {before.estimated}")
     return books.granted(ask.key)
 
 

@@ -32,7 +32,9 @@ class Scope(NamedTuple):
     name: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind} {self.name}".strip()
+        # What the spend log calls a lab is a project to everybody else.
+        kind = "project" if self.kind == "lab" else self.kind
+        return f"{kind} {self.name}".strip()
 
 
 WHOLE = Scope("whole")

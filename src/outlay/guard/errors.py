@@ -30,9 +30,10 @@ class RentalUnattended(BudgetGuardExceeded):
 
     def __init__(self, lab: str, hold: str, op_label: str, why: str) -> None:
         super().__init__(
-            f"lab {lab}: hold {hold} ({op_label}) pays for something rented, and {why}. Nothing "
-            f"more is authorised in lab {lab} until it is gone (`outlay guard down {op_label}`) "
-            f"or watched within its deadline (`outlay guard adopt {hold}`)."
+            f"project {lab}: hold {hold} ({op_label}) pays for something rented, and {why}. "
+            f"Nothing more is authorised in project {lab} until it is gone "
+            f"(`outlay guard down {op_label}`) or watched within its deadline "
+            f"(`outlay guard adopt {hold}`)."
         )
 
 

@@ -14,12 +14,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from errno import ENOENT
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import OutlayError
+from outlay.errors import NOT_EXECUTABLE, NOT_FOUND, OutlayError
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.captures import cost_of_attempt, run_part
 from outlay.guard.entries import RunPart
@@ -44,12 +45,15 @@ _OUTLIVES = ("outlay.guard.rental.watch",)  # The watcher of a rental, whoever r
 
 
 class GuardedCommandNotStarted(OutlayError):
-    """The command could not be started; its hold was released."""
+    """The command could not be started; its hold was released. Exits as a shell does."""
 
-    exit_code = 2
+    exit_code = NOT_FOUND
 
-    def __init__(self, command: str, problem: str) -> None:
+    def __init__(self, command: str, error: OSError) -> None:
+        problem = error.strerror or str(error)
         super().__init__(f"{command}: {problem}. Nothing was spent and the hold was released.")
+        if error.errno != ENOENT:
+            self.exit_code = NOT_EXECUTABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,9 +222,9 @@ class Supervisor:
     def _give_up(self, command: Sequence[str], error: OSError) -> NoReturn:
         problem = error.strerror or str(error)
         if (log := self._supervision) is not None:
-            log.end("failed", f"not started: {problem}", exit_code=127, t_ns=log.start_ns)
+            log.end("failed", f"not started: {problem}", exit_code=NOT_FOUND, t_ns=log.start_ns)
         self._holder.void(f"not started: {problem}")
-        raise GuardedCommandNotStarted(command[0], problem) from error
+        raise GuardedCommandNotStarted(command[0], error) from error
 
     def _elapsed_ns(self) -> int:
         return self._clock.monotonic_ns() - self._start_ns

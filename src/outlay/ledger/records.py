@@ -85,6 +85,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     init_start: str = ""
     slurm_restart: str = ""
     stopped_machine_price: Price | None = None
+    config: dict[str, Any] = {}
 
 
 class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):

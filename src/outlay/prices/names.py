@@ -333,7 +333,7 @@ def _needed(machine: Machine, quotes: Sequence[Quote]) -> str:
     seen = [f"{machine.gpus or 'some'} x {machine.gpu}"] if machine.gpu else ["no GPU driver"]
     if machine.partition:
         seen.append(f"Slurm partition {machine.partition}, which has no rate")
-        advice = f'`outlay rates set {machine.partition} "1.20 USD/h"`'
+        advice = f'`outlay prices partition set {machine.partition} "1.20 USD/h"`'
     else:
         seen.append("no provider that is recognised")
         advice = f'"1.50 USD/h" or {FORM}'

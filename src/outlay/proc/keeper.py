@@ -140,7 +140,8 @@ class Keeper:
                 )  # fmt: skip
         except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error)
-            self.tell({"event": "not_started", "ticket": ticket, "problem": problem})
+            code = getattr(error, "errno", None) or 0
+            self.tell({"event": "not_started", "ticket": ticket, "problem": problem, "code": code})
             return
         started.returncode = 0  # Reaped below, with everything else, and not by this object.
         process = read_process(started.pid) or Process(started.pid, 0, os.getpid(), started.pid)

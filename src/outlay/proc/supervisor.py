@@ -68,6 +68,7 @@ class KeptEvent:
     """Something that happened to a command.
 
     Attributes:
+        code: The errno of what could not be started.
         left: How many processes it left behind; once they are gone, ``gone`` says so.
     """
 
@@ -76,6 +77,7 @@ class KeptEvent:
     pid: int = 0
     start: int = 0
     problem: str = ""
+    code: int = 0
     returncode: int = 0
     asked: bool = False
     elapsed_ns: int = 0
@@ -167,7 +169,7 @@ class ProcessSupervisor:
             if mine:
                 break
         if mine[0].event == "not_started":
-            raise OSError(None, mine[0].problem)
+            raise OSError(mine[0].code, mine[0].problem)
         self._write_record()
         return mine[0]
 

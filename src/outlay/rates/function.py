@@ -163,6 +163,21 @@ class RateFunction:
         """Return the cost of ``[start_ns, end_ns)``, rounded once."""
         return Money(round_units(self.units_between(start_ns, end_ns)), self.currency)
 
+    def assumed_between(self, start_ns: int, end_ns: int) -> Money:
+        """Return what of the cost of ``[start_ns, end_ns)`` is only assumed; never more than it.
+
+        Each stretch of time costs the difference of two rounded totals, so that stretches sum to
+        the whole, and what comes later changes nothing of what came before.
+        """
+        total = assumed = 0
+        for piece in self.pieces:
+            overlap_ns = min(end_ns, piece.end_ns) - max(start_ns, piece.start_ns)
+            if overlap_ns > 0:
+                before, total = total, total + piece.units(overlap_ns)
+                if piece.basis is Basis.ASSUMED:
+                    assumed += round_units(total) - round_units(before)
+        return Money(assumed, self.currency)
+
     def rate_at(self, t_ns: int) -> int:
         """Return the rate in force at an instant, in micro-units per hour; 0 outside the pieces."""
         holding = (p.micros_per_hour for p in self.pieces if p.start_ns <= t_ns < p.end_ns)

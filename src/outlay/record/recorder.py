@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import logging
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from outlay.clock import Clock
+from outlay.errors import InvalidValue
 from outlay.ledger import (
     AttemptEnded,
     BudgetEvent,
@@ -32,6 +34,9 @@ from outlay.ledger import (
     SpanEnded,
     Step,
 )
+from outlay.units import Duration
+
+_log = logging.getLogger("outlay")
 
 # What may stop a loop: a gate is asked before a step and told after it.
 #
@@ -221,6 +226,7 @@ class Recorder:
 
     Attributes:
         gates: Asked before and told after every step.
+        bad_metrics: How many metrics were left out because their values were no numbers.
     """
 
     def __init__(
@@ -233,6 +239,7 @@ class Recorder:
         self.step_number = first_step - 1
         self.stop_reason: str | None = None
         self.gates: list[Gate] = []
+        self.bad_metrics = 0
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
         self._end_ns: int | None = None
@@ -337,10 +344,15 @@ class Recorder:
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
         """Record a number about the training, such as ``metric("accuracy", 0.91)``."""
+        _check_name(name)
         number = self.step_number if step is None else step
-        value = float(value)
+        try:
+            value = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # RuntimeError: torch's.
+            self._leave_out_metric(name, type(error).__name__)
+            return
         written = value if math.isfinite(value) else str(value)
-        self.append(Metric(t_ns=self.now_ns(), name=str(name), value=written, step=number))
+        self.append(Metric(t_ns=self.now_ns(), name=name, value=written, step=number))
 
     def checkpoint_committed(self, step: int | None = None) -> None:
         """Record that everything up to ``step`` (default: the last one) is safe on storage."""
@@ -381,6 +393,8 @@ class Recorder:
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
         """Record the end of the attempt and stop writing."""
         self._write_left_step()
+        if self.bad_metrics:
+            self.note("metrics left out: their values were no numbers", count=self.bad_metrics)
         self._end_ns = self.now_ns()
         for gate in self.gates:
             gate.finish(status)
@@ -389,6 +403,12 @@ class Recorder:
         self.append(end)
         self.writer.sync()
         self.writer.close()
+
+    def _leave_out_metric(self, name: str, error: str) -> None:
+        """Count a metric whose value is no number; say so the first time."""
+        self.bad_metrics += 1
+        if self.bad_metrics == 1:
+            _log.warning("metric %r: its value is no number (%s), and is left out", name, error)
 
     def drop_left_step(self) -> None:
         """Forget the step that an exception left: it did not happen."""
@@ -405,7 +425,36 @@ class Recorder:
             self.end_step(step)
 
 
+def _check_name(name: object) -> None:
+    if not isinstance(name, str) or not name.strip():
+        raise InvalidValue("metric", name, "a name that is not empty")
+
+
 def _count(count: Count, batch: object) -> int:
     if count is None:
         return 0
     return int(count(batch)) if callable(count) else count
+
+
+# A background thread that records signs of life, so that a time of death is known.
+
+
+class HeartbeatThread:
+    """Beats until stopped; never keeps the process alive."""
+
+    def __init__(self, recorder: Recorder, every: Duration) -> None:
+        self._recorder = recorder
+        self._every_s = every.seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="outlay-heartbeat", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Record no further signs of life."""
+        self._stopped.set()
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(self._every_s):
+            self._recorder.heartbeat()
+            # A beat is also when a deleted segment is noticed and begun anew.
+            self._recorder.writer.sync()

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
-from outlay.advise.recommendation import Grade
 from outlay.escaping import html_text, markdown_row, markdown_text
 from outlay.report import html
 
 # What a report is made of, before anybody decides how it is shown.
 #
-# Every figure says how it is known: ``measured`` by the run itself, ``estimated`` from
-# measurements, or ``assumed`` because nobody measured it.
+# Every figure says how it is known: ``measured`` by the run itself; ``stated``, where measured time
+# is paid for at a price that somebody typed; ``estimated`` from measurements; or ``assumed``, since
+# nobody measured it.
+
+Known = Literal["measured", "stated", "estimated", "assumed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class Figure:
     label: str
     value: Any
     text: str
-    grade: Grade = "measured"
+    grade: Known = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,7 @@ class Table:
 
     headings: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
-    grade: Grade = "measured"
+    grade: Known = "measured"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +48,7 @@ class Chart:
     """
 
     svg: str
-    grade: Grade = "measured"
+    grade: Known = "measured"
     legend: str = ""
     wide: bool = False
 

@@ -124,7 +124,7 @@ def _written(
     return list(wanted)
 
 
-# All reports of a sweep on disk, as ``outlay sweep aggregate`` documents them.
+# All reports of a sweep on disk, as ``outlay sweep report`` documents them.
 #
 # The table, the Markdown page, the HTML page, the table for a paper, and pictures where wanted.
 

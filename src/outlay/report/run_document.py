@@ -10,7 +10,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.advise.recommendation import Grade
 from outlay.budget.limits import Bound
 from outlay.clock import utc_text
 from outlay.escaping import html_text
@@ -19,7 +18,16 @@ from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.summary import GoodputSummary, PhaseRow
 from outlay.goodput.timeline import Timeline
 from outlay.report import html, svg
-from outlay.report.document import Block, Chart, Document, Figure, NoteBlock, Table, sections
+from outlay.report.document import (
+    Block,
+    Chart,
+    Document,
+    Figure,
+    Known,
+    NoteBlock,
+    Table,
+    sections,
+)
 from outlay.report.html import of_phase
 from outlay.runs.reading import RunReading
 from outlay.units.quantity import duration_text
@@ -227,6 +235,8 @@ def _run(run: RunReading) -> Iterator[Block]:
         yield Figure("goodput", summary.goodput, f"{summary.goodput:.1%}")
     if summary.cost is not None:
         yield Figure("cost", summary.cost, str(summary.cost), _cost_grade(run))
+    if summary.assumed:
+        yield Figure("of which assumed", summary.assumed, str(summary.assumed), "assumed")
     yield from _guard(run)
     yield Figure("GPU time", cost.gpu_ns, duration_text(cost.gpu_ns))
     if cost.steps:
@@ -302,7 +312,8 @@ def _phases(run: RunReading) -> Iterator[Block]:
         (row.phase, duration_text(row.ns), f"{row.share:.2%}", row.cost) for row in summary.phases
     ]
     total = ("total", duration_text(summary.wall_ns), "100%", cost.cost)
-    yield Table(("phase", "time", "share", "cost"), (*rows, total), _cost_grade(run))
+    assumed = [("of which assumed", "", "", cost.assumed)] if cost.assumed else []
+    yield Table(("phase", "time", "share", "cost"), (*rows, total, *assumed), _cost_grade(run))
     bars = [
         svg.Bar(label=phase, value=part.micros, text=str(part))
         for phase in order
@@ -327,9 +338,11 @@ def _units(run: RunReading) -> Iterator[Block]:
             yield Figure(label, amount, f"{amount:.3g} {whole.currency}", _cost_grade(run))
 
 
-def _cost_grade(run: RunReading) -> Grade:
+def _cost_grade(run: RunReading) -> Known:
     """Money is as sure as the weakest thing it rests on."""
-    return "assumed" if run.goodput.assumptions else "measured"
+    if run.goodput.assumptions:
+        return "assumed"
+    return "measured" if all(price.offer for price in run.cost.prices) else "stated"
 
 
 def _steps(run: RunReading) -> Iterator[Block]:
@@ -417,7 +430,8 @@ def _advice(run: RunReading) -> Iterator[Block]:
 
 def _ground(run: RunReading) -> Iterator[Block]:
     yield NoteBlock(
-        "Measured: by the run's own log. Estimated: computed from measurements. "
+        "Measured: by the run's own log, at prices that a source of offers asked. Stated: measured "
+        "time at a price that somebody typed. Estimated: computed from measurements. "
         "Assumed: nobody measured it."
     )
     for text in run.goodput.assumptions:

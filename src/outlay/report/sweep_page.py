@@ -22,12 +22,13 @@ from outlay.units.shown import number_text
 
 
 def latex_table(rows: Sequence[Row]) -> str:
-    """Return a booktabs table: a line per configuration, means over seeds."""
+    """Return a booktabs table: a line per configuration, means over seeds and their intervals."""
     metric = next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
     lines = [
         r"\begin{tabular}{lrrr}",
         r"\toprule",
-        f"configuration & runs & {latex_text(metric)} & cost \\\\",
+        f"configuration & runs & {latex_text(metric)}, mean $\\pm$ half of the 95\\,\\% interval "
+        "& mean cost \\\\",
         r"\midrule",
     ]
     for one in replicates(rows):
@@ -292,18 +293,21 @@ def _tables(rows: Sequence[Row]) -> Iterable[str]:
     if equal:
         headings = ["limit", "runs", "least used", "most used", "spread"]
         yield section("How equal the budgets were", table(headings, equal))
-    cells = [[exact_money(name, row.get(name)) for name in _SHOWN] for row in rows]
-    yield section("Runs", table(_SHOWN, cells), note(_AMOUNTS))
+    left_out = () if any(row.get("assumed_cost") for row in rows) else ("assumed_cost",)
+    shown = [name for name in _SHOWN if name not in left_out]
+    cells = [[exact_money(name, row.get(name)) for name in shown] for row in rows]
+    yield section("Runs", table(shown, cells), note(_AMOUNTS))
 
 
 _SHOWN: Final = (
-    "run_id", "status", "accuracy_value", "accuracy_best", "planned_cost", "cost", "charged_cost",
-    "currency", "goodput", "errors",
+    "run_id", "status", "accuracy_value", "accuracy_best", "planned_cost", "cost", "assumed_cost",
+    "charged_cost", "currency", "goodput", "errors",
 )  # fmt: skip
 _AMOUNTS: Final = (
     "cost: from the start of a run's first process to the end of its last, all attempts, as its "
     "ceiling captured it. planned_cost: what its budget or timeout foresaw. charged_cost: what its "
-    "own budget charged; the rest of the cost is start-up and what the budget leaves out."
+    "own budget charged; the rest of the cost is start-up and what the budget leaves out. "
+    "assumed_cost: what of the cost in its log no record says that it was to be paid."
 )
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 

@@ -9,9 +9,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from outlay.runs.live import Run, run
+    from outlay.runs.live import Run
+    from outlay.runs.starting import run
 
-_HOMES = {"Run": "outlay.runs.live", "run": "outlay.runs.live"}
+_HOMES = {"Run": "outlay.runs.live", "run": "outlay.runs.starting"}
 
 __all__ = ["Run", "run"]
 

@@ -6,7 +6,7 @@ log of a run that has ended is opened again only when it may have changed:
 - a notice in the inbox says that the run was started again, or
 - the log's size or time differ from what the row was derived from. That is looked up for the
   ``CHECKED`` runs that were last seen alive: ten thousand look-ups would cost more than the list.
-  A change of an older log that left no notice here is found by ``outlay collect DIR``.
+  A change of an older log that left no notice here is found by ``outlay import runs DIR``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from outlay.runs.figures import RunFigures
 
-FIGURES_VERSION = 2
+FIGURES_VERSION = 3
 """Raised when what is derived from a log changes: rows of an earlier one are derived anew."""
 
 CHECKED = 500
@@ -266,6 +266,7 @@ def row_of(figures: RunFigures, stamp: FileStamp | None, now_ns: int) -> RunRow:
         **shared | {"gpus": math.ceil(exact_gpus(figures.gpus))},
         cost_micros=None if cost is None else cost.micros,
         currency=None if cost is None else cost.currency,
+        assumed_micros=0 if figures.assumed is None else figures.assumed.micros,
         updated_ns=now_ns,
         log_bytes=None if stamp is None else stamp.size_bytes,
         log_mtime_ns=None if stamp is None else stamp.mtime_ns,

@@ -12,11 +12,12 @@ import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from errno import ENOENT
 from pathlib import Path
 from types import FrameType
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import NotARun, OutlayError
+from outlay.errors import NOT_EXECUTABLE, NOT_FOUND, NotARun, OutlayError
 from outlay.handlers import handling
 from outlay.ledger import SUPERVISOR, EndStatus, SegmentWriter
 from outlay.ledger.price import handed_on
@@ -165,10 +166,14 @@ _SAMPLE_S = 1.0
 
 
 class CommandNotStarted(OutlayError):
-    """The wrapped command could not be started."""
+    """The wrapped command could not be started; exits as a shell does."""
 
-    def __init__(self, command: str, reason: str) -> None:
-        super().__init__(f"cannot start {command!r}: {reason}")
+    exit_code = NOT_FOUND
+
+    def __init__(self, command: str, error: OSError) -> None:
+        super().__init__(f"cannot start {command!r}: {error.strerror or error}")
+        if error.errno != ENOENT:
+            self.exit_code = NOT_EXECUTABLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +205,7 @@ def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) 
         try:
             processes.begin()  # Before the run: what the keeper takes is not the command's time.
         except OSError as error:
-            raise CommandNotStarted(command[0], error.strerror or str(error)) from None
+            raise CommandNotStarted(command[0], error) from None
         try:
             attempt = SupervisedAttempt(options, clock)
         except BaseException:
@@ -212,7 +217,7 @@ def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) 
         except OSError as error:
             processes.close()
             attempt.end("failed", f"not started: {error.strerror}")
-            raise CommandNotStarted(command[0], error.strerror or str(error)) from None
+            raise CommandNotStarted(command[0], error) from None
         forwarder.forward_to(processes)
         gpus = find_gpus()
         due = _JobEnd(processes, options)

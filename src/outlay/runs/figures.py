@@ -28,6 +28,7 @@ class RunFigures:
         wall_ns: From the first start to the end, without what lies after a completed attempt.
         wait_ns: Of that, waiting for data: before steps and in ``data_loading`` spans.
         kind: Of the cost: ``cash``, or ``showback``; the two are never added.
+        assumed: What of the cost is assumed: no record says whether it was to be paid.
         burn_micros_per_hour: What it costs now; 0 unless it runs, None without a price.
     """
 
@@ -54,6 +55,7 @@ class RunFigures:
     gpus: GpuCount
     tags: dict[str, str]
     cost: Money | None
+    assumed: Money | None
     kind: Kind
     burn_micros_per_hour: int | None
     assumptions: tuple[str, ...]
@@ -147,6 +149,7 @@ def figures_of(view: RunView) -> RunFigures:
         gpus=gpu_count_of(total_gpus(last, last.header.gpus)),
         tags=last.header.tags,
         cost=_cost(view),
+        assumed=_assumed(view),
         kind=kind_of_cost(attempts),
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=_assumptions(view.rates),
@@ -158,6 +161,12 @@ def _cost(view: RunView) -> Money | None:
     if view.rates is None:
         return None
     return view.rates.cost_between(view.timeline.start_ns, view.timeline.end_ns)
+
+
+def _assumed(view: RunView) -> Money | None:
+    if view.rates is None:
+        return None
+    return view.rates.assumed_between(view.timeline.start_ns, view.timeline.end_ns)
 
 
 def _assumptions(rates: RateFunction | None) -> tuple[str, ...]:

@@ -1,75 +1,46 @@
-"""The Run: one attempt of one run, inside the training process; and ``outlay.run()``.
+"""The Run: one attempt of one run, inside the training process.
 
 The Run is what a training script holds. It owns the attempt's begin and end; what happens in
-between is the Recorder's.
+between is the Recorder's. A loop drives it with ``steps``, or, where a trainer owns the loop, a
+callback does with ``begin_step``, ``end_step``, ``phase`` and ``should_stop``.
 """
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import logging
 import os
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
-from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import InvalidValue, NotARun
+from outlay.handlers import ExitWatch
 from outlay.ledger import SUPERVISOR, EndStatus, gpu_count_of
 from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
+from outlay.record.driven import DrivenLoop
 from outlay.record.meters.steps import MeteredWriter, StepMeters
-from outlay.record.recorder import Count
+from outlay.record.recorder import Count, HeartbeatThread
 from outlay.record.slurm import SlurmJob
 from outlay.runs.figures import figures_of
 from outlay.runs.opening import open_attempt, refuse_showback
-from outlay.runs.options import (
-    Arguments,
-    RunOptions,
-    gpu_count,
-    parse_price,
-    resolve,
-    warn_of_old_price,
-)
+from outlay.runs.options import RunOptions, gpu_count, parse_price, warn_of_old_price
 from outlay.runs.preemption import JobEndWatch, TerminationWatch, ask_state
-from outlay.units import Duration
 
 if TYPE_CHECKING:
     from outlay.budget.tracker import BudgetTracker
     from outlay.goodput.follower import GoodputFollower, RunView
     from outlay.runs.preemption import PreemptionGate
 
-# A background thread that records signs of life, so that a time of death is known.
-
-
-class HeartbeatThread:
-    """Beats until stopped; never keeps the process alive."""
-
-    def __init__(self, recorder: Recorder, every: Duration) -> None:
-        self._recorder = recorder
-        self._every_s = every.seconds
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="outlay-heartbeat", daemon=True)
-        self._thread.start()
-
-    def stop(self) -> None:
-        """Record no further signs of life."""
-        self._stopped.set()
-
-    def _beat(self) -> None:
-        while not self._stopped.wait(self._every_s):
-            self._recorder.heartbeat()
-            # A beat is also when a deleted segment is noticed and begun anew.
-            self._recorder.writer.sync()
-
+_log = logging.getLogger("outlay")
 
 Batch = TypeVar("Batch")
-_log = logging.getLogger("outlay")
 _GIVES_BACK = ("", "RUNNING", "PENDING", "PREEMPTED", "REQUEUED", "SUSPENDED", "NODE_FAIL")
 """What Slurm calls a job of which SIGTERM means that it will go on later; "" without an answer."""
 
@@ -81,6 +52,8 @@ class Run:
         dir: Where its log is.
         run_id: The run, as in its directory's ``run.json``.
         resume_step: The step to go on with: the one after the last committed checkpoint, else 0.
+        rank: Of this process among those that train together.
+        world_size: How many they are.
     """
 
     def __init__(
@@ -91,10 +64,15 @@ class Run:
         self.dir = options.dir
         self.run_id = opening.run_id
         self.resume_step = opening.resume_step
-        self._rank = opening.rank
+        self.rank = opening.rank
+        self.world_size = opening.world_size
         self._recorder = opening.recorder
+        self._driven = DrivenLoop(opening.recorder)
+        self._to_skip: int | None = None
+        self._warned_of_stop = False
         self._lock = opening.lock
         self._budget_gate = opening.budget
+        self._tracker = opening.tracker
         self._guard_gate = opening.guard
         self._meters = None if opening.budget is None else opening.budget.meters
         self._price, self._gpus = options.price, options.gpus
@@ -112,12 +90,13 @@ class Run:
         self._watch = TerminationWatch(self._on_sigterm)
         self._preemption: PreemptionGate | None = None
         self._job_end: JobEndWatch | None = None
-        if options.notice is not None and self._rank != SUPERVISOR:
+        if options.notice is not None and self.rank != SUPERVISOR:
             self._preemption_gate().listen([options.notice])
-        elif facts.world_size(os.environ) == 1:
+        elif self.world_size == 1:
             # Several ranks must meet to stop together, which only they who ask for it may be made
             # to do: a rank that records alone would wait for the others.
             self._stop_before_the_job_ends()
+        self._exits = ExitWatch()
         atexit.register(self._close_at_exit)
 
     # What a training loop calls
@@ -129,8 +108,12 @@ class Run:
         tokens: Count = None,
         samples: Count = None,
         start: int | None = None,
+        skip: bool = False,
     ) -> Iterator[Batch]:
         """Yield the loader's batches, each a step, until the loader or the budget is exhausted.
+
+        Once the run must stop it yields nothing: the body of an exhausted run's loop never runs.
+        Around several loops write ``for epoch in run.epochs(n):``, which ends with them.
 
         Args:
             loader: Any iterable of batches.
@@ -138,10 +121,33 @@ class Run:
                 counts the samples of all views by the batch's shape where this is left out.
             samples: The samples of a batch, likewise.
             start: The number of the first step; default: the last committed checkpoint + 1.
+            skip: Draws as many batches as earlier attempts have done, over several calls where a
+                loader is shorter, and yields those that follow; their time is ``training_prep``.
         """
+        self._warn_of_stop()
         if self._budget_gate is not None:
             tokens = self._budget_gate.before_loop(loader, tokens)
-        return self._recorder.steps(loader, tokens=tokens, samples=samples, start=start)
+        batches = self._without_done(loader) if skip else loader
+        return self._recorder.steps(batches, tokens=tokens, samples=samples, start=start)
+
+    def epochs(self, count: int, *, steps_per_epoch: int | None = None) -> Iterator[int]:
+        """Yield the numbers of the epochs, until all have run or the run must stop.
+
+        On several ranks all must iterate together.
+
+        Args:
+            count: How many epochs the training has in all.
+            steps_per_epoch: The steps of one; a resumed run then begins with the epoch that it was
+                interrupted in, and ``steps(loader, skip=True)`` skips what was done of that.
+        """
+        first = 0
+        if steps_per_epoch:
+            first = self.resume_step // steps_per_epoch
+            self._to_skip = self.resume_step - first * steps_per_epoch
+        for epoch in range(first, count):
+            if self.should_stop():
+                return
+            yield epoch
 
     def may_step(self, *, tokens: int = 0, samples: int = 0) -> bool:
         """Return whether the budget lets a step of this size run: ``while run.may_step(): ...``.
@@ -154,12 +160,55 @@ class Run:
         """Return a timer for one step of a loop of another shape."""
         return StepTimer(self._recorder, tokens, samples)
 
+    # What a callback of a trainer calls
+
+    def begin_step(self, *, wait_ns: int = 0) -> int:
+        """Begin a step, for whose data the loop waited ``wait_ns``; return its number.
+
+        Ends the phase that is open. A step that is begun and never ended did not happen.
+        """
+        return self._driven.begin_step(wait_ns)
+
+    def end_step(self, *, tokens: int = 0, samples: int = 0) -> None:
+        """Record the step that was begun; both amounts are this rank's own."""
+        self._driven.end_step(tokens, samples)
+
+    def phase(self, name: str | None) -> None:
+        """Begin a phase such as ``evaluation``; it lasts until the next phase or step, or None."""
+        if name is None:
+            self._driven.end_phase()
+        else:
+            self._driven.begin_phase(name)
+
+    def resume_from(self, step: int) -> None:
+        """State which step runs next, as the trainer's own checkpoint says; from 0 on.
+
+        A budget counts what earlier attempts did below that step, and nothing beyond it.
+        """
+        if type(step) is not int or step < 0:
+            raise InvalidValue("step", step, "the number of a step, zero or more")
+        self.resume_step = self._recorder.next_step = step
+        self._to_skip = None
+
+    def should_stop(self, *, tokens: int = 0, samples: int = 0) -> bool:
+        """Return whether the loop must end before a step of this size.
+
+        Once before each step, on several ranks by all of them; each gets the same answer.
+        """
+        return not self.may_step(tokens=tokens, samples=samples)
+
     def span(self, name: str, *, overlapped: bool = False) -> Span:
         """Return a span, for ``with`` or as a decorator; ``overlapped`` if training goes on."""
         return self._recorder.span(name, overlapped=overlapped)
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Record a number about the training, such as ``run.metric("accuracy", 0.91)``."""
+        """Record a number about the training, such as ``run.metric("accuracy", 0.91)``.
+
+        A value that is no number is left out, counted, and warned of once.
+
+        Raises:
+            InvalidValue: The name is no text, or empty.
+        """
         self._recorder.metric(name, value, step)
 
     def checkpoint_committed(self, step: int | None = None) -> None:
@@ -263,15 +312,12 @@ class Run:
         return self._recorder.stop_reason
 
     @property
-    def budget(self) -> BudgetTracker:
+    def budget(self) -> BudgetTracker | None:
         """The run's budget: what is used, what is left, ``snapshot`` for checkpoints, ``load``.
 
-        Raises:
-            InvalidValue: The run has none.
+        None without one; a tracker without limits where it is disabled (``enabled: false``).
         """
-        if self._budget_gate is None:
-            raise InvalidValue("budget", None, "a run with one: outlay.run(..., budget=...)")
-        return self._budget_gate.tracker
+        return self._tracker
 
     @property
     def meters(self) -> StepMeters:
@@ -344,6 +390,7 @@ class Run:
             return  # Ended already, or a forked child that inherited its parent's run.
         if status != "completed":
             self._recorder.drop_left_step()
+        self._driven.end_phase()
         if self._preempted:
             status, reason = "preempted", self._preempted
         elif self._terminated:
@@ -357,6 +404,7 @@ class Run:
             self._preemption.remove()
         self._recorder.close(status, reason or self._recorder.stop_reason or "", exit_code)
         self._watch.remove()
+        self._exits.remove()
         atexit.unregister(self._close_at_exit)
         if self._lock is not None:
             self._lock.release()
@@ -366,17 +414,38 @@ class Run:
             except Exception as error:  # noqa: BLE001 - a tracker's trouble is not the training's
                 _log.warning("a tracker was not told of the end: %r", error)
 
+    def _without_done(self, loader: Iterable[Batch]) -> Iterator[Batch]:
+        """Return what a loader has left after as many batches as were done are drawn from it."""
+        batches = iter(loader)
+        left = self.resume_step if self._to_skip is None else self._to_skip
+        if left:
+            with self.span("training_prep"):
+                left -= sum(1 for _ in itertools.islice(batches, left))
+        self._to_skip = left
+        return batches
+
+    def _warn_of_stop(self) -> None:
+        """Say once that a loop goes on around a run that must stop."""
+        if self.stop_reason is not None and not self._warned_of_stop:
+            self._warned_of_stop = True
+            _log.warning(
+                "this run must stop (%s), and steps() yields nothing more; what the loop around it "
+                "does is still paid for. Write `for epoch in run.epochs(n):` around run.steps(), "
+                "or `if run.stop_reason: break` after it.",
+                self.stop_reason,
+            )
+
     def _stop_before_the_job_ends(self) -> None:
         """In a Slurm job, end the loop one grace before its end, or when its script's signal comes.
 
         Signals for which the program has handlers are left to them.
         """
         job = SlurmJob.of(os.environ)
-        if job is None or self._rank == SUPERVISOR or facts.is_disabled(os.environ):
+        if job is None or self.rank == SUPERVISOR or facts.is_disabled(os.environ):
             return
         gate = self._preemption_gate()
         gate.listen_where_deadly([signal.SIGUSR1, signal.SIGUSR2])
-        if self._job_end is None and self._rank == 0:
+        if self._job_end is None and self.rank == 0:
             self._job_end = JobEndWatch(job, gate.announce, grace=self.options.grace)
 
     def _take_notice(self, reason: str) -> None:
@@ -396,7 +465,7 @@ class Run:
         if self._preemption is None:
             from outlay.runs.preemption import PreemptionGate
 
-            self._preemption = PreemptionGate(self._rank, self._take_notice)
+            self._preemption = PreemptionGate(self.rank, self._take_notice)
             self._recorder.gates.append(self._preemption)
         return self._preemption
 
@@ -422,7 +491,7 @@ class Run:
 
     def _close_at_exit(self) -> None:
         """The script ended without closing the run; the interpreter knows how."""
-        error: Any = getattr(sys, "last_value", None)
+        error: Any = getattr(sys, "last_value", None) or self._exits.error
         status, reason = _outcome_of(error)
         self.close(status, reason)
 
@@ -438,71 +507,3 @@ def _outcome_of(error: BaseException | None) -> tuple[EndStatus, str]:
             return "completed", ""
         case _:
             return "failed", type(error).__name__
-
-
-# ``outlay.run()``: one call that records a training, prices it, and stops it where it must.
-
-
-def run(
-    model: str,
-    *,
-    dir: Path | str | None = None,
-    name: str | None = None,
-    gpu: str | None = None,
-    gpus: object = None,
-    price: object = None,
-    stopped_price: object = None,
-    tags: Mapping[str, str] | None = None,
-    heartbeat: object = None,
-    budget: object = None,
-    guard: object = None,
-    clock: Clock = SYSTEM,
-) -> Run:
-    """Start (or go on with) a run, to be used in a ``with`` statement.
-
-    What is left out comes from the environment: ``OUTLAY_RUN_DIR``, ``OUTLAY_PRICE``,
-    ``OUTLAY_GPUS``, ``OUTLAY_STOPPED_PRICE``, ``OUTLAY_BUDGET``, ``OUTLAY_HOLD``.
-    ``OUTLAY_DISABLED=1`` makes all of it a no-op.
-
-    The run begins with the process, where the process was started to train and this is its first
-    run: imports and loading before this call are ``program_startup``.
-
-    Args:
-        model: What is trained.
-        dir: Where the run log goes; reopening one is a new attempt of the same run.
-        name: What to call the run; default: the model.
-        gpu: The GPU model; default: what the driver says.
-        gpus: How many GPUs the whole run uses, or which share of one: ``8``, ``0.5``, ``"1/7"``;
-            default: those of Slurm's allocation, else the visible ones of all nodes, else the world
-            size, as an assumption.
-        price: Per GPU-hour, such as ``"1.50 USD/h"``, or by name: ``"lambda:8xH100"``, ``"auto"``;
-            ``showback`` may follow it. Without one, money reads "no price".
-        stopped_price: Per hour of the whole machine while it is stopped between attempts.
-        tags: Whatever costs are to be allocated by, such as ``{"team": "nlp"}``.
-        heartbeat: Records a sign of life this often in the background, such as ``"30s"``.
-        budget: Where the run stops, such as ``outlay.iso_cost("5 USD")`` or ``"iso_time=2h"``.
-        guard: Whose ceiling it may not pass: a ``BudgetGuard``, or the path of a spend log.
-        clock: The clocks to use.
-
-    Raises:
-        InvalidValue: An argument or a setting cannot be used.
-        PriceFileUnusable: The price is a name, and the known prices cannot be read.
-        Refused: The budget limits what nothing here can measure, or the guard has no room.
-        RunInUse: A live process records this rank of this run already.
-    """
-    if model is None:
-        raise InvalidValue("model", model, "a non-empty name")
-    arguments = Arguments(
-        model=model,
-        dir=dir,
-        name=name,
-        gpu=gpu,
-        gpus=gpus,
-        price=price,
-        stopped_price=stopped_price,
-        tags=tags,
-        heartbeat=heartbeat,
-        budget=budget,
-        guard=guard,
-    )
-    return Run(resolve(arguments, os.environ, clock.wall_ns()), clock)

@@ -6,6 +6,7 @@ Either all of that is done, or neither a hold nor a lock is left behind.
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import uuid
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from outlay._version import __version__
+from outlay.budget.terms import DISABLED, Budget
 from outlay.clock import Clock, since_boot_ns
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import (
@@ -28,6 +30,7 @@ from outlay.ledger import (
     last_committed_step,
     ledger_dir,
 )
+from outlay.ledger.segments import segment_paths
 from outlay.rates import rate_of
 from outlay.record import Recorder, facts
 from outlay.record.lock import RankLock
@@ -39,8 +42,12 @@ from outlay.units import Money
 
 if TYPE_CHECKING:
     from outlay.budget.gate import BudgetGate
+    from outlay.budget.tracker import BudgetTracker
     from outlay.guard.gate import GuardGate
     from outlay.runs.preemption import JointGuard
+
+
+_log = logging.getLogger("outlay")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +60,19 @@ class Opening:
         recorder: What writes the attempt's records, and asks the gates.
         lock: Held while the rank records; None where the directory cannot be written.
         budget: What enforces the budget, if there is one.
+        tracker: What counts for it; of a budget that is disabled one without limits.
         guard: What keeps the money, on rank 0 of a guarded run.
     """
 
     options: RunOptions
     run_id: str
     rank: int
+    world_size: int
     recorder: Recorder
     resume_step: int = 0
     lock: RankLock | None = None
     budget: BudgetGate | None = None
+    tracker: BudgetTracker | None = None
     guard: GuardGate | None = None
 
 
@@ -73,7 +83,7 @@ def open_attempt(options: RunOptions, clock: Clock, *, rank: int | None = None) 
         options: What it is started with. A directory that nobody named is taken only if it is free:
             else another one of the same name.
         clock: The clocks to use.
-        rank: Of this process; default: as its launcher says.
+        rank: Of this process; default: that of its place.
 
     Raises:
         RunInUse: A live process records this rank already.
@@ -81,13 +91,18 @@ def open_attempt(options: RunOptions, clock: Clock, *, rank: int | None = None) 
         BudgetChanged: The run was started with other limits.
     """
     about = facts.gather(os.environ, outlay_version=__version__)
-    if rank is not None:
-        about = replace(about, rank=rank)
+    place = options.place
+    rank = place.rank if rank is None else rank
+    about = replace(about, rank=rank, world_size=place.world_size)
     run_id, default = uuid.uuid4().hex, options.default_dir
     if facts.is_disabled(os.environ):
         offset_ns = clock.wall_ns() - clock.monotonic_ns()
         recorder = Recorder(NullWriter(), clock, wall_offset_ns=offset_ns)
-        return Opening(options=options, run_id=run_id, rank=about.rank, recorder=recorder)
+        tracker = None if options.budget is None else _tracker_without_limits(clock)
+        return Opening(
+            options=options, run_id=run_id, rank=rank, world_size=place.world_size,
+            recorder=recorder, tracker=tracker,
+        )  # fmt: skip
     if default is None:
         return _open(options, about, run_id, clock)
     for directory in default.claim(options.model, run_id):
@@ -120,8 +135,11 @@ def _open(options: RunOptions, about: facts.Facts, run_id: str, clock: Clock) ->
         writer = SegmentWriter(ledger_dir(options.dir) / segment.file_name, header, clock)
         writer.sync()
         recorder = Recorder(writer, clock, wall_offset_ns=wall_offset_ns, first_step=resume_step)
+        tracker = None if budget is None else budget.tracker
         if budget is not None:
             budget.begin(recorder, header, segment)
+        elif options.budget is DISABLED and about.rank != SUPERVISOR:
+            tracker = _unlimited_tracker(options, recorder, clock)
         if guard is not None:
             from outlay.guard.captures import run_part
 
@@ -132,8 +150,9 @@ def _open(options: RunOptions, about: facts.Facts, run_id: str, clock: Clock) ->
         undone_on_error.pop_all()
     _recorded_in.add(about.pid)
     return Opening(
-        options=options, run_id=run_id, rank=about.rank, recorder=recorder,
-        resume_step=resume_step, lock=lock, budget=budget, guard=guard,
+        options=options, run_id=run_id, rank=about.rank, world_size=about.world_size,
+        recorder=recorder, resume_step=resume_step, lock=lock, budget=budget, tracker=tracker,
+        guard=guard,
     )  # fmt: skip
 
 
@@ -197,6 +216,7 @@ def header_of(
         gpus_source=options.gpus_source,
         price=options.price,
         stopped_machine_price=options.stopped_price,
+        config=options.config,
         process_start_ns=started.own_ns,
         agent_start_ns=started.agent_ns,
         **{name: getattr(about, name) for name in facts.Facts.__slots__},
@@ -205,13 +225,48 @@ def header_of(
 
 def budget_gate(options: RunOptions, about: facts.Facts, clock: Clock) -> BudgetGate | None:
     """Return what enforces the budget; a supervisor leaves that to what it supervises."""
-    if options.budget is None or about.rank == SUPERVISOR:
+    if about.rank == SUPERVISOR or options.budget is DISABLED:
+        return None
+    budget = options.budget or _kept_budget(options, about.rank)
+    if budget is None:
         return None
     from outlay.budget.gate import BudgetGate
 
-    return BudgetGate(
-        options.budget, options.dir, rank=about.rank, price=options.price, clock=clock
-    )
+    return BudgetGate(budget, options.dir, rank=about.rank, price=options.price, clock=clock)
+
+
+def _kept_budget(options: RunOptions, rank: int) -> Budget | None:
+    """Return the budget that the run was started with, where nobody states one this time."""
+    if not segment_paths(options.dir):
+        return None
+    from outlay.budget.history import read_kept_budget
+
+    budget = read_kept_budget(options.dir)
+    if budget is not None and rank == 0:
+        limits = ", ".join(f"{key} {limit:,}" for key, limit in budget.limits.items())
+        _log.warning(
+            "no budget was stated, and the run keeps the one it was started with: %s (%s). "
+            'To drop it: budget={"enabled": False}, or OUTLAY_BUDGET=enabled=false',
+            budget.mode, limits,
+        )  # fmt: skip
+    return budget
+
+
+def _tracker_without_limits(clock: Clock) -> BudgetTracker:
+    from outlay.budget.tracker import BudgetTracker
+
+    return BudgetTracker.of(DISABLED, clock=clock)
+
+
+def _unlimited_tracker(options: RunOptions, recorder: Recorder, clock: Clock) -> BudgetTracker:
+    """Return what counts for a budget that is disabled; the run drops the one that it had."""
+    from outlay.budget.gate import UnlimitedGate, drop_budget
+
+    gate = UnlimitedGate(clock)
+    recorder.gates.append(gate)
+    if options.place.rank == 0:
+        drop_budget(options.dir, recorder)
+    return gate.tracker
 
 
 def guard_gates(

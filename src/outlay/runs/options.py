@@ -10,17 +10,20 @@ import re
 import signal
 import stat
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
-from outlay.budget.config import budget_from_environ, read_budget
+from outlay.budget.config import read_stated, stated_in_environ
 from outlay.budget.terms import Budget
 from outlay.errors import InvalidValue
 from outlay.ledger import Price, read_identity
 from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
+from outlay.record.configuration import recorded_config
 from outlay.record.machine import node_count, node_gpus
+from outlay.record.ranks import Place, find_place
 from outlay.record.slurm import SlurmJob
 from outlay.runs.directories import DefaultDirectory
 from outlay.runs.preemption import stated_grace
@@ -52,6 +55,9 @@ class Arguments:
     heartbeat: object = None
     budget: object = None
     guard: object = None
+    config: object = None
+    rank: object = None
+    world_size: object = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,8 @@ class RunOptions:
         gpus_source: Who says so, as in ``attempt_started``.
         stopped_price: Of the whole machine while it is stopped between attempts.
         grace: How long before the end of a Slurm job's time the run is to stop, where stated.
+        config: What the training is configured with, without secrets.
+        place: Which of the processes that train together this one is.
         default_dir: What ``dir`` was derived from, where nobody named one: the attempt may then
             take another.
     """
@@ -81,6 +89,8 @@ class RunOptions:
     guard: object = None
     notice: signal.Signals | None = None
     grace: Duration | None = None
+    config: dict[str, Any] = field(default_factory=dict)
+    place: Place = field(default_factory=Place)
     default_dir: DefaultDirectory | None = None
 
 
@@ -92,6 +102,9 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
     """
     model = "" if arguments.model is None else _text(arguments.model, name="model")
     name = model if arguments.name is None else _text(arguments.name, name="name")
+    place = find_place(environ, rank=arguments.rank, world_size=arguments.world_size)
+    if place.world_size > 1:  # So that whatever asks the environment gets the same answer.
+        environ = {**environ, "RANK": str(place.rank), "WORLD_SIZE": str(place.world_size)}
     gpus, gpus_source = _gpus(arguments.gpus, environ)
     stated = _stated_directory(arguments.dir, environ)
     default = DefaultDirectory.of(name, environ, now_ns) if stated is None else None
@@ -111,6 +124,8 @@ def resolve(arguments: Arguments, environ: Mapping[str, str], now_ns: int) -> Ru
         grace=stated_grace(environ),
         budget=_budget(arguments.budget, environ),
         guard=arguments.guard,
+        config=recorded_config(arguments.config, environ),
+        place=place,
         dir=directory,
         default_dir=default,
     )
@@ -250,7 +265,8 @@ def _notice(environ: Mapping[str, str]) -> signal.Signals | None:
 
 
 def _budget(value: object, environ: Mapping[str, str]) -> Budget | None:
-    return read_budget(value) if value is not None else budget_from_environ(environ)
+    """Return the budget that was stated; ``DISABLED`` where it was stated that there is none."""
+    return read_stated(value) if value is not None else stated_in_environ(environ)
 
 
 def _stated_directory(value: object, environ: Mapping[str, str]) -> Path | None:

@@ -151,6 +151,14 @@ MIGRATIONS = (
         ),
         indexes=tuple(i for i in schema.runs.indexes if i.name == "runs_by_last_seen"),
     ),
+    Migration(
+        version=6,
+        adds=(
+            schema.runs.c.assumed_micros,
+            schema.cost_reports.c.assumed_micros,
+            schema.cost_reports.c.charges,
+        ),
+    ),
 )
 NEWEST = MIGRATIONS[-1].version
 

@@ -29,6 +29,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         figures_version: Of the rules by which the row was derived.
         findings: What is wrong in the log; the first of them.
         kind: Of the cost: ``cash`` or ``showback``.
+        assumed_micros: What of the cost is assumed; no record says it.
     """
 
     run_id: str
@@ -55,6 +56,7 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     figures_version: int | None = None
     findings: tuple[Finding, ...] = ()
     kind: str = "cash"
+    assumed_micros: int = 0
 
     @property
     def cost(self) -> Money | None:
@@ -63,6 +65,11 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
             return None
         return Money(self.cost_micros, self.currency)
 
+    @property
+    def assumed(self) -> Money | None:
+        """What of the cost is assumed, where the run had a price."""
+        return None if self.currency is None else Money(self.assumed_micros, self.currency)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFilter:
@@ -70,6 +77,7 @@ class RunFilter:
 
     Attributes:
         since_ns: Only runs seen alive at or after this instant.
+        is_priced: Only runs with a price, or without one.
         tag: The name of a tag that a run has, and ``tag_value`` its value where that matters.
     """
 
@@ -79,6 +87,7 @@ class RunFilter:
     tag: str | None = None
     tag_value: str | None = None
     since_ns: int | None = None
+    is_priced: bool | None = None
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         """Yield what holds of the rows that are asked for."""
@@ -90,6 +99,9 @@ class RunFilter:
             yield value.is_not(None) if self.tag_value is None else value == self.tag_value
         if self.since_ns is not None:
             yield runs.c.last_seen_ns >= self.since_ns
+        if self.is_priced is not None:
+            cost = runs.c.cost_micros
+            yield cost.is_not(None) if self.is_priced else cost.is_(None)
 
 
 _EVERY = RunFilter()
@@ -189,6 +201,7 @@ def rows_from(found: Result[Any]) -> list[RunRow]:
 def _row(cells: dict[str, Any]) -> RunRow:
     cells["findings"] = cells["findings"] or ()
     cells["kind"] = cells["kind"] or "cash"
+    cells["assumed_micros"] = cells["assumed_micros"] or 0
     try:
         return convert(cells, RunRow)
     except BadDocument as error:

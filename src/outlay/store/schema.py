@@ -56,6 +56,7 @@ runs = Table(
     Column("figures_version", Integer),
     Column("findings", JSON(none_as_null=True)),
     Column("kind", String),
+    Column("assumed_micros", BigInteger),
     Index("runs_by_start", "started_ns", "run_id"),
     Index("runs_by_last_seen", "last_seen_ns"),
 )
@@ -159,6 +160,8 @@ cost_reports = Table(
     Column("metrics", JSON),
     Column("updated_ns", BigInteger, nullable=False),
     Column("kind", String),
+    Column("assumed_micros", BigInteger),
+    Column("charges", JSON(none_as_null=True)),
     Index("cost_reports_by_model", "model", "at_ns"),
 )
 

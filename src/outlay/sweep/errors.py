@@ -114,8 +114,8 @@ class NotAcknowledged(Refused):
 
     def __init__(self) -> None:
         super().__init__(
-            "a sweep starts many runs: acknowledge it with --enable-sweeps or --yes "
-            "(or MFCL_SWEEPS_ENABLED=1), after a look at `outlay sweep plan`"
+            "a sweep starts many runs: say yes to it with --yes, "
+            "after a look at `outlay sweep plan`"
         )
 
 

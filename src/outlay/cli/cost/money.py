@@ -1,4 +1,4 @@
-"""``outlay cost allocate | forecast | budget | import | export``."""
+"""``outlay cost forecast | ceiling | import | export``."""
 
 from __future__ import annotations
 
@@ -9,181 +9,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlay.cli.cost.tables import (
+    AsOf,
     amount,
     budget_rows,
     budget_table,
     interval,
     must_be_drawable,
     open_books,
+    parse_as_of,
 )
-from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
+from outlay.cli.output import AsJson, Png, console, must_be_directory, print_findings, print_json
 from outlay.clock import SYSTEM
-from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
-from outlay.errors import Finding, InvalidValue
-from outlay.ledger.price import Kind
-from outlay.store.runs import list_runs
-from outlay.units import Money
+from outlay.errors import InvalidValue
 from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
 
 if TYPE_CHECKING:
     from outlay.compat.cost_module.analyzer import Exchanged
-    from outlay.cost.charges import MonthlyCharges, RunCharge
     from outlay.cost.forecast import Rest
     from outlay.goodput.follower import RunView
-
-# ``outlay cost allocate``: who pays for a month.
-
-_CSV_COLUMNS = ("owner", "runs", "gpu_hours", "direct", "shared", "idle", "total", "currency")
-
-
-def allocate_cost(
-    by: Annotated[str, typer.Option(help="Who pays: user, model, team, project or tag:NAME.")],
-    month: Annotated[str, typer.Option(help="Which month, in UTC, such as 2026-10.")],
-    bill: Annotated[
-        str | None,
-        typer.Option(help='The invoice, such as "900 USD"; what no run used of it is idle.'),
-    ] = None,
-    shared: Annotated[
-        list[str] | None, typer.Option(help="An owner whose cost the others share; repeatable.")
-    ] = None,
-    spread: Annotated[
-        Spread, typer.Option(help="How idle and shared cost are spread.")
-    ] = Spread.PROPORTIONAL,
-    csv: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also write the table to it.")
-    ] = None,
-    focus: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also write FOCUS 1.2 rows to it, one per run."),
-    ] = None,
-    kind: Annotated[
-        Kind | None,
-        typer.Option(help="What is shared out; default: cash, where any run was paid for in cash."),
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Share out a month's cost by user, team, project or tag; the parts sum to the bill.
-
-    Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
-    """
-    from outlay.cost.charges import charges_within, month_window, owner_by
-    from outlay.cost.focus import COLUMNS, focus_rows, to_csv
-
-    period, owner_of = month_window(month), owner_by(by)
-    invoice = None if bill is None else Money.parse(bill, name="--bill")
-    books = open_books()
-    found = charges_within(list_runs(books.store), books.book.reports(), period, SYSTEM.wall_ns())
-    owners = {c.run.run_id: owner_of(c.run) or UNTAGGED for c in found.charges}
-    chosen, others = _of_kind(found, kind)
-    currency = _currency(chosen, invoice)
-    kept = [charge for charge in chosen.charges if charge.cost.currency == currency]
-    idle, over = _idle(kept, invoice, currency)
-    result = allocate(
-        [Charge(owner=owners[c.run.run_id], micros=c.cost.micros, gpu_us=c.gpu_us) for c in kept],
-        [Pool(name=IDLE, micros=idle.micros)] if idle else [],
-        shared=shared or [],
-        spread=spread,
-        currency=currency,
-    )
-    findings = [*books.findings, *found.findings, *others, *_foreign(chosen, currency), *over]
-    if csv is not None:
-        csv.write_text(to_csv(_rows(result), _CSV_COLUMNS), encoding="utf-8")
-    if focus is not None:
-        rows = focus_rows(kept, idle, period, owners=owners)
-        focus.write_text(to_csv(rows, COLUMNS), encoding="utf-8")
-    if as_json:
-        print_json({"rows": _rows(result), "total": result.total, "findings": findings})
-        return
-    _print(result, month)
-    print_findings(findings)
-
-
-def _of_kind(found: MonthlyCharges, kind: Kind | None) -> tuple[MonthlyCharges, list[Finding]]:
-    """Return the charges of one kind, and the runs of the other, which nobody adds to them."""
-    kinds = {charge.kind for charge in found.charges}
-    chosen = kind or ("showback" if kinds == {"showback"} else "cash")
-    others = [
-        Finding(
-            source=charge.run.dir,
-            message=f"cost {charge.cost} {charge.kind}, which is not counted among {chosen}; "
-            f"--kind {charge.kind} shares it out",
-            severity="warning",
-        )
-        for charge in found.charges
-        if charge.kind != chosen
-    ]
-    return replace(found, charges=[c for c in found.charges if c.kind == chosen]), others
-
-
-def _currency(found: MonthlyCharges, bill: Money | None) -> str:
-    """Return the bill's currency, else that of the first run."""
-    if bill is not None:
-        return bill.currency
-    return found.charges[0].cost.currency if found.charges else "USD"
-
-
-def _foreign(found: MonthlyCharges, currency: str) -> list[Finding]:
-    """Return the runs that were paid in another currency, which nobody adds."""
-    return [
-        Finding(
-            source=charge.run.dir,
-            message=f"cost {charge.cost}, which is not counted among {currency}",
-        )
-        for charge in found.charges
-        if charge.cost.currency != currency
-    ]
-
-
-def _idle(
-    charges: list[RunCharge], bill: Money | None, currency: str
-) -> tuple[Money, list[Finding]]:
-    """Return what the bill holds beyond the runs; that runs cost more than it is a finding."""
-    used = Money(sum(charge.cost.micros for charge in charges), currency)
-    if bill is None:
-        return Money(0, currency), []
-    idle = bill - used
-    if idle.micros >= 0:
-        return idle, []
-    message = f"recorded runs cost {used}, more than the bill: prices or the bill are wrong"
-    return Money(0, currency), [Finding(source="--bill", message=message)]
-
-
-def _rows(result: Allocation) -> list[dict[str, object]]:
-    return [
-        {
-            "owner": row.owner,
-            "runs": row.runs,
-            "gpu_hours": row.gpu_hours,
-            "direct": str(Money(row.direct, result.currency).amount),
-            "shared": str(Money(row.shared, result.currency).amount),
-            "idle": str(Money(row.idle, result.currency).amount),
-            "total": str(Money(row.total, result.currency).amount),
-            "currency": result.currency,
-        }
-        for row in result.rows
-    ]
-
-
-def _print(result: Allocation, month: str) -> None:
-    if not result.rows:
-        console.print(f"Nothing was spent in {month} that is known here.")
-        return
-    currency = result.currency
-    table = new_table(
-        "owner", ">runs", ">GPU-hours",
-        *(f">{part}, {currency}" for part in ("direct", "shared", "idle")), ">total",
-    )  # fmt: skip
-    for row in result.rows:
-        parts = [Money(each, result.currency) for each in (row.direct, row.shared, row.idle)]
-        table.add_row(
-            row.owner, str(row.runs), f"{row.gpu_hours:,.2f}",
-            *(f"{part.amount:,.2f}" for part in parts), str(Money(row.total, result.currency)),
-        )  # fmt: skip
-    table.add_section()
-    table.add_row("total", "", "", "", "", "", str(result.total), style="bold")
-    console.print(table)
-
 
 # ``outlay cost forecast``: what planned runs of a model will cost, or the rest of a live run.
 
@@ -256,9 +100,22 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
         lines.append(found["note"])
     if found["budget"] is not None:
         used = f"{amount(found['spent'], currency)} of {amount(found['budget'], currency)} spent"
-        over = f", {amount(found['overage'], currency)} over" if found["overage"] else ""
-        lines.append(f"budget {found['budget_status']}: {used}{over}")
+        lines.append(f"budget: {used}; {_budget_forecast(found)}")
     return lines
+
+
+def _budget_forecast(found: dict[str, Any]) -> str:
+    """Return how the budget will stand after the planned runs, which is not how it stands."""
+    match found["budget_status"]:
+        case "OVER":
+            over = amount(found["overage"], found["currency"])
+            return f"forecast {over} over it"
+        case "WARNING":
+            return "forecast above 90 % of it"
+        case "OK":
+            return "forecast within it"
+        case _:
+            return "no forecast"
 
 
 def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool) -> None:
@@ -271,7 +128,9 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
     if png is not None:
         _save_rest(rest, view, png)
     if as_json:
-        print_json({"target_steps": target, "rest": rest, "findings": findings})
+        currency = None if view.rates is None else view.rates.currency
+        said = {"target_steps": target, "rest": rest, "currency": currency}
+        print_json(said | {"findings": findings})
         return
     if rest is None:
         console.print("No step was recorded yet: nothing to go by.")
@@ -326,7 +185,7 @@ def _time(seconds: float) -> str:
     return duration_text(round(seconds * 1e9))
 
 
-# ``outlay cost budget``: what may be spent on all runs of a model together.
+# ``outlay cost ceiling``: what may be spent on all runs of a model together.
 
 app = typer.Typer(help="What may be spent on all runs of a model.", no_args_is_help=True)
 
@@ -337,9 +196,9 @@ def set_budget(
     limit: Annotated[str, typer.Argument(metavar="AMOUNT", help='How much, such as "1000 USD".')],
     as_json: AsJson = False,
 ) -> None:
-    """Set a model's budget.
+    """Set a model's ceiling: alerts come at 50, 75, 90 and 100 %; nothing is stopped by it.
 
-    Example: outlay cost budget set bert-base "1000 USD"
+    Example: outlay cost ceiling set bert-base "1000 USD"
     """
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
@@ -348,32 +207,34 @@ def set_budget(
 
 
 @app.command("status")
-def status(as_json: AsJson = False) -> None:
-    """Show how much of each model's budget is spent, and tell each threshold once.
+def status(as_of: AsOf = None, as_json: AsJson = False) -> None:
+    """Show how much of each model's ceiling is spent, and tell each threshold once.
 
-    Example: outlay cost budget status
+    Example: outlay cost ceiling status
     """
-    _show(as_json=as_json)
+    _show(as_of=as_of, as_json=as_json)
 
 
-def _show(only: str | None = None, *, as_json: bool) -> None:
+def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -> None:
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
-    books = open_books()
-    rows = [row for row in budget_rows(books.book) if only in (None, row.model)]
+    books = open_books(parse_as_of(as_of))
+    rows = [row for row in budget_rows(books) if only in (None, row.model)]
     analyzer = CostAnalyzer()
-    alerts = [alert for row in rows if (alert := analyzer.check_budget(row.model))]
+    told = rows if as_of is None else []  # A look back tells nobody anything new.
+    alerts = [alert for row in told if (alert := analyzer.check_budget(row.model))]
+    findings = [*books.findings, *(each for row in rows for each in books.unpriced(row.model))]
     if as_json:
-        print_json({"budgets": rows, "alerts": alerts, "findings": books.findings})
+        print_json({"budgets": rows, "alerts": alerts, "as_of": as_of, "findings": findings})
         return
     if not rows:
-        console.print('No budget is set: outlay cost budget set MODEL "1000 USD"')
+        console.print('No model has a ceiling: outlay cost ceiling set MODEL "1000 USD"')
     else:
         console.print(budget_table(rows))
     for alert in alerts:
         console.print("alert ", style="yellow", end="")
         console.print(alert.message)
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 # ``outlay cost import`` and ``export``: the files of a cost report script.
@@ -390,8 +251,7 @@ def import_files(directory: Files, as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.optimizer import CostOptimizer, import_recommendations
 
     source = directory.expanduser()
-    if not source.is_dir():
-        raise InvalidValue("DIR", str(directory), "an existing directory")
+    must_be_directory(source)
     done = import_costs(CostAnalyzer(), source)
     taken, findings = import_recommendations(CostOptimizer(), source)
     done = replace(done, findings=done.findings + findings)
@@ -406,7 +266,9 @@ def export_files(directory: Files, as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.analyzer import CostAnalyzer, export_costs
     from outlay.compat.cost_module.optimizer import CostOptimizer, export_recommendations
 
+    books = open_books()
     done = export_costs(CostAnalyzer(), directory.expanduser())
+    done = replace(done, findings=(*books.findings, *books.unpriced(), *done.findings))
     written = export_recommendations(CostOptimizer(), directory.expanduser())
     _show_exchanged(done, written, f"in {directory}", as_json=as_json)
 

@@ -15,10 +15,11 @@ from outlay.cli.cost.tables import (
     budget_rows,
     budget_table,
     comparison_table,
+    keep_cost_files,
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
-from outlay.cli.prices.prices import VENDORS, ask, print_some_findings
+from outlay.cli.prices.offers import VENDORS, ask, print_some_findings
 from outlay.compat.cost_module.analyzer import CostAnalyzer
 from outlay.compat.cost_module.gpu_price import GPUPrice
 from outlay.compat.cost_module.optimizer import CostOptimizer
@@ -51,7 +52,9 @@ def show_cost_report(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show costs, prices, budgets and advice; without a flag, the summary.
+    """Show costs and prices.
+
+    With flags also budgets, advice, a forecast; without any, the summary.
 
     Example: outlay cost-report --forecast bert-base 5
     """
@@ -75,15 +78,18 @@ def show_cost_report(
         sections["budgets"] = _budgets(books)
     if forecast is not None:
         sections["forecast"] = _forecast(*forecast)
+    books.findings.extend(books.unpriced(model))
     if as_json:
         values = {name: values for name, (values, _) in sections.items()}
         print_json(values | {"findings": [*books.findings, *from_vendors]})
-        return
-    for _, show in sections.values():
-        show()
-        console.print()
-    print_findings(books.findings)
-    print_some_findings(from_vendors)
+    else:
+        for _, show in sections.values():
+            show()
+            console.print()
+        print_findings(books.findings)
+        print_some_findings(from_vendors)
+    if fetch_prices and all(count is None for count in sections["fetched"][0].values()):
+        raise typer.Exit(1)
 
 
 class BadNumber(OutlayError):
@@ -109,6 +115,7 @@ def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
     book = PriceBook(books.store)
     book.record(snapshots)
     book.publish()
+    keep_cost_files()
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 
     def show() -> None:
@@ -120,7 +127,7 @@ def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
 
 
 def _models(books: CostBooks) -> Section:
-    models = {name: compare(rows) for name, rows in by_model(books.book.reports()).items()}
+    models = {name: compare(rows) for name, rows in by_model(books.reports()).items()}
 
     def show() -> None:
         console.print(comparison_table(models) if models else "No costs are known.")
@@ -159,9 +166,9 @@ def _prices(books: CostBooks, *, demanded: bool) -> Section:
 
 
 def _model(books: CostBooks, model: str) -> Section:
-    rows = books.book.reports(model)
+    rows = books.reports(model)
     if not rows:
-        raise UnknownModel(model, [row.model for row in books.book.reports()])
+        raise UnknownModel(model, [row.model for row in books.reports()])
     models = {name: compare(found) for name, found in by_model(rows).items()}
     roi = CostAnalyzer().get_roi_analysis(model)
 
@@ -182,7 +189,7 @@ def _recommendations(books: CostBooks) -> Section:
 
 
 def _budgets(books: CostBooks) -> Section:
-    rows = budget_rows(books.book)
+    rows = budget_rows(books)
     return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
 
 

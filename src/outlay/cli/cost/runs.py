@@ -5,27 +5,32 @@ What opens a log or draws a picture is imported where it is used: a summary does
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
 
-from outlay.cli.cost import money as cost_allocate
+from outlay.cli.cost import allocate as cost_allocate
 from outlay.cli.cost import money as cost_budget
 from outlay.cli.cost import money as cost_files
 from outlay.cli.cost import money as cost_forecast
 from outlay.cli.cost.tables import (
+    ASSUMED,
+    AsOf,
     UnknownModel,
     amount,
+    assumed_suffix,
     comparison_table,
     kind_suffix,
     must_be_drawable,
     open_books,
+    parse_as_of,
     run_table,
     score,
     unit_lines,
 )
 from outlay.cli.output import (
+    DEFAULT,
     AsJson,
     DefaultGroup,
     Model,
@@ -40,18 +45,21 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_text
 from outlay.cost.book import CostRow
-from outlay.cost.compare import by_model, candidates_of, compare, pareto_front, total_of
-from outlay.ledger.price import KINDS, Kind
+from outlay.cost.compare import by_model, candidates_of, compare, pareto_front
+from outlay.cost.spending import Spend, Spending, Subtotal, Unit, spend_of
+from outlay.ledger.price import Kind
+from outlay.units import Money
 
 app = typer.Typer(
     cls=DefaultGroup,
-    help="What runs and models cost, what they will cost, and what that bought.",
+    help="What runs and models cost, and will cost.",
     no_args_is_help=True,
 )
-app.add_typer(cost_budget.app, name="budget")
+app.add_typer(cost_budget.app, name="ceiling")
+app.add_typer(cost_budget.app, name="budget", hidden=True)
 
 
-@app.command("show")
+@app.command(DEFAULT, hidden=True)
 def show(run: RunDir, as_json: AsJson = False) -> None:
     """Show what a run cost: by phase, and per step, sample, token and point of accuracy.
 
@@ -62,7 +70,8 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
     cost = cost_of(read_view(run, SYSTEM.wall_ns()))
     if as_json:
-        print_json({"cost": cost, "per": cost.unit_costs()})
+        currency = None if cost.cost is None else cost.cost.currency
+        print_json({"cost": cost, "per": cost.unit_costs(), "per_currency": currency})
         return
     console.print(run_table(cost))
     for line in unit_lines(cost):
@@ -71,68 +80,84 @@ def show(run: RunDir, as_json: AsJson = False) -> None:
 
 
 @app.command("summary")
-def summary(png: Png = None, as_json: AsJson = False) -> None:
+def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Show what every model cost so far.
 
     Example: outlay cost summary --png cost.png
     """
-    books = open_books()
-    rows = books.book.reports()
+    books = open_books(parse_as_of(as_of))
+    rows, rentals = books.reports(), books.rentals()
+    findings = [*books.findings, *books.unpriced()]
     models = {name: compare(found) for name, found in by_model(rows).items()}
+    totals = _totals(rows, rentals)
     if png is not None:
         from outlay.cost.chart import save_bars
 
         must_be_drawable(png, models, "a cost")
+        units = sorted({figures.currency for figures in models.values()})
         save_bars(
-            {name: figures.total_cost for name, figures in models.items()},
+            {
+                name if len(units) == 1 else f"{name}, {figures.currency}": figures.total_cost
+                for name, figures in models.items()
+            },
             png,
             title="Cost by model",
-            unit="/".join(sorted({figures.currency for figures in models.values()})),
+            unit=" or ".join(units),
         )
     if as_json:
         print_json(
             {
                 "models": models,
-                "totals": _totals(rows, "cash"),
-                "showback_totals": _totals(rows, "showback"),
-                "findings": books.findings,
+                "rented_in_no_run": [each.cost for each in rentals],
+                "totals": _amounts(totals, "cash"),
+                "showback_totals": _amounts(totals, "showback"),
+                "assumed": {str(unit): float(t.assumed.amount) for unit, t in totals.items()},
+                "as_of": as_of,
+                "findings": findings,
             }
         )
         return
-    if not models:
-        console.print("No costs are known. Register runs with: outlay collect DIR")
+    if not totals:
+        console.print("No costs are known. Register runs with: outlay import runs DIR")
     else:
         console.print(comparison_table(models))
-        for kind in KINDS:
-            for currency, total in _totals(rows, kind).items():
-                console.print(f"\nIn all: {amount(total, currency)}{kind_suffix(kind)}")
-    print_findings(books.findings)
+        for each in Spending(spends=tuple(rentals)).totals().values():
+            console.print(f"\nRented, in no run: {each.cost}")
+        for unit, total in totals.items():
+            said = f"{amount(float(total.cost.amount), unit.currency)}{kind_suffix(unit.kind)}"
+            console.print(f"\nIn all: {said}{assumed_suffix(total.assumed)}")
+    print_findings(findings)
 
 
 @app.command("model")
-def show_model(model: Model, as_json: AsJson = False) -> None:
+def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Show the runs of a model: what each cost and reached.
 
     Example: outlay cost model bert-base
     """
-    books = open_books()
-    rows = books.book.reports(model)
+    books = open_books(parse_as_of(as_of))
+    rows = books.reports(model)
     if not rows:
-        raise UnknownModel(model, [row.model for row in books.book.reports()])
+        raise UnknownModel(model, [row.model for row in books.reports()])
     models = {name: compare(found) for name, found in by_model(rows).items()}
+    findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json({"model": model, "figures": models, "runs": rows, "findings": books.findings})
+        said = {"model": model, "as_of": as_of, "figures": models, "runs": rows}
+        print_json(said | {"findings": findings})
         return
     console.print(comparison_table(models))
     console.print()
-    columns = ("run", "when", ">cost", ">GPU-hours", ">accuracy", "source")
-    print_rows(columns, [_run_cells(row) for row in rows])
-    print_findings(books.findings)
+    with_assumed = any(row.assumed for row in rows)
+    assumed = [ASSUMED] if with_assumed else []
+    columns = ("run", "when", ">cost", *assumed, ">GPU-hours", ">accuracy", "source")
+    print_rows(columns, [_run_cells(row, with_assumed=with_assumed) for row in rows])
+    print_findings(findings)
 
 
-def _run_cells(row: CostRow) -> Sequence[str]:
+def _run_cells(row: CostRow, *, with_assumed: bool) -> Sequence[str]:
     return (
-        row.run_id, utc_text(row.at_ns)[:10], str(row.cost), f"{row.gpu_us / 3.6e9:,.2f}",
+        row.run_id, utc_text(row.at_ns)[:10], f"{row.cost}{kind_suffix(row.kind)}",
+        *([str(row.assumed)] if with_assumed else []), f"{row.gpu_us / 3.6e9:,.2f}",
         score(row.accuracy), row.source,
     )  # fmt: skip
 
@@ -150,7 +175,7 @@ def compare_models(
     Example: outlay cost compare --model bert-base --png front.png
     """
     books = open_books()
-    rows = books.book.reports(model)
+    rows = books.reports(model)
     candidates = candidates_of(rows)
     front = pareto_front(candidates)
     models = {name: compare(found) for name, found in by_model(rows).items()}
@@ -159,24 +184,27 @@ def compare_models(
 
         must_be_drawable(png, candidates, "a run with an accuracy")
         save_front(candidates, front, png, title=model or "All runs")
+    findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json({"models": models, "front": front, "findings": books.findings})
+        print_json({"models": models, "front": front, "findings": findings})
         return
     if models:
         console.print(comparison_table(models))
     if front:
         console.print("\nNothing beats", style="bold")
-        table = new_table("run", ">accuracy", ">cost", ">hours", ">Wh")
+        assumed = [ASSUMED] if any(each.assumed for each in front) else []
+        table = new_table("run", ">accuracy", ">cost", *assumed, ">hours", ">Wh")
         for each in front:
             energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
             table.add_row(
                 each.name, score(each.metric), amount(each.cost, each.currency),
+                *([amount(each.assumed, each.currency)] if assumed else []),
                 f"{each.hours:,.2f}", energy,
             )  # fmt: skip
         console.print(table)
     else:
         console.print("No run with an accuracy is known: run.metric('accuracy', ...) records one.")
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 @app.command("roi")
@@ -193,11 +221,14 @@ def roi(model: Model, as_json: AsJson = False) -> None:
     books.findings.extend(analyzer.damage)
     if not found["runs"]:
         raise UnknownModel(model, [row.model for row in books.book.reports()])
+    findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json(found | {"findings": books.findings})
+        print_json(found | {"findings": findings})
         return
     currency = found["currency"]
-    console.print(f"{counted(found['runs'], 'run')}, {amount(found['total_investment'], currency)}")
+    assumed = Money.parse(found["assumed_investment"], currency=currency)
+    spent = f"{amount(found['total_investment'], currency)}{assumed_suffix(assumed)}"
+    console.print(f"{counted(found['runs'], 'run')}, {spent}")
     console.print(
         f"accuracy: first {score(found['first_accuracy'])}, "
         f"last {score(found['current_accuracy'])}, best {score(found['best_accuracy'])}"
@@ -211,18 +242,17 @@ def roi(model: Model, as_json: AsJson = False) -> None:
                 amount(gain["spent"], currency), rate,
             )  # fmt: skip
         console.print(table)
-    print_findings(books.findings)
+    print_findings(findings)
 
 
-def _totals(rows: Sequence[CostRow], kind: Kind) -> dict[str, float]:
-    """Return what all runs of a kind cost together, by currency."""
-    groups = _by_currency([row for row in rows if row.kind == kind])
-    return {currency: float(total_of(mine).amount) for currency, mine in groups.items()}
+def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
+    return {u.currency: float(t.cost.amount) for u, t in totals.items() if u.kind == kind}
 
 
-def _by_currency(rows: Sequence[CostRow]) -> dict[str, list[CostRow]]:
-    currencies = sorted({row.currency for row in rows})
-    return {currency: [row for row in rows if row.currency == currency] for currency in currencies}
+def _totals(rows: Sequence[CostRow], rentals: Sequence[Spend]) -> dict[Unit, Subtotal]:
+    """Return what was spent in all, in each currency and kind."""
+    spends = tuple(spend_of(row) for row in rows)
+    return Spending(spends=(*spends, *rentals)).totals()
 
 
 app.command("forecast")(cost_forecast.show_forecast)

@@ -2,31 +2,37 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
+import typer
+from msgspec.structs import replace
 from rich.table import Table
 from sqlalchemy import Engine
 
 from outlay.cli.output import new_table
-from outlay.clock import SYSTEM
-from outlay.cost.book import CostBook
-from outlay.cost.collect import refresh_reports
+from outlay.clock import SYSTEM, parse_moment
+from outlay.compat.cost_module.data_directory import data_directory
+from outlay.cost.book import CostBook, CostRow, budgeted
 from outlay.cost.compare import ModelComparison, percent_used, standing
+from outlay.cost.spending import Spend, Spending
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.price import Kind
-from outlay.runs.collect import refresh_registered
+from outlay.runs.spending import SpendingReading, read_rentals, read_spending, refresh_books
 from outlay.store import open_store
-from outlay.store.runs import damaged_logs
+from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost
 
-_DAMAGED_NAMED = 50
+ASSUMED = ">of which assumed"
+_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _STANDING = {
     None: "ok",
     "warning_50": "50 %",
@@ -36,34 +42,91 @@ _STANDING = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="INSTANT",
+        help="What was known then, such as 2026-11-01 (UTC) or 2026-11-01T09:00+01:00.",
+    ),
+]
+
+
+def parse_as_of(text: str | None) -> int | None:
+    """Return the instant that ``--as-of`` names; a bare date begins at midnight UTC."""
+    if text is None:
+        return None
+    bare = f"{text}T00:00Z" if _DATE.fullmatch(text) else text
+    return parse_moment(bare, name="--as-of", now_ns=SYSTEM.wall_ns())
+
+
+@dataclass(frozen=True, kw_only=True)
 class CostBooks:
-    """The store with every registered run's report up to date, and what could not be read."""
+    """The store with every registered run's report up to date, and what could not be read.
+
+    Attributes:
+        as_of_ns: What was recorded later does not count; None for all that is known.
+    """
 
     store: Engine
     book: CostBook
     findings: list[Finding]
+    now_ns: int
+    as_of_ns: int | None = None
+
+    @cached_property
+    def reading(self) -> SpendingReading:
+        """All that was spent, by attempt and month; what is in doubt joins the findings."""
+        found = read_spending(self.store, self.now_ns, as_of_ns=self.as_of_ns, damage=self.findings)
+        self.findings.extend(found.spending.findings)
+        return found
+
+    def reports(self, model: str | None = None) -> list[CostRow]:
+        """Return the reports of all runs, or those of a model, oldest first."""
+        if self.as_of_ns is None:
+            return self.book.reports(model)
+        found = self.reading.reports
+        return [replace(row, charges=None) for row in found if model in (None, row.model)]
+
+    def rentals(self) -> list[Spend]:
+        """Return what rentals cost in no run."""
+        if self.as_of_ns is not None:
+            spends = self.reading.spending.spends
+            return [spend for spend in spends if spend.source == "rental"]
+        found, findings = read_rentals(self.book, self.now_ns)
+        self.findings.extend(findings)
+        return found
+
+    def unpriced(self, model: str | None = None) -> list[Finding]:
+        """Return the one finding that some runs, or some of a model, have no price."""
+        runs = list_runs(self.store, RunFilter(model=model, is_priced=False))
+        until_ns = self.now_ns if self.as_of_ns is None else self.as_of_ns
+        known = tuple(run for run in runs if run.started_ns <= until_ns)
+        return Spending(spends=(), unpriced=known).unpriced_finding()
 
 
-def open_books() -> CostBooks:
+def keep_cost_files() -> None:
+    """Take over the files of ``~/.context/training``, and bring them up to date; if it exists."""
+    if data_directory(None) is None:
+        return
+    from outlay.compat.cost_module.analyzer import CostAnalyzer  # Few users have that directory.
+    from outlay.compat.cost_module.optimizer import CostOptimizer
+    from outlay.compat.cost_module.tracker import GPUPriceTracker
+
+    for made in (CostAnalyzer, CostOptimizer, GPUPriceTracker):
+        made()
+
+
+def open_books(as_of_ns: int | None = None) -> CostBooks:
     """Open the store, and derive the reports of runs that changed."""
+    keep_cost_files()
     store, now_ns = open_store(), SYSTEM.wall_ns()
-    registered = refresh_registered(store, now_ns)
-    refreshed = refresh_reports(store, now_ns)
-    findings = [*registered.findings, *refreshed.findings]
-    # What a damaged log says counts, and may be anything: whoever reads a total is told.
-    findings += _not_named(damaged_logs(store), findings)
-    return CostBooks(store, CostBook(store, findings), findings)
-
-
-def _not_named(damaged: list[Finding], findings: list[Finding]) -> list[Finding]:
-    """Return the damaged runs that no other finding is about: the first, of the others a number."""
-    known = {finding.source for finding in findings}
-    others = [finding for finding in damaged if finding.source not in known]
-    rest = len(others) - _DAMAGED_NAMED
-    message = f"{rest:,} more have damaged logs: outlay runs --all lists them"
-    return others[:_DAMAGED_NAMED] + (
-        [Finding(source="runs", message=message, severity="warning")] if rest > 0 else []
+    findings = refresh_books(store, now_ns)
+    return CostBooks(
+        store=store,
+        book=CostBook(store, findings),
+        findings=findings,
+        now_ns=now_ns,
+        as_of_ns=as_of_ns,
     )
 
 
@@ -75,13 +138,15 @@ class UnknownModel(OutlayError):
     def __init__(self, model: str, known: Iterable[str]) -> None:
         names = ", ".join(sorted(set(known)))
         others = f"; known are {names}" if names else ""
-        super().__init__(f"no cost of {model!r} is known{others}. outlay collect DIR adds runs.")
+        super().__init__(
+            f"no cost of {model!r} is known{others}. outlay import runs DIR adds runs."
+        )
 
 
 def must_be_drawable(png: Path, found: object, wanted: str) -> None:
     """Refuse to draw nothing: whoever asked for a picture would look for it in vain."""
     if not found:
-        expected = f"{wanted} to draw, and none is known: outlay collect DIR adds runs"
+        expected = f"{wanted} to draw, and none is known: outlay import runs DIR adds runs"
         raise InvalidValue("--png", str(png), expected)
 
 
@@ -108,11 +173,15 @@ def score(value: float | None) -> str:
 
 def comparison_table(models: dict[str, ModelComparison]) -> Table:
     """Return one row for each model."""
-    table = new_table("model", ">runs", ">total", ">per run", ">GPU-hours", ">accuracy", ">best")
+    assumed = [ASSUMED] if any(figures.assumed_cost for figures in models.values()) else []
+    table = new_table(
+        "model", ">runs", ">total", *assumed, ">per run", ">GPU-hours", ">accuracy", ">best"
+    )
     for name, figures in models.items():
         currency = f"{figures.currency}{kind_suffix(figures.kind)}"
         table.add_row(
             name, str(figures.runs), amount(figures.total_cost, currency),
+            *([amount(figures.assumed_cost, figures.currency)] if assumed else []),
             amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
@@ -124,6 +193,11 @@ def kind_suffix(kind: Kind) -> str:
     return "" if kind == "cash" else f" {kind}"
 
 
+def assumed_suffix(assumed: Money | None) -> str:
+    """Return what is written behind a sum: what of it is assumed, where anything is."""
+    return f", of which assumed {assumed}" if assumed else ""
+
+
 def run_table(cost: RunCost) -> Table:
     """Return where a run's money went, by phase."""
     table = new_table("phase", ">cost", ">share")
@@ -133,6 +207,9 @@ def run_table(cost: RunCost) -> Table:
     table.add_section()
     total = "no price" if cost.cost is None else f"{cost.cost}{kind_suffix(cost.kind)}"
     table.add_row("total", total, "", style="bold")
+    if cost.cost and cost.assumed:
+        share = cost.assumed.micros / cost.cost.micros
+        table.add_row("of which assumed", str(cost.assumed), f"{share:.1%}")
     return table
 
 
@@ -153,38 +230,53 @@ def unit_lines(cost: RunCost) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRow:
-    """How a model's budget stands."""
+    """How a model's budget stands.
+
+    Attributes:
+        assumed: What of the spent money is assumed.
+        not_counted: What was paid in another currency, or is of another kind.
+    """
 
     model: str
     limit: Money
     spent: Money
+    assumed: Money
     left: Money
     percent_used: float
     status: str
+    not_counted: tuple[Money, ...]
 
 
-def budget_rows(book: CostBook) -> list[BudgetRow]:
+def budget_rows(books: CostBooks) -> list[BudgetRow]:
     """Return how every model's budget stands."""
     rows = []
-    for model, budget in book.budgets().items():
-        spent = book.spent(model, budget.limit.currency)
+    for model, budget in books.book.budgets().items():
+        found = budgeted(books.reports(model), budget.limit.currency)
         rows.append(
             BudgetRow(
                 model=model,
                 limit=budget.limit,
-                spent=spent,
-                left=budget.limit - spent,
-                percent_used=percent_used(spent, budget.limit),
-                status=_STANDING[standing(spent, budget.limit)],
+                spent=found.spent,
+                assumed=found.assumed,
+                left=budget.limit - found.spent,
+                percent_used=percent_used(found.spent, budget.limit),
+                status=_STANDING[standing(found.spent, budget.limit)],
+                not_counted=found.beside,
             )
         )
     return rows
 
 
 def budget_table(rows: list[BudgetRow]) -> Table:
-    """Return how every model's budget stands, for reading."""
-    table = new_table("model", ">spent", ">of", ">left", ">share", "status")
+    """Return how every model's ceiling stands, for reading."""
+    assumed = [ASSUMED] if any(row.assumed for row in rows) else []
+    beside = [">not counted"] if any(row.not_counted for row in rows) else []
+    table = new_table("scope", ">spent", *assumed, ">of", ">left", ">share", "status", *beside)
     for row in rows:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
-        table.add_row(row.model, str(row.spent), str(row.limit), str(row.left), share, row.status)
+        others = ", ".join(map(str, row.not_counted)) or "-"
+        table.add_row(
+            f"model {row.model}", str(row.spent), *([str(row.assumed)] if assumed else []),
+            str(row.limit), str(row.left), share, row.status, *([others] if beside else []),
+        )  # fmt: skip
     return table

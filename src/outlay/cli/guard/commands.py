@@ -10,17 +10,21 @@ from outlay.cli.guard import launch as guard_plan
 from outlay.cli.guard import log as guard_books
 from outlay.cli.guard import spend as guard_spend
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Lab, Log, open_guard, read_rate
-from outlay.cli.output import AsJson, console, print_json
+from outlay.cli.output import AsJson, WrappingCommand, console, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import InvalidValue
 from outlay.guard.checklist import cost_since_start
 
-app = typer.Typer(
-    help="Ask before spending, record after it, and end what was rented.", no_args_is_help=True
-)
+app = typer.Typer(help="Ask before spending; end what is rented.", no_args_is_help=True)
+
+# The panels of its help.
+LOOK = "Look"
+SPEND = "Spend below a ceiling"
+RENT = "Rent, and end what was rented"
+LAUNCH = "Around a launch"
+CORRECT = "Correct the books"
 
 
-@app.command("authorize")
 def show_authorize(
     label: Annotated[str, typer.Argument(help="The operation, such as lab02-tp-spinup.")],
     amount: Annotated[str, typer.Argument(help='The most it may cost, such as "3.00 USD".')],
@@ -40,11 +44,10 @@ def show_authorize(
     if as_json:
         print_json(hold)
     else:
-        text = f"hold {hold.id}: {hold.amount} for {label}, lab {hold.lab}"
+        text = f"hold {hold.id}: {hold.amount} for {label}, project {hold.lab}"
         console.print(text, soft_wrap=True)
 
 
-@app.command("record")
 def show_record(
     label: Annotated[str, typer.Argument(help="The operation, as it was authorised.")],
     amount: Annotated[
@@ -81,7 +84,6 @@ def show_record(
     console.print(text, soft_wrap=True)
 
 
-@app.command("void")
 def show_void(
     hold: Annotated[str, typer.Argument(help="The hold's id.")],
     reason: Annotated[str, typer.Option(help="Why nothing was spent.")],
@@ -97,7 +99,6 @@ def show_void(
     guard_books.print_status(guard, as_json=as_json)
 
 
-@app.command("correct")
 def show_correct(
     label: Annotated[str, typer.Argument(help="The operation.")],
     difference: Annotated[str, typer.Argument(help="The difference, such as -0.50.")],
@@ -114,17 +115,25 @@ def show_correct(
     guard_books.print_status(guard, as_json=as_json)
 
 
-app.command("status")(guard_books.show_status)
-app.command("verify")(guard_books.show_verify)
-app.command("accept")(guard_books.show_accept)
-app.command("set-ceiling")(guard_books.show_set_ceiling)
-app.command("history")(guard_books.show_history)
-app.command("reconcile")(guard_books.show_reconcile)
-app.command("init")(guard_plan.show_init)
-app.command("preflight")(guard_plan.show_preflight)
-app.command("postflight")(guard_plan.show_postflight)
-app.command("run")(guard_spend.show_run)
-app.command("rent")(guard_spend.show_rent)
-app.command("adopt")(guard_spend.show_adopt)
-app.command("reap")(guard_spend.show_reap)
-app.command("down")(guard_spend.show_down)
+for panel, name, command in (
+    (LOOK, "status", guard_books.show_status),
+    (LOOK, "history", guard_books.show_history),
+    (LOOK, "verify", guard_books.show_verify),
+    (SPEND, "run", guard_spend.show_run),
+    (SPEND, "authorize", show_authorize),
+    (SPEND, "record", show_record),
+    (RENT, "rent", guard_spend.show_rent),
+    (RENT, "down", guard_spend.show_down),
+    (RENT, "reap", guard_spend.show_reap),
+    (RENT, "adopt", guard_spend.show_adopt),
+    (LAUNCH, "init", guard_plan.show_init),
+    (LAUNCH, "preflight", guard_plan.show_preflight),
+    (LAUNCH, "postflight", guard_plan.show_postflight),
+    (CORRECT, "set-ceiling", guard_books.show_set_ceiling),
+    (CORRECT, "reconcile", guard_books.show_reconcile),
+    (CORRECT, "void", show_void),
+    (CORRECT, "correct", show_correct),
+    (CORRECT, "accept", guard_books.show_accept),
+):
+    wraps = WrappingCommand if name == "run" else None
+    app.command(name, cls=wraps, rich_help_panel=panel)(command)

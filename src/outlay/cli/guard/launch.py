@@ -47,14 +47,20 @@ def show_init(
     ],
     ceiling: Annotated[str, typer.Option(help="The hard ceiling, such as 5.")],
     lab: Annotated[
-        list[str] | None, typer.Option(help="A lab's cap, such as 02=3.00; repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--project",
+            "--lab",
+            metavar="NAME=CAP",
+            help="A project's cap, such as 02=3.00; repeatable.",
+        ),
     ] = None,
     day: Annotated[str | None, typer.Option(help="A cap on every day, UTC.")] = None,
     month: Annotated[str | None, typer.Option(help="A cap on every month, UTC.")] = None,
     buffer: Annotated[str, typer.Option(help="For retries and setup.")] = "0",
-    gpus: Annotated[int, typer.Option(help="GPUs of the dearest lab.")] = 2,
+    gpus: Annotated[int, typer.Option(help="GPUs of the dearest project.")] = 2,
     price: Annotated[str | None, typer.Option(help="Per GPU-hour; default: 0.35, assumed.")] = None,
-    hours: Annotated[str, typer.Option(help="How long the dearest lab takes.")] = "3",
+    hours: Annotated[str, typer.Option(help="How long the dearest project takes.")] = "3",
     vendor: Annotated[str, typer.Option(help="The vendor that was picked.")] = "<chosen>",
     survey_date: Annotated[str, typer.Option(help="When prices were looked up.")] = "",
     survey_price: Annotated[
@@ -65,7 +71,7 @@ def show_init(
 ) -> None:
     """Write budget.md, pre-flight-checklist.md and manifest.json; launch nothing.
 
-    Example: outlay guard init experiments/budget --ceiling 5 --lab 02=3.00 --lab 03=0 --buffer 2.00
+    Example: outlay guard init budget --ceiling 5 --project 02=3.00 --project 03=0 --buffer 2.00
     """
     estimate = LaunchEstimate(
         gpus=gpus,
@@ -75,7 +81,9 @@ def show_init(
     )
     plan = LaunchPlan(
         ceiling=Money.parse(ceiling, name="--ceiling"),
-        labs={lab_of("", n): Money.parse(v, name=f"lab {n}") for n, v in _pairs(lab, "--lab")},
+        labs={
+            lab_of("", n): Money.parse(v, name=f"project {n}") for n, v in _pairs(lab, "--project")
+        },
         buffer=Money.parse(buffer, name="--buffer"),
         day=None if day is None else Money.parse(day, name="--day"),
         month=None if month is None else Money.parse(month, name="--month"),

@@ -13,16 +13,25 @@ from rich.table import Table
 from rich.text import Text
 
 from outlay.cli.guard.options import DEFAULT_LOG, Ceiling, Log, minute_of, open_guard
-from outlay.cli.output import AsJson, console, fits, new_table, print_findings, print_json
+from outlay.cli.output import (
+    SHOWN_DIGITS,
+    AsJson,
+    console,
+    fits,
+    new_table,
+    print_findings,
+    print_json,
+)
 from outlay.clock import SYSTEM, wall_ns_of
+from outlay.cost.book import CostBook
 from outlay.errors import InvalidValue, Refused
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import cost_on_machine
 from outlay.guard.entries import AnyLine, Simple, parse_timestamp
 from outlay.guard.locking import why_stale
 from outlay.rates import cost_at_most
 from outlay.runs.collect import refresh_registered
+from outlay.runs.spending import charges_on, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Rate
@@ -211,7 +220,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
 def _print_head(head: str) -> None:
     """Show the hash by which a later `verify --expect` tells whether a line was removed since."""
     if head:
-        console.print(f"head {head}", soft_wrap=True, highlight=False)
+        console.print(f"head {head[:SHOWN_DIGITS]}")
 
 
 def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
@@ -223,7 +232,7 @@ def _scopes_table(standings: tuple[ScopeStanding, ...], *, bars: bool) -> Table:
 
 
 def _holds_table(holds: tuple[Hold, ...]) -> object:
-    table = new_table("hold", "operation", "lab", ">held", "since", "state")
+    table = new_table("hold", "operation", "project", ">held", "since", "state")
     for hold in holds:
         state = " ".join(part for part in (hold.state, hold.resource) if part) or "open"
         since = minute_of(hold.ts)
@@ -253,17 +262,13 @@ class RentalShares:
 
 def _shares(hold: Hold) -> RentalShares:
     assert hold.rental is not None
+    now_ns, rate = SYSTEM.wall_ns(), Rate.parse(hold.rental.rate)
     started_ns = wall_ns_of(parse_timestamp(hold.rental.started))
-    rate = Rate.parse(hold.rental.rate)
-    cost = cost_at_most(rate, max(SYSTEM.wall_ns() - started_ns, 0))
-    in_runs = Money(0, rate.currency)
-    if hold.resource:
-        store = open_store()
-        refresh_registered(store, SYSTEM.wall_ns())
-        for row in list_runs(store, RunFilter(since_ns=started_ns)):
-            part = cost_on_machine(Path(row.dir), hold.resource)
-            if part is not None and part.currency == rate.currency:
-                in_runs += part
+    cost = cost_at_most(rate, max(now_ns - started_ns, 0))
+    store = open_store()
+    refresh_books(store, now_ns)
+    charges = charges_on(hold, rate.currency, CostBook(store).reports(with_charges=True))
+    in_runs = Money(sum(charge.micros for charge in charges), rate.currency)
     return RentalShares(hold=hold, cost=cost, in_runs=in_runs)
 
 

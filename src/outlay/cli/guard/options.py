@@ -34,7 +34,12 @@ Ceiling = Annotated[
     str | None,
     typer.Option(help="The hard ceiling; default: the manifest's, else the log's last."),
 ]
-Lab = Annotated[str | None, typer.Option(help="The lab that pays; default: the label's.")]
+Lab = Annotated[
+    str | None,
+    typer.Option(
+        "--project", "--lab", metavar="NAME", help="The project that pays; default: the label's."
+    ),
+]
 VendorName = Annotated[
     str | None, typer.Option(help=f"Whose commands are known: {', '.join(PRESETS)}.")
 ]
@@ -70,7 +75,9 @@ def open_guard(log: Path, ceiling: str | None, *, lenient: bool = False) -> Budg
     except CeilingUnusable as error:
         if path.exists():
             raise
-        raise CeilingUnusable(str(path), "no such log", "--log PATH or --ceiling AMOUNT") from error
+        raise CeilingUnusable(
+            str(path), "no such file", "--log PATH or --ceiling AMOUNT"
+        ) from error
 
 
 def read_rate(text: str, *, name: str, currency: str) -> Rate:

@@ -1,1 +1,1 @@
-"""``outlay prices``, ``outlay rates`` and ``outlay survey``."""
+"""``outlay prices``."""

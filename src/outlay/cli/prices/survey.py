@@ -1,4 +1,4 @@
-"""``outlay rates`` and ``outlay survey``: partitions' prices, and vendors compared."""
+"""``outlay prices partition`` and ``survey``: partitions' prices, and vendors compared."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from outlay.cli.output import AsJson, console, new_table, print_json
-from outlay.cli.prices.prices import (
+from outlay.cli.prices.offers import (
     VENDORS,
     ask,
     offer_table,
@@ -28,9 +28,7 @@ from outlay.store import open_store
 
 # What a GPU-hour costs on each partition of a cluster.
 
-app = typer.Typer(
-    help="What a GPU-hour costs on each partition of your cluster.", no_args_is_help=True
-)
+app = typer.Typer(help="What a GPU-hour costs on each partition.", no_args_is_help=True)
 
 Partition = Annotated[str, typer.Argument(metavar="PARTITION", help="As Slurm names it.")]
 
@@ -49,7 +47,7 @@ def set_partition(
 ) -> None:
     """Set what a GPU-hour costs on a partition, for sweeps and imported jobs from now on.
 
-    Example: outlay rates set gpu-a100 "1.20 USD/h"
+    Example: outlay prices partition set gpu-a100 "1.20 USD/h"
     """
     _show_rates(set_rate(partition, read_rate(rate, partition, name="RATE")), as_json=as_json)
 
@@ -58,7 +56,7 @@ def set_partition(
 def remove_partition(partition: Partition, as_json: AsJson = False) -> None:
     """Forget a partition's rate; what was priced with it stays as it is.
 
-    Example: outlay rates remove gpu-a100
+    Example: outlay prices partition remove gpu-a100
     """
     _show_rates(set_rate(partition, None), as_json=as_json)
 
@@ -67,7 +65,7 @@ def remove_partition(partition: Partition, as_json: AsJson = False) -> None:
 def show_rates(as_json: AsJson = False) -> None:
     """Show every partition that has a rate.
 
-    Example: outlay rates show
+    Example: outlay prices partition show
     """
     _show_rates(read_rates(), as_json=as_json)
 
@@ -77,7 +75,9 @@ def _show_rates(rates: dict[str, Price], *, as_json: bool) -> None:
         print_json({name: rate_text(rate) for name, rate in rates.items()})
         return
     if not rates:
-        console.print('No partition has a rate. Set one with: outlay rates set gpu "1.20 USD/h"')
+        console.print(
+            'No partition has a rate. Set one with: outlay prices partition set gpu "1.20 USD/h"'
+        )
         return
     table = new_table("partition", ">per GPU-hour", "kind")
     for name, rate in rates.items():
@@ -85,7 +85,7 @@ def _show_rates(rates: dict[str, Price], *, as_json: bool) -> None:
     console.print(table)
 
 
-# ``outlay survey``: vendors compared for one short job, with a pick and its reasons.
+# ``outlay prices survey``: vendors compared for one short job, with a pick and its reasons.
 
 
 def show_survey(
@@ -106,9 +106,11 @@ def show_survey(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare vendors for a short job and pick one: cheapest spot with NVLink, else single-node.
+    """Compare vendors, and pick one.
 
-    Example: outlay survey --gpus 2 --vendors runpod,lambda,vast -o experiments/cloud-budget
+    For a short job: the cheapest spot offer with NVLink, else a single node.
+
+    Example: outlay prices survey --gpus 2 --vendors runpod,lambda,vast -o experiments/cloud-budget
     """
     names = [name.strip() for name in vendors.split(",") if name.strip()]
     if not names:

@@ -10,6 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from outlay.cli.output import (
+    SHOWN_DIGITS,
     AsJson,
     console,
     counted,
@@ -17,13 +18,14 @@ from outlay.cli.output import (
     print_findings,
     print_json,
     print_sentence,
+    shown_path,
 )
-from outlay.cli.sweep.aggregate import show_aggregate
 from outlay.cli.sweep.live import show_while, standing, status_document, status_table
+from outlay.cli.sweep.report import show_sweep_report
 from outlay.clock import SYSTEM
+from outlay.record.redaction import Redactor
 from outlay.sweep.errors import NotAcknowledged, RunsFailed, RunsSkipped
 from outlay.sweep.grid.files import plan_file
-from outlay.sweep.grid.redaction import Redactor
 from outlay.sweep.plan.launch import SWEEP_MARK
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import (
@@ -36,8 +38,9 @@ from outlay.sweep.plan.planning import (
 )
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.run.devices import find_devices
+from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.money import head_of
-from outlay.sweep.run.sweeps import HowToRun, Result, cancel, resume, start
+from outlay.sweep.run.sweeps import Result, cancel, resume, start
 from outlay.sweep.state.manifest import captured, planned, read_manifest
 from outlay.sweep.state.setup import holder_of
 from outlay.units.quantity import duration_text
@@ -88,9 +91,7 @@ def _total(plan: SweepPlan) -> str:
 
 # Sweeps: plan them, run them, go on with them, and look at how they stand.
 
-app = typer.Typer(
-    help="Many configurations under the same budget, and which is best.", no_args_is_help=True
-)
+app = typer.Typer(help="Compare configurations on equal budgets.", no_args_is_help=True)
 
 GridFile = Annotated[Path, typer.Argument(metavar="GRID", help="A YAML or JSON grid.")]
 Jobs = Annotated[
@@ -106,6 +107,8 @@ Gpus = Annotated[
     str | None,
     typer.Option(help="GPUs to share out, such as 0,1,2,3; default: those visible here."),
 ]
+EnableSweeps = Annotated[bool, typer.Option("--enable-sweeps", hidden=True)]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Start without asking.")]
 SweepDir = Annotated[Path, typer.Argument(metavar="DIR", help="The sweep's directory.")]
 
 
@@ -125,30 +128,31 @@ def show_plan(grid: GridFile, as_json: AsJson = False) -> None:
 @app.command("run")
 def show_run(
     grid: GridFile,
-    enable_sweeps: Annotated[
-        bool, typer.Option("--enable-sweeps", help="Say yes to starting many runs.")
-    ] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="The same as --enable-sweeps.")] = False,
+    yes: Yes = False,
+    enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
     detach: Detach = False,
     gpus: Gpus = None,
-    output_dir: Annotated[
+    directory: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Where the sweep goes; default: what the grid says."),
+        typer.Option(
+            "--dir", metavar="DIR", help="Where to record the sweep; default: what the grid says."
+        ),
     ] = None,
+    output_dir: Annotated[Path | None, typer.Option("--output-dir", hidden=True)] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run every run of a grid, after a yes; exits 1 when one failed, 3 when one did not fit.
 
-    Example: outlay sweep run grid.yaml --enable-sweeps --jobs 4
+    Example: outlay sweep run grid.yaml --yes --jobs 4
     """
     plan = plan_file(grid)
     if not (enable_sweeps or yes or os.environ.get("MFCL_SWEEPS_ENABLED") == "1"):
         _ask(plan)
     with show_while(quiet=as_json) as watch:
         devices = find_devices(gpus, os.environ)
-        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
-        result = start(plan, output_dir, how)
+        how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
+        result = start(plan, directory or output_dir, how)
     _conclude(result, as_json=as_json)
 
 
@@ -162,6 +166,8 @@ def show_resume(
         Path | None,
         typer.Option(metavar="FILE", help="The grid, where it was moved; default: where it was."),
     ] = None,
+    yes: Yes = False,
+    enable_sweeps: EnableSweeps = False,
     jobs: Jobs = None,
     detach: Detach = False,
     gpus: Gpus = None,
@@ -169,11 +175,14 @@ def show_resume(
 ) -> None:
     """Go on with a sweep: run what is not done, never what is.
 
+    Its start was the yes, so that none is asked for; the flags of ``run`` may be repeated.
+
     Example: outlay sweep resume runs/demo --retry-failed
     """
+    del enable_sweeps, yes
     with show_while(quiet=as_json) as watch:
         devices = find_devices(gpus, os.environ)
-        how = HowToRun(jobs=jobs, detach=detach, devices=devices, watch=watch)
+        how = SweepOptions(jobs=jobs, detach=detach, devices=devices, watch=watch)
         result = resume(directory, how, grid=grid, retry_failed=retry_failed)
     _conclude(result, as_json=as_json)
 
@@ -209,7 +218,7 @@ def show_cancel(
 ) -> None:
     """End a sweep that runs, or some of its runs: they are told to end, and their books closed.
 
-    Example: outlay sweep cancel runs/demo 003_lr_02
+    Example: outlay sweep cancel runs/demo 003_lr_01
     """
     told = cancel(directory, runs or ())
     if as_json:
@@ -223,7 +232,8 @@ def show_cancel(
         console.print("Nobody runs this sweep; nothing was left running.")
 
 
-app.command("aggregate")(show_aggregate)
+app.command("report")(show_sweep_report)
+app.command("aggregate", hidden=True)(show_sweep_report)
 
 
 def _ask(plan: SweepPlan) -> None:
@@ -238,7 +248,7 @@ def _ask(plan: SweepPlan) -> None:
 def _print_head(root: Path) -> None:
     """Show by which hash `guard verify --expect` finds later what was removed from its money."""
     if head := head_of(root):
-        console.print(f"head {head}", soft_wrap=True, highlight=False)
+        console.print(f"head {head[:SHOWN_DIGITS]}")
 
 
 def _conclude(result: Result, *, as_json: bool) -> None:
@@ -258,9 +268,9 @@ def _conclude(result: Result, *, as_json: bool) -> None:
         print_findings(result.findings)
         print_sentence(standing(result.manifest, SYSTEM.wall_ns()))
         _print_head(result.root)
-        then = "Look at it" if result.of_status("running") else "Summarise it"
-        command = "status" if result.of_status("running") else "aggregate"
-        console.print(f"{then} with: outlay sweep {command} {result.root}", soft_wrap=True)
+        command = "status" if result.of_status("running") else "report"
+        then = f"outlay sweep {command} {shown_path(result.root)}"
+        console.print(f"Look at it with: {then}", soft_wrap=True)
     if result.cancelled:
         raise typer.Exit(130)
     if failed:

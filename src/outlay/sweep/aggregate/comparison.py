@@ -158,7 +158,7 @@ _LEADING: Final = ("run_id", "status")
 _FIGURES: Final = (
     "world_size", "ips_mean", "step_time_ms", "bytes_per_step", "accuracy_metric",
     "accuracy_value", "accuracy_best", "time_to_target_min", "planned_cost", "cost",
-    "charged_cost", "currency", "energy_Wh", "goodput", "errors",
+    "assumed_cost", "charged_cost", "currency", "energy_Wh", "goodput", "errors",
 )  # fmt: skip
 
 
@@ -196,7 +196,8 @@ def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row], *, head: s
 
 def _runs(rows: Sequence[Row]) -> str:
     params = dict.fromkeys(name for row in rows for name in row if name.startswith("param_"))
-    shown = [name for name in _FIGURES if any(row.get(name) not in (None, "") for row in rows)]
+    empty = {"assumed_cost": (None, 0.0)}
+    shown = [n for n in _FIGURES if any(row.get(n) not in empty.get(n, (None, "")) for row in rows)]
     columns = [*_LEADING, *params, *shown]
     return _table(
         columns, [[_cell(exact_money(name, row.get(name))) for name in columns] for row in rows]

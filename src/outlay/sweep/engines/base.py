@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
-from outlay.sweep.engines.slurm.options import DEFAULTS, SlurmOptions
+from outlay.sweep.engines.names import EngineOptions
 
 How = Literal["exited", "lost", "not_started", "preempted"]
 
@@ -32,7 +32,7 @@ class Task:
         nodes: Nodes, likewise.
         most_ns: How long it may take, for engines that enforce that themselves.
         kill_ns: After how long it is killed at the latest, likewise; None for some time later.
-        options: What a cluster is asked for besides; engines of this machine ignore it.
+        options: What the grid asks of the engine besides; None for its defaults.
     """
 
     name: str
@@ -46,7 +46,7 @@ class Task:
     nodes: int = 1
     most_ns: int | None = None
     kill_ns: int | None = None
-    options: SlurmOptions = DEFAULTS
+    options: EngineOptions | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

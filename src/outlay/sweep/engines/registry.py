@@ -24,7 +24,7 @@ def engine_named(name: str, root: Path) -> Engine:
         MissingExtra: What it needs is not installed.
     """
     ours = ENGINES.get(name)
-    make = plugins.load(plugins.ENGINES, name) if ours is None else pkgutil.resolve_name(ours)
+    make = plugins.load(plugins.ENGINES, name) if ours is None else pkgutil.resolve_name(ours.make)
     if make is None:
         raise InvalidValue("engine", name, choices(engine_names()))
     engine: Engine = make(root)

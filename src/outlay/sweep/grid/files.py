@@ -24,6 +24,7 @@ from outlay.ledger.codec import decode_block
 from outlay.ledger.reader import identify
 from outlay.prices.current import read_rates
 from outlay.runs.options import parse_price, warn_of_old_price
+from outlay.sweep.engines.names import is_scheduled
 from outlay.sweep.grid.grid import Grid, read_grid
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.plan.planning import make_plan, names_of, with_prices
@@ -52,7 +53,7 @@ def plan_file(path: Path) -> SweepPlan:
 
 def _priced(grid: Grid) -> Grid:
     """Return the grid with the prices that it names; files are read only where one is needed."""
-    on_cluster = any(entry.settings.engine == "slurm" for entry in grid.entries)
+    on_cluster = any(is_scheduled(entry.settings.engine) for entry in grid.entries)
     if not on_cluster and not names_of(grid):
         return grid
     known: dict[str, Price] = {}

@@ -17,8 +17,7 @@ from outlay.ledger import Price
 from outlay.ledger.price import AUTO, is_price_name, split_kind, typed_price
 from outlay.prices.names import parse_name
 from outlay.runs.options import gpu_count
-from outlay.sweep.engines.slurm.options import DEFAULTS, SlurmOptions
-from outlay.sweep.engines.slurm.reading import read_options
+from outlay.sweep.engines.names import EngineOptions
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid import reading as readers
 from outlay.sweep.grid.reading import (
@@ -40,7 +39,7 @@ from outlay.units import Duration, Money
 SHARED_KEYS: Final = (
     "entrypoint", "engine", "arguments", "overrides", "env", "metadata", "budget", "nnodes",
     "node_rank", "rendezvous", "seeds", "exclude", "price", "gpu", "gpus", "timeout", "retries",
-    "launcher", "slurm",
+    "launcher",
 )  # fmt: skip
 ROOT_KEYS: Final = (*SHARED_KEYS, "name", "output_dir", "work_dir", "ceiling", "aliases", "grid")
 ENTRY_KEYS: Final = (*SHARED_KEYS, "name", "params")
@@ -64,7 +63,7 @@ class Settings:
         timeout: How long one attempt may take.
         retries: How often a failed run is started again.
         launcher: ``torchrun`` or ``none``; "" where the engine and the processes decide.
-        slurm: What a cluster is asked for.
+        engine_options: What each engine is asked for besides, by the engine's name.
     """
 
     entrypoint: tuple[str, ...] = ("train.py",)
@@ -87,7 +86,12 @@ class Settings:
     timeout: Duration | None = None
     retries: int = 0
     launcher: str = ""
-    slurm: SlurmOptions = DEFAULTS
+    engine_options: Mapping[str, EngineOptions] = field(default_factory=dict)
+
+    @property
+    def options(self) -> EngineOptions | None:
+        """What the engine of these runs is asked for; None where it takes nothing."""
+        return self.engine_options.get(self.engine)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,11 +133,12 @@ def read_grid(text: str, *, source: str, default_name: str) -> Grid:
 
 def _read_root(document: GridDocument, problems: Problems, default_name: str) -> Grid:
     root = Block(document.tree, (), problems)
-    root.allow(ROOT_KEYS)
+    blocks = readers.option_blocks(root, ROOT_KEYS)
+    root.allow((*ROOT_KEYS, *blocks))
     listed = root.values.get("grid")
     if not isinstance(listed, list) or not listed:
         root.complain(("grid",), "expected `grid`, a list of one entry or more")
-    shared = _read_settings(root, Settings())
+    shared = _read_settings(root, Settings(), blocks)
     entries = [
         _read_entry(block, shared, index, document.line_of(("grid", index)))
         for index, block in enumerate(root.items("grid"))
@@ -155,8 +160,9 @@ def _read_aliases(block: Block) -> dict[str, Alias]:
 
 
 def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEntry:
-    block.allow(ENTRY_KEYS)
-    settings = _read_settings(block, shared)
+    blocks = readers.option_blocks(block, ENTRY_KEYS)
+    block.allow((*ENTRY_KEYS, *blocks))
+    settings = _read_settings(block, shared, blocks)
     params = block.block("params")
     axes = {str(name): params.read(name, readers.axis, ()) for name in params.values}
     for name, value in params.values.items():
@@ -164,7 +170,7 @@ def _read_entry(block: Block, shared: Settings, index: int, line: int) -> GridEn
             axes[str(name)] = (None,)
     settings = _with_seeds_of(axes, settings, block)
     return GridEntry(
-        name=block.read("name", readers.text, f"group{index + 1:02d}"),
+        name=block.read("name", readers.text, f"group{index:02d}"),
         axes={name: values for name, values in axes.items() if name != "world_size"}
         | _world_sizes(params),
         settings=settings,
@@ -184,7 +190,7 @@ def _with_seeds_of(axes: Mapping[str, Any], settings: Settings, block: Block) ->
     return settings
 
 
-def _read_settings(block: Block, shared: Settings) -> Settings:
+def _read_settings(block: Block, shared: Settings, blocks: tuple[str, ...]) -> Settings:
     """Return a block's settings: lists and mappings add to the shared ones, the rest replaces."""
     budget, target = _read_budget(block, shared)
     price, price_name = _read_price(block, shared)
@@ -212,7 +218,7 @@ def _read_settings(block: Block, shared: Settings) -> Settings:
         timeout=block.read("timeout", readers.timeout, shared.timeout),
         retries=block.read("retries", readers.count_from_zero, shared.retries),
         launcher=block.read("launcher", readers.launcher, shared.launcher),
-        slurm=read_options(block.block("slurm"), shared.slurm),
+        engine_options=readers.engine_options(block, blocks, shared.engine_options),
     )
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
+from outlay import plugins
 from outlay.budget.limits import MODES
 from outlay.budget.terms import LIMIT_KEYS, Budget
 from outlay.decoding import BadYaml, YamlPath, parse_yaml
 from outlay.errors import Finding, InvalidValue, choices
-from outlay.sweep.engines.names import ENGINES, engine_names
+from outlay.sweep.engines.names import ENGINES, EngineOptions, PlainOptions, engine_names
 from outlay.sweep.errors import InvalidGrid
 from outlay.units import Duration
 from outlay.units.numbers import exact_decimal
@@ -71,7 +73,8 @@ class Block:
         try:
             return convert(value)
         except InvalidValue as error:
-            self.complain((key,), str(error))
+            name = str(key) if error.name == "value" else error.name
+            self.complain((key,), str(InvalidValue(name, error.seen, error.expected)))
             return default
 
     def block(self, key: str) -> Block:
@@ -163,6 +166,37 @@ def engine(value: object) -> str:
     return _one_of(value, engine_names(), "engine")
 
 
+_BLOCKS: Final = tuple(name for name, entry in ENGINES.items() if entry.options)
+
+
+def option_blocks(block: Block, known: Collection[str]) -> tuple[str, ...]:
+    """Return the keys under which engines take options here; packages are asked only if need be."""
+    if all(key in known or key in _BLOCKS for key in block.values):
+        return _BLOCKS
+    brought = plugins.names(plugins.ENGINES)
+    return (*_BLOCKS, *(name for name in brought if name in block.values))
+
+
+def engine_options(
+    block: Block, names: Collection[str], shared: Mapping[str, EngineOptions]
+) -> dict[str, EngineOptions]:
+    """Return the block of each engine that takes one, on top of the shared."""
+    return {
+        name: _options_of(name, block, shared.get(name))
+        for name in {**shared, **dict.fromkeys(names)}
+    }
+
+
+def _options_of(name: str, block: Block, shared: EngineOptions | None) -> EngineOptions:
+    if name in ENGINES:
+        options: EngineOptions = pkgutil.resolve_name(ENGINES[name].options)(
+            block.block(name), shared
+        )
+        return options
+    inherited = shared.values if isinstance(shared, PlainOptions) else {}
+    return PlainOptions({**inherited, **block.read(name, mapping, {})})
+
+
 def launcher(value: object) -> str:
     """Return what starts the processes of a run."""
     return _one_of(value, LAUNCHERS, "launcher")
@@ -223,7 +257,7 @@ def seeds(value: object) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def axis(value: object) -> tuple[Any, ...]:
+def axis(value: object, name: str = "value") -> tuple[Any, ...]:
     """Return the values of a parameter: a list is an axis, anything else is one value.
 
     A value that is a list itself is written ``[[1, 2]]`` or ``{value: [1, 2]}``.
@@ -233,7 +267,7 @@ def axis(value: object) -> tuple[Any, ...]:
     if not isinstance(value, list):
         return (value,)
     if not value:
-        raise InvalidValue("parameter", value, "a value, or a list of one or more")
+        raise InvalidValue(name, value, "a value, or a list of one or more")
     return tuple(item["value"] if _is_wrapped(item) else item for item in value)
 
 
@@ -245,7 +279,9 @@ def exclusions(value: object) -> tuple[Mapping[str, tuple[Any, ...]], ...]:
     """Return combinations to leave out: mappings of parameters to one value or several."""
     if not isinstance(value, list) or not all(isinstance(item, Mapping) and item for item in value):
         raise InvalidValue("exclude", value, "a list of mappings of parameters to values")
-    return tuple({str(name): axis(values) for name, values in item.items()} for item in value)
+    return tuple(
+        {str(name): axis(values, str(name)) for name, values in item.items()} for item in value
+    )
 
 
 def timeout(value: object) -> Duration:
@@ -478,12 +514,8 @@ def budget_overrides(budget: Budget | None) -> list[str]:
     stated = {"mode": budget.mode, **budget.limits}
     if budget.steps_per_epoch is not None:
         stated["steps_per_epoch"] = budget.steps_per_epoch
-    words = [f"runtime.budget.{key}={_bare(value)}" for key, value in stated.items()]
+    words = [f"runtime.budget.{key}={literal(value)}" for key, value in stated.items()]
     return ["runtime.budget.enabled=true", *words]
-
-
-def _bare(value: object) -> str:
-    return value if isinstance(value, str) else literal(value)
 
 
 def flags(params: Mapping[str, Any], aliases: Mapping[str, Alias]) -> list[str]:

@@ -15,7 +15,23 @@ from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 LOG_NAME: Final = "sweep.log"
 SWEEP_MARK: Final = "{sweep}"
-"""Stands for the sweep's directory in what is written, so that the sweep can be moved."""
+"""Stands for the sweep's directory in a plan, which is not known yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MachineShare:
+    """What one attempt was given of this machine; nothing for one that runs elsewhere.
+
+    Attributes:
+        port: Where its processes meet; None where the node finds one.
+        devices: The GPUs that it may use; None leaves that to the environment.
+    """
+
+    port: int | None = None
+    devices: tuple[str, ...] | None = None
+
+
+ELSEWHERE: Final = MachineShare()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +42,14 @@ class Place:
         root: The sweep's directory.
         run_dir: The run's, as a name below it.
         python: The interpreter that starts scripts and torchrun.
-        port: A free port for the processes of the run to meet on; None where the node finds one.
-        devices: The GPUs that it may use; None leaves that to the environment.
+        share: The port and the GPUs that it was given.
         master: What is inherited; a MASTER_ADDR or MASTER_PORT in it is used.
     """
 
     root: str
     run_dir: str
     python: str
-    port: int | None
-    devices: tuple[str, ...] | None = None
+    share: MachineShare
     master: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -50,7 +64,7 @@ def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
     values = {**run.params, "run_dir": place.directory, "run_id": run.id}
     words = filled(settings.entrypoint, values)
     if settings.arguments == "overrides":
-        words += _overrides(run, place)
+        words += overrides_of(run, place.directory)
     elif settings.arguments == "flags":
         shown = placeholders(settings.entrypoint) | {"world_size"}
         rest = {name: value for name, value in run.params.items() if name not in shown}
@@ -58,14 +72,15 @@ def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
     return words
 
 
-def _overrides(run: PlannedRun, place: Place) -> list[str]:
+def overrides_of(run: PlannedRun, directory: str) -> list[str]:
+    """Return every override that the program is given, its directory included."""
     added = len(run.settings.overrides)
     return [
         *run.overrides[:added],
         *budget_overrides(run.settings.budget),
         *run.overrides[added:],
-        f"train.save_dir={literal(place.directory)}",
-        f"hydra.run.dir={literal(place.directory)}",
+        f"train.save_dir={literal(directory)}",
+        f"hydra.run.dir={literal(directory)}",
         "hydra.output_subdir=null",
         "hydra.job.chdir=false",
     ]
@@ -94,7 +109,7 @@ def _meeting(run: PlannedRun, place: Place) -> list[str]:
     """Return how the nodes of a run find each other."""
     settings = run.settings
     met = [f"--rdzv_{key}={value}" for key, value in settings.rendezvous.items()]
-    if place.port is None:
+    if place.share.port is None:
         return met  # A job knows how many nodes it has, which one it is on, and where they meet.
     node = {"nnodes": settings.nnodes, "node_rank": settings.node_rank}
     stated = [f"--{name}={value}" for name, value in node.items() if value is not None]
@@ -102,7 +117,7 @@ def _meeting(run: PlannedRun, place: Place) -> list[str]:
         return ["--standalone"]
     if not met:
         address = run.env.get("MASTER_ADDR", place.master.get("MASTER_ADDR", "127.0.0.1"))
-        port = run.env.get("MASTER_PORT", place.master.get("MASTER_PORT", str(place.port)))
+        port = run.env.get("MASTER_PORT", place.master.get("MASTER_PORT", str(place.share.port)))
         stated += [f"--master_addr={address}", f"--master_port={port}"]
     return [*stated, *met]
 
@@ -122,10 +137,10 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
         "HYDRA_FULL_ERROR": "1",
         "OUTLAY_RUN_DIR": place.directory,
     }
-    if place.port is not None:
+    if place.share.port is not None:
         variables |= {
             "MASTER_ADDR": master.get("MASTER_ADDR", "127.0.0.1"),
-            "MASTER_PORT": master.get("MASTER_PORT", str(place.port)),
+            "MASTER_PORT": master.get("MASTER_PORT", str(place.share.port)),
             "NODE_RANK": str(settings.node_rank or 0),
         }
     if run.gpus is not None:
@@ -137,8 +152,8 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
         variables["OUTLAY_BUDGET"] = as_text(settings.budget)
     if settings.price is not None:
         variables["OUTLAY_PRICE"] = handed_on(settings.price)
-    if place.devices is not None:
-        variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.devices)
+    if place.share.devices is not None:
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(place.share.devices)
     return {**variables, **run.env}
 
 

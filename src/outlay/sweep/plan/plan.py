@@ -12,9 +12,9 @@ from outlay.budget.usage import Usage
 from outlay.errors import Finding
 from outlay.guard.lease import Terms
 from outlay.rates import rate_of
-from outlay.sweep.engines.slurm.options import gpus_of_node
+from outlay.record.redaction import Redactor
+from outlay.sweep.engines.names import is_scheduled
 from outlay.sweep.grid.grid import Grid, Settings
-from outlay.sweep.grid.redaction import Redactor
 from outlay.units import Duration, Money, Rate
 
 # What a run should take and cost, from its budget, its timeout and its price.
@@ -158,7 +158,7 @@ class PlannedRun:
         if settings.launcher:
             return settings.launcher == "torchrun"
         several = self.world_size > 1 or str(settings.nnodes or 1) != "1"
-        return settings.engine == "torchrun" or (settings.engine == "slurm" and several)
+        return settings.engine == "torchrun" or (is_scheduled(settings.engine) and several)
 
     @property
     def most_gpus(self) -> int:
@@ -175,7 +175,7 @@ class PlannedRun:
         settings = self.settings
         if settings.gpus is not None:
             return settings.gpus
-        on_node = gpus_of_node(settings.slurm.gres) if settings.engine == "slurm" else None
+        on_node = None if settings.options is None else settings.options.gpus_on_node
         if on_node is None:
             return Fraction(self.most_gpus)
         return Fraction(on_node * self.most_gpus, self.world_size)

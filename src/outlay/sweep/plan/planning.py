@@ -20,11 +20,12 @@ from outlay.budget.limits import COST, MODES, TENTH, StartUp
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
+from outlay.record.redaction import Redactor, is_secret_name
+from outlay.sweep.engines.names import is_scheduled
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.grid import Grid, GridEntry, Settings
 from outlay.sweep.grid.reading import AMP_DTYPES, AMP_VARIABLE, overrides, placeholders
-from outlay.sweep.grid.redaction import Redactor, is_secret_name
-from outlay.sweep.plan.launch import SWEEP_MARK, Place, command_of
+from outlay.sweep.plan.launch import SWEEP_MARK, MachineShare, Place, command_of
 from outlay.sweep.plan.plan import PlannedRun, Prediction, SweepPlan, predict, start_up_share
 from outlay.units.quantity import duration_text
 
@@ -89,7 +90,8 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
     since whoever gives two entries one name says that they belong together. So do names of prices,
     whatever they stood for when a run was started.
     """
-    settings, slurm = run.settings, run.settings.slurm
+    settings = run.settings
+    asked = {name: options.identity for name, options in settings.engine_options.items()}
     params = {key: value for key, value in run.params.items() if key != "seed"}
     return _hash(
         _content(grid, run)
@@ -101,8 +103,8 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
             "metadata": run.metadata,
             "gpu": settings.gpu,
             "price": settings.price_name or (settings.price and str(settings.price.rate)),
-            "slurm": [slurm.partition, slurm.gres, slurm.constraint, slurm.extra],
         }
+        | asked
     )
 
 
@@ -141,7 +143,7 @@ def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str,
 
 
 def _on_cluster(settings: Settings) -> bool:
-    return settings.engine == "slurm"
+    return is_scheduled(settings.engine)
 
 
 def _is_auto(settings: Settings) -> bool:
@@ -158,12 +160,12 @@ def _price(
 ) -> Price | None:
     if name := _to_look_up(settings):
         return look_up(name)
-    partition = settings.slurm.partition
+    partition = "" if settings.options is None else settings.options.partition
     if settings.price is not None or not _on_cluster(settings):
         return settings.price
     if settings.price_name and partition not in rates:
         shown = partition or "PARTITION"
-        expected = f'a partition with a rate: outlay rates set {shown} "1.20 USD/h"'
+        expected = f'a partition with a rate: outlay prices partition set {shown} "1.20 USD/h"'
         raise InvalidValue("price", settings.price_name, expected)
     return rates.get(partition)
 
@@ -195,7 +197,7 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
     for entry in grid.entries:
         combinations = list(_combinations(entry))
         metadata = {**entry.settings.metadata, **_budget_metadata(entry.settings)}
-        for combo, params in enumerate(combinations, start=1):
+        for combo, params in enumerate(combinations):
             suffix = f"_{combo:02d}" if len(combinations) > 1 else ""
             name = f"{len(runs) + 1:03d}_{_slug(entry.name)}{suffix}"
             run = _planned(grid, entry, name, params, metadata)
@@ -376,8 +378,8 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
 
 def planned_command(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> list[str]:
     """Return a run's command without secrets; the directory and the port are not known yet."""
-    port = None if run.settings.engine == "slurm" else 0
-    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", port=port)
+    port = None if is_scheduled(run.settings.engine) else 0
+    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", share=MachineShare(port=port))
     return redact.command(command_of(plan, run, place))
 
 

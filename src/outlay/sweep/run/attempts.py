@@ -12,8 +12,8 @@ from outlay.guard.lease import End, GiveNotice
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.engines.ports import was_taken
+from outlay.sweep.plan.launch import ELSEWHERE, MachineShare
 from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun
-from outlay.sweep.run.devices import ELSEWHERE, MachineShare
 from outlay.sweep.run.money import Funds
 from outlay.sweep.state.outcomes import RunVerdict
 

@@ -30,7 +30,7 @@ def settle_earlier(harness: Harness) -> tuple[Finding, ...]:
     Returns what the user should know of runs that the grid no longer has.
     """
     manifest = harness.manifest
-    for run in harness.plan.runs:
+    for run in harness.tasks.plan.runs:
         state = manifest.state(run.id)
         if state.status == "running":
             engine = harness.engines[run.settings.engine]
@@ -48,7 +48,7 @@ def settle_earlier(harness: Harness) -> tuple[Finding, ...]:
 
 def _settle_left_out(harness: Harness) -> tuple[Finding, ...]:
     """Close the books on attempts of runs that the grid no longer has."""
-    planned = {run.id for run in harness.plan.runs}
+    planned = {run.id for run in harness.tasks.plan.runs}
     manifest = harness.manifest
     running = [run for run in manifest.runs if manifest.state(run).status == "running"]
     left_out = [run for run in running if run not in planned]
@@ -61,7 +61,7 @@ def _settle_left_out(harness: Harness) -> tuple[Finding, ...]:
         found.close()
     going = [
         Finding(
-            source=harness.plan.grid.source,
+            source=harness.tasks.plan.grid.source,
             message=f"{run} is no longer in the grid and goes on; `outlay sweep cancel` ends it",
             severity="warning",
         )

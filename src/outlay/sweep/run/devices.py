@@ -12,11 +12,17 @@ from pathlib import Path
 from outlay.errors import Finding, InvalidValue
 from outlay.proc.identity import MARK_VARIABLE
 from outlay.record.machine import device_names
+from outlay.record.redaction import Redactor
 from outlay.sweep.engines.base import Task
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.errors import InvalidGrid
-from outlay.sweep.grid.redaction import Redactor
-from outlay.sweep.plan.launch import LOG_NAME, SWEEP_MARK, Place, command_of, environment_of
+from outlay.sweep.plan.launch import (
+    LOG_NAME,
+    MachineShare,
+    Place,
+    command_of,
+    environment_of,
+)
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 # Which GPUs there are to share out between runs, and whether the runs fit on them.
@@ -68,22 +74,6 @@ def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Colle
 
 
 # What this machine gives its runs: GPUs, each to one run at a time, and ports of their own.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MachineShare:
-    """What one attempt was given; nothing of it for one that runs elsewhere.
-
-    Attributes:
-        port: Where its processes meet; None where the node finds one.
-        devices: The GPUs that it may use; None leaves that to the environment.
-    """
-
-    port: int | None = None
-    devices: tuple[str, ...] | None = None
-
-
-ELSEWHERE = MachineShare()
 
 
 class Room:
@@ -158,8 +148,8 @@ class Tasks:
             share: What it was given of this machine.
         """
         place = Place(
-            root=str(self.root), run_dir=run.id, python=sys.executable, port=share.port,
-            devices=share.devices, master=self.environ,
+            root=str(self.root), run_dir=run.id, python=sys.executable, share=share,
+            master=self.environ,
         )  # fmt: skip
         directory = Path(place.directory)
         directory.mkdir(parents=True, exist_ok=True)
@@ -169,19 +159,13 @@ class Tasks:
             env={**self.environ, **environment_of(run, place)}, cwd=self.cwd, directory=directory,
             log=directory / LOG_NAME, gpus=run.most_gpus,
             nodes=run.most_gpus // run.world_size, most_ns=None if timeout is None else timeout.ns,
-            options=run.settings.slurm,
+            options=run.settings.options,
         )  # fmt: skip
 
     def without_secrets(self, task: Task) -> tuple[list[str], dict[str, str]]:
-        """Return a task's command and what the sweep sets in its environment, fit for a file.
-
-        Neither holds a secret, nor where the sweep lies.
-        """
-        redact, root = self._redact, str(self.root)
+        """Return a task's command and what the sweep sets in its environment, fit for a file."""
         ours = {n: value for n, value in task.env.items() if self.environ.get(n) != value}
-        command = [word.replace(root, SWEEP_MARK) for word in redact.command(task.command)]
-        shown = redact.environment(ours)
-        return command, {name: value.replace(root, SWEEP_MARK) for name, value in shown.items()}
+        return self._redact.command(task.command), self._redact.environment(ours)
 
 
 def inherited_environment() -> dict[str, str]:

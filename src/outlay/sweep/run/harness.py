@@ -22,12 +22,12 @@ from outlay.ledger import gpu_count_of
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Ended, Engine, Task
 from outlay.sweep.errors import SweepNotRecorded
-from outlay.sweep.plan.launch import LOG_NAME
-from outlay.sweep.plan.plan import PlannedRun, SweepPlan
+from outlay.sweep.plan.launch import ELSEWHERE, LOG_NAME
+from outlay.sweep.plan.plan import PlannedRun
 from outlay.sweep.run import attempt_log
 from outlay.sweep.run import money as attempt_cost
 from outlay.sweep.run.attempts import Active, Tries, lost_its_port
-from outlay.sweep.run.devices import ELSEWHERE, Room, Tasks
+from outlay.sweep.run.devices import Room, Tasks
 from outlay.sweep.run.money import AttemptCost, Funds, Treasury, rate_of_run
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.manifest import Recording, SweepManifest
@@ -71,22 +71,21 @@ TICK_S: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HarnessOptions:
-    """How a sweep is run.
+class SweepOptions:
+    """How a sweep is run: what its user may say beside the grid.
 
     Attributes:
-        jobs: How many runs at once; None leaves that to the engine.
+        jobs: How many runs at once; None for one here, and for all on a cluster.
         detach: Whether to leave once everything is submitted; for engines whose tasks go on.
         devices: The GPUs to share out; None leaves CUDA_VISIBLE_DEVICES alone.
-        cwd: Where programs are started.
-        environ: What runs inherit.
+        watch: Called at every look, for showing how things stand.
     """
 
     jobs: int | None = None
     detach: bool = False
     devices: tuple[str, ...] | None = None
-    cwd: Path
-    environ: Mapping[str, str]
+    watch: Callable[[Harness], None] = lambda _: None
+    clock: Clock = SYSTEM
 
 
 @dataclass(slots=True)
@@ -94,23 +93,20 @@ class Harness:
     """Runs the runs of one sweep.
 
     Attributes:
-        plan: What there is to run, under the ids of the manifest.
         engines: An engine by each name that the plan uses.
+        tasks: Makes what an engine starts, of a plan under the ids of the manifest.
         treasury: The guard, where the sweep has a ceiling.
-        watch: Called at every look, for showing how things stand.
         ended: Called with the directory of a run whose attempt has ended.
         active: The attempts that go on, by ticket.
         interrupts: What was asked by signals.
     """
 
-    plan: SweepPlan
     manifest: SweepManifest
     journal: Journal
     engines: Mapping[str, Engine]
-    options: HarnessOptions
+    tasks: Tasks
+    options: SweepOptions = SweepOptions()
     treasury: Treasury | None = None
-    clock: Clock = SYSTEM
-    watch: Callable[[Harness], None] = lambda _: None
     ended: Callable[[Path], None] = lambda _: None
     active: dict[str, Active] = field(default_factory=dict)
     interrupts: Interrupts = field(default_factory=Interrupts)
@@ -119,15 +115,17 @@ class Harness:
     _going: Counter[str] = field(default_factory=Counter)
     _tries: Tries = field(default_factory=Tries)
     _room: Room = field(init=False)
-    _tasks: Tasks = field(init=False)
     _recording: Recording = field(init=False)
     _unwritten: SweepNotRecorded | None = None
 
     def __post_init__(self) -> None:
-        options = self.options
-        self._room = Room(options.devices)
+        self._room = Room(self.options.devices)
         self._recording = Recording(self.manifest, self.journal)
-        self._tasks = Tasks(self.plan, self.manifest.root, options.cwd, options.environ)
+
+    @property
+    def clock(self) -> Clock:
+        """The clock that everything here is timed by."""
+        return self.options.clock
 
     def run(self, runs: list[PlannedRun]) -> None:
         """Run these to their ends.
@@ -219,7 +217,7 @@ class Harness:
         ticket = engine.new_ticket(run.id)
         funds = self._fund(run, ticket)
         share = ELSEWHERE if engine.remote else self._room.take(run)
-        task = self._tasks.make(run, ticket, share)
+        task = self.tasks.make(run, ticket, share)
         if engine.remote and funds is not None:
             # Nobody may be there to end it when its money is used up, so that it ends itself.
             most_ns = funds.stop_ns() or task.most_ns
@@ -262,7 +260,7 @@ class Harness:
 
     def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
         """Write the start down, without secrets and without where the sweep lies."""
-        command, env = self._tasks.without_secrets(task)
+        command, env = self.tasks.without_secrets(task)
         hold = "" if funds is None else funds.hold.id
         self._recording.note(
             run.id, "running", ticket=task.ticket, command=command, env=env, hold=hold
@@ -280,7 +278,7 @@ class Harness:
                 active.enforce_limits(self.clock.monotonic_ns(), asked=self.interrupts.asked)
             else:
                 self._finish(active, ended)
-        self.watch(self)
+        self.options.watch(self)
 
     # -- ending -----------------------------------------------------------------------------
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.proc.identity import end_marked
 from outlay.sweep.aggregate.keeping import FiguresKeeper
@@ -19,8 +18,8 @@ from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan
 from outlay.sweep.run.detached import detached, is_local, settle_earlier, task_of
-from outlay.sweep.run.devices import check_fit, inherited_environment
-from outlay.sweep.run.harness import Harness, HarnessOptions
+from outlay.sweep.run.devices import Tasks, check_fit, inherited_environment
+from outlay.sweep.run.harness import Harness, SweepOptions
 from outlay.sweep.run.money import Treasury
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.manifest import SweepManifest, counts, read_manifest
@@ -35,15 +34,13 @@ from outlay.sweep.state.setup import (
     to_do,
 )
 
-Watch = Callable[[Harness], None]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
     """How a sweep stands after it was run.
 
     Attributes:
-        counts: How many runs stand how.
+        counts: How many runs stand options.
         cancelled: Whether somebody ended it early.
         findings: What the user should know beside that.
     """
@@ -59,23 +56,7 @@ class Result:
         return [run for run in self.manifest.runs if self.manifest.state(run).status in statuses]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HowToRun:
-    """What a user may say about running a sweep, apart from the grid.
-
-    Attributes:
-        jobs: How many runs at the same time; None for one here, and for all on a cluster.
-        detach: Whether to leave when a cluster has every run.
-    """
-
-    jobs: int | None = None
-    detach: bool = False
-    devices: tuple[str, ...] | None = None
-    watch: Watch = lambda _: None
-    clock: Clock = SYSTEM
-
-
-def start(plan: SweepPlan, output_dir: Path | None, how: HowToRun) -> Result:
+def start(plan: SweepPlan, output_dir: Path | None, options: SweepOptions) -> Result:
     """Run a new sweep to its end.
 
     Raises:
@@ -83,22 +64,22 @@ def start(plan: SweepPlan, output_dir: Path | None, how: HowToRun) -> Result:
         SweepNotRecorded, EngineBroken, Refused: It could not go on.
     """
     check_predictable(plan, finished=False)
-    root = root_for(plan, output_dir, how.clock.wall_ns())
-    engines = _engines(plan, root, how)
+    root = root_for(plan, output_dir, options.clock.wall_ns())
+    engines = _engines(plan, root, options)
     environ = inherited_environment()
     cwd = Path(plan.grid.work_dir or Path.cwd()).expanduser().absolute()
     root.mkdir(parents=True, exist_ok=True)
     with _locked(root):
-        manifest = create(plan, root, environ, how.clock, cwd=cwd)
+        manifest = create(plan, root, environ, options.clock, cwd=cwd)
         if plan.grid.ceiling is not None:
-            Treasury(root, plan.grid.ceiling, how.clock).begin()
-        options = _options(how, cwd, environ)
-        with _harness(plan, manifest, engines, options, how) as harness:
+            Treasury(root, plan.grid.ceiling, options.clock).begin()
+        tasks = Tasks(plan, root, cwd, environ)
+        with _harness(tasks, manifest, engines, options) as harness:
             harness.run(list(plan.runs))
     return _result(manifest, harness)
 
 
-def resume(root: Path, how: HowToRun, *, grid: Path | None, retry_failed: bool) -> Result:
+def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed: bool) -> Result:
     """Go on with a sweep: run what is not done, as the grid now states it.
 
     Raises:
@@ -110,15 +91,15 @@ def resume(root: Path, how: HowToRun, *, grid: Path | None, retry_failed: bool) 
     root = root.absolute()
     read_manifest(root)
     with _locked(root):
-        manifest = read_manifest(root, how.clock)
+        manifest = read_manifest(root, options.clock)
         environ = inherited_environment()
         stated = plan_file(grid or Path(manifest.about["grid_path"]))
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
-        engines = _engines(stated, root, how)
+        engines = _engines(stated, root, options)
         matched = take_up(stated, manifest, environ)
         plan, cwd = matched.plan, Path(manifest.about["work_dir"])
-        options = _options(how, cwd, environ)
-        with _harness(plan, manifest, engines, options, how) as harness:
+        tasks = Tasks(plan, root, cwd, environ)
+        with _harness(tasks, manifest, engines, options) as harness:
             findings = settle_earlier(harness)
             harness.run(to_do(plan, manifest, retry_failed=retry_failed))
     return _result(manifest, harness, matched.findings + findings)
@@ -199,20 +180,14 @@ def _interrupted(root: Path, holder: Holder) -> bool:
     return True
 
 
-def _options(how: HowToRun, cwd: Path, environ: dict[str, str]) -> HarnessOptions:
-    return HarnessOptions(
-        jobs=how.jobs, detach=how.detach, devices=how.devices, cwd=cwd, environ=environ
-    )  # fmt: skip
-
-
-def _engines(plan: SweepPlan, root: Path, how: HowToRun) -> dict[str, Engine]:
+def _engines(plan: SweepPlan, root: Path, options: SweepOptions) -> dict[str, Engine]:
     used = {run.settings.engine for run in plan.runs}
     engines = {name: engine_named(name, root) for name in sorted(used)}
     for name, engine in engines.items():
-        if how.detach and not engine.remote:
+        if options.detach and not engine.remote:
             expected = "a sweep of which a cluster keeps every run, such as engine: slurm"
             raise InvalidValue("--detach", f"engine: {name}", expected)
-    check_fit(plan, how.devices, [name for name, engine in engines.items() if engine.remote])
+    check_fit(plan, options.devices, [name for name, engine in engines.items() if engine.remote])
     return engines
 
 
@@ -227,19 +202,15 @@ def _locked(root: Path) -> Iterator[None]:
 
 @contextmanager
 def _harness(
-    plan: SweepPlan,
-    manifest: SweepManifest,
-    engines: dict[str, Engine],
-    options: HarnessOptions,
-    how: HowToRun,
+    tasks: Tasks, manifest: SweepManifest, engines: dict[str, Engine], options: SweepOptions
 ) -> Iterator[Harness]:
-    journal, figures = Journal(manifest.root, how.clock), FiguresKeeper(how.clock)
-    ceiling = plan.grid.ceiling
+    journal, figures = Journal(manifest.root, options.clock), FiguresKeeper(options.clock)
+    ceiling = tasks.plan.grid.ceiling
     try:
         yield Harness(
-            plan=plan, manifest=manifest, journal=journal, engines=engines, options=options,
-            treasury=None if ceiling is None else Treasury(manifest.root, ceiling, how.clock),
-            clock=how.clock, watch=how.watch, ended=figures.keep,
+            manifest=manifest, journal=journal, engines=engines, tasks=tasks,
+            treasury=None if ceiling is None else Treasury(manifest.root, ceiling, options.clock),
+            options=options, ended=figures.keep,
         )  # fmt: skip
     finally:
         for engine in engines.values():

@@ -16,9 +16,9 @@ from outlay.errors import Finding, InvalidValue
 from outlay.files import open_own
 from outlay.ledger import gpu_count_of
 from outlay.record import facts
+from outlay.record.redaction import Redactor, recorded
 from outlay.sweep.errors import InvalidGrid, SweepInUse
-from outlay.sweep.grid.redaction import Redactor, recorded
-from outlay.sweep.plan.launch import LOG_NAME
+from outlay.sweep.plan.launch import LOG_NAME, overrides_of
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 from outlay.sweep.run.money import rate_of_run
 from outlay.sweep.state.manifest import NAME, SweepManifest, instant_text
@@ -120,7 +120,7 @@ def create(
     """Write the manifest of a new sweep, before anything is started."""
     root.mkdir(parents=True, exist_ok=True)
     about = _about(plan, environ, clock.wall_ns(), cwd)
-    manifest = SweepManifest(root, about, _statics(plan, environ), clock=clock)
+    manifest = SweepManifest(root, about, _statics(plan, root, environ), clock=clock)
     manifest.write()
     return manifest
 
@@ -138,7 +138,7 @@ def take_up(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]
         taken.add(name)
         runs.append(replace(run, id=name))
     matched = replace(plan, runs=tuple(runs))
-    statics = _statics(matched, environ)
+    statics = _statics(matched, manifest.root, environ)
     manifest.runs = {**manifest.runs, **statics}
     manifest.about |= _stated(plan)
     if (work_dir := Path(plan.grid.work_dir or "").expanduser()).is_absolute():
@@ -222,13 +222,15 @@ def _stated(plan: SweepPlan) -> dict[str, Any]:
     }
 
 
-def _statics(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+def _statics(plan: SweepPlan, root: Path, environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     redact = plan.redactor(environ)
-    return {run.id: _static(run, redact) for run in plan.runs}
+    return {run.id: _static(run, str(root / run.id), redact) for run in plan.runs}
 
 
-def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
+def _static(run: PlannedRun, directory: str, redact: Redactor) -> dict[str, Any]:
     settings, budget = run.settings, run.settings.budget
+    by_overrides = settings.arguments == "overrides"
+    overrides = overrides_of(run, directory) if by_overrides else run.overrides
     return {
         "id": run.id,
         "fingerprint": run.fingerprint,
@@ -242,7 +244,7 @@ def _static(run: PlannedRun, redact: Redactor) -> dict[str, Any]:
         "rendezvous": redact.data(settings.rendezvous),
         "engine": settings.engine,
         "params": redact.data(run.params),
-        "overrides": redact.data(run.overrides),
+        "overrides": redact.data(overrides),
         "metadata": redact.data(run.metadata),
         "env": redact.environment(run.env),
         "stated": {

@@ -18,6 +18,7 @@ from outlay.errors import InvalidValue
 from outlay.files import open_own, write_whole
 from outlay.record.slurm import SlurmJob
 from outlay.sweep.engines.ports import RANGE
+from outlay.sweep.engines.slurm.options import slurm_options
 
 if TYPE_CHECKING:
     from outlay.sweep.engines.base import Task
@@ -75,7 +76,7 @@ def split_environment(task: Task, here: Mapping[str, str]) -> tuple[dict[str, st
         task: Whose environment it is.
         here: What ``sbatch`` hands over by itself: our own environment.
     """
-    from outlay.sweep.grid.redaction import Redactor  # Jobs, which only read, do without.
+    from outlay.record.redaction import Redactor  # Jobs, which only read, do without.
 
     redact = Redactor([task.env])
     added = {name: value for name, value in task.env.items() if here.get(name) != value}
@@ -90,7 +91,7 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
 
     A word that only looks like a secret has no variable yet, and gets one.
     """
-    from outlay.sweep.grid.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
+    from outlay.record.redaction import REDACTED, STANDS_FOR, Redactor, is_secret_name
 
     secrets = [(name, value) for name, value in task.env.items() if is_secret_name(name) and value]
     secrets.sort(key=lambda item: (-len(item[1]), item[0]))
@@ -113,7 +114,7 @@ def sealed_command(task: Task) -> tuple[list[str], dict[str, str]]:
 
 
 def _sealed(name: str) -> str:
-    from outlay.sweep.grid.redaction import STANDS_FOR
+    from outlay.record.redaction import STANDS_FOR
 
     return f"{STANDS_FOR}{name}}}"
 
@@ -129,7 +130,7 @@ def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str
     opened, secret = split_environment(task, here)
     command, sealed = sealed_command(task)
     secret |= {name: value for name, value in sealed.items() if here.get(name) != value}
-    options = task.options
+    options = slurm_options(task.options)
     spec = JobSpec(
         ticket=task.ticket, name=task.name, command=command, env=opened,
         dropped=sorted(here.keys() - task.env.keys()), sealed=sorted(sealed), cwd=str(task.cwd),

@@ -54,8 +54,25 @@ class SlurmOptions:
             return _NOTICE_NS
         return min(_NOTICE_NS, max(0, self.time.ns - EARLY_NS) // 2)
 
+    @property
+    def identity(self) -> list[object]:
+        """Where a run runs; how long it may take there is none of its configuration."""
+        return [self.partition, self.gres, self.constraint, self.extra]
+
+    @property
+    def gpus_on_node(self) -> int | None:
+        """How many GPUs ``gpu:a100:4`` asks for on each node; None where it has no number."""
+        counted = _COUNTED.fullmatch(self.gres)
+        is_gpu = counted is not None and counted["kind"] == "gpu"
+        return int(counted["count"]) if counted is not None and is_gpu else None
+
 
 DEFAULTS: Final = SlurmOptions()
+
+
+def slurm_options(options: object) -> SlurmOptions:
+    """Return what a task asks of Slurm; the defaults for a task that is only to be found again."""
+    return options if isinstance(options, SlurmOptions) else DEFAULTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,12 +124,6 @@ def parameters(
         "comment": comment or None,
         "additional_parameters": {"requeue": True, **extra},
     }
-
-
-def gpus_of_node(gres: str) -> int | None:
-    """Return how many GPUs ``gpu:a100:4`` asks for on each node; None where it has no number."""
-    counted = _COUNTED.fullmatch(gres)
-    return int(counted["count"]) if counted is not None and counted["kind"] == "gpu" else None
 
 
 def _with_count(gres: str, processes: int) -> str:

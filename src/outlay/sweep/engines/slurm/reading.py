@@ -6,7 +6,8 @@ import re
 from typing import Final
 
 from outlay.errors import InvalidValue
-from outlay.sweep.engines.slurm.options import EARLY_NS, MINUTE_NS, SlurmOptions
+from outlay.sweep.engines.names import EngineOptions
+from outlay.sweep.engines.slurm.options import EARLY_NS, MINUTE_NS, SlurmOptions, slurm_options
 from outlay.sweep.grid import reading as readers
 from outlay.sweep.grid.reading import Block
 from outlay.units import Duration
@@ -19,9 +20,10 @@ _OURS: Final = ("array", "dependency", "job-name", "nodes", "ntasks-per-node", "
 _OPTION = re.compile(r"[a-z][a-z0-9-]*")
 
 
-def read_options(block: Block, shared: SlurmOptions) -> SlurmOptions:
+def read_options(block: Block, stated: EngineOptions | None) -> SlurmOptions:
     """Return a grid's ``slurm`` block on top of the shared one; ``extra`` adds to the shared."""
     block.allow(KEYS)
+    shared = slurm_options(stated)
     options = SlurmOptions(
         partition=block.read("partition", readers.text, shared.partition),
         account=block.read("account", readers.text, shared.account),

@@ -25,7 +25,7 @@ from outlay.clock import Clock
 from outlay.errors import MissingExtra, OutlayError
 from outlay.sweep.engines.base import Ended, Task
 from outlay.sweep.engines.slurm.allocation import list_specs, spec_path, write_spec
-from outlay.sweep.engines.slurm.options import SlurmRequest, parameters
+from outlay.sweep.engines.slurm.options import SlurmRequest, parameters, slurm_options
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import (
     Batch,
@@ -186,9 +186,11 @@ class Handover:
     def add(self, task: Task) -> None:
         """Write a task down; it goes to Slurm with others like it."""
         request = SlurmRequest(
-            options=task.options, nodes=task.nodes, processes=task.gpus // task.nodes,
+            options=slurm_options(task.options),
+            nodes=task.nodes,
+            processes=task.gpus // task.nodes,
             most_ns=task.most_ns,
-        )  # fmt: skip
+        )
         self._waiting[task.ticket] = Waiting(
             task, request, write_spec(task, os.environ, job_title(self._root.name, task.name))
         )

@@ -1,4 +1,4 @@
-"""``outlay sweep aggregate``: every report of a sweep."""
+"""``outlay sweep report``: every report of a sweep."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from outlay.clock import SYSTEM
 from outlay.sweep.run.detached import catch_up
 
 
-def show_aggregate(
+def show_sweep_report(
     directory: Annotated[
         Path | None,
         typer.Argument(metavar="[DIR]", help="The sweep's directory; default: this one."),
@@ -27,9 +27,7 @@ def show_aggregate(
         Path | None,
         typer.Option(metavar="DIR", help="Where the reports go; default: DIR/reports."),
     ] = None,
-    enable_aggregator: Annotated[
-        bool, typer.Option("--enable-aggregator", help="Accepted; aggregating only reads runs.")
-    ] = False,
+    enable_aggregator: Annotated[bool, typer.Option("--enable-aggregator", hidden=True)] = False,
     allow_missing: Annotated[
         bool, typer.Option("--allow-missing", help="Go on when a completed run misses files.")
     ] = False,
@@ -44,7 +42,7 @@ def show_aggregate(
 ) -> None:
     """Summarise a sweep: a CSV with a row per run, and a page that says which was best.
 
-    Example: outlay sweep aggregate runs/demo --pictures png,pdf
+    Example: outlay sweep report runs/demo --pictures png,pdf
     """
     # Here: the other commands of a sweep draw nothing, and need not wait for what draws.
     from outlay.report.files import read_sweep, write_sweep_files

@@ -1,4 +1,4 @@
-"""Keeping secrets out of what a sweep writes: by their names, their forms and their values.
+"""Keeping secrets out of what is written down: by their names, their forms and their values.
 
 Pure. Of the inherited environment only variables on a list are written. What the grid states is
 kept, unless its name or its form is that of a secret. A secret that was found under one name is

@@ -1,0 +1,230 @@
+"""``outlay cost allocate``: who pays for a month, in each currency."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
+from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
+from outlay.cost.spending import Spend, Spending, Unit, owner_by
+from outlay.errors import Finding
+from outlay.ledger.price import Kind
+from outlay.units import Money
+
+if TYPE_CHECKING:
+    from outlay.cost.focus import Invoice
+
+_CSV_COLUMNS = (
+    "owner", "runs", "gpu_hours", "direct", "shared", "idle", "total", "assumed", "currency",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bill:
+    """One currency's part of a month: who pays what of it, and what belongs to nobody."""
+
+    unit: Unit
+    allocation: Allocation
+    idle: Money
+    is_invoiced: bool
+    findings: tuple[Finding, ...] = ()
+
+
+def allocate_cost(
+    by: Annotated[str, typer.Option(help="Who pays: user, model, team, project or tag:NAME.")],
+    month: Annotated[str, typer.Option(help="Which month, in UTC, such as 2026-10.")],
+    bill: Annotated[
+        str | None,
+        typer.Option(help='The invoice, such as "900 USD"; what no run used of it is idle.'),
+    ] = None,
+    shared: Annotated[
+        list[str] | None, typer.Option(help="An owner whose cost the others share; repeatable.")
+    ] = None,
+    spread: Annotated[
+        Spread, typer.Option(help="How idle and shared cost are spread.")
+    ] = Spread.PROPORTIONAL,
+    csv: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also write the table to it.")
+    ] = None,
+    focus: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also write FOCUS 1.2 rows to it, one per attempt."),
+    ] = None,
+    provider: Annotated[
+        str | None,
+        typer.Option(help="With --focus: who provides the machines; default: whom prices name."),
+    ] = None,
+    account: Annotated[
+        str | None, typer.Option(help="With --focus: the billing account; default: unknown.")
+    ] = None,
+    kind: Annotated[
+        Kind | None,
+        typer.Option(help="What is shared out; default: cash, where any run was paid for in cash."),
+    ] = None,
+    as_of: AsOf = None,
+    as_json: AsJson = False,
+) -> None:
+    """Share out a month's cost by user, team, project or tag; the parts sum to the bill.
+
+    Each attempt of a run is charged to its own user, tags and month.
+
+    Example: outlay cost allocate --by team --month 2026-10 --bill "900 USD"
+    """
+    from outlay.cost.charges import month_window
+
+    period, named = month_window(month), owner_by(by)
+    invoice = None if bill is None else Money.parse(bill, name="--bill")
+    books = open_books(parse_as_of(as_of))
+    found = books.reading.spending.within(period.start_ns, period.end_ns)
+    chosen = kind or _kind_of(found)
+
+    def owner_of(spend: Spend) -> str:
+        return named(spend) or UNTAGGED
+
+    bills = [
+        _bill(found, unit, owner_of, invoice, shared or [], spread)
+        for unit in _units(found, chosen, invoice)
+    ]
+    findings = [
+        *books.findings, *found.unpriced_finding(), *_of_other_kinds(found, chosen),
+        *(finding for each in bills for finding in each.findings),
+    ]  # fmt: skip
+    rows = [row for each in bills for row in _rows(each.allocation)]
+    if csv is not None:
+        from outlay.cost.focus import to_csv
+
+        csv.write_text(to_csv(rows, _CSV_COLUMNS), encoding="utf-8")
+    if focus is not None:
+        from outlay.cost.focus import UNKNOWN, Invoice
+
+        common = Invoice(
+            start_ns=period.start_ns, end_ns=period.end_ns, account=account or UNKNOWN,
+            provider=provider,
+        )  # fmt: skip
+        _write_focus(focus, found, bills, common, owner_of)
+    if as_json:
+        totals = [{"total": b.allocation.total, "assumed": b.allocation.assumed} for b in bills]
+        said = {"month": month, "as_of": as_of, "kind": chosen}
+        print_json(said | {"rows": rows, "totals": totals, "findings": findings})
+        return
+    _print(bills, month)
+    print_findings(findings)
+
+
+def _kind_of(found: Spending) -> Kind:
+    return "showback" if {unit.kind for unit in found.units()} == {"showback"} else "cash"
+
+
+def _units(found: Spending, kind: Kind, invoice: Money | None) -> list[Unit]:
+    """Return the currencies to share out: that of the invoice, and those that were spent in."""
+    spent = [unit for unit in found.units() if unit.kind == kind]
+    billed = [] if invoice is None else [Unit(invoice.currency, kind)]
+    return sorted({*spent, *billed})
+
+
+def _bill(
+    found: Spending,
+    unit: Unit,
+    owner_of: Callable[[Spend], str],
+    invoice: Money | None,
+    shared: Sequence[str],
+    spread: Spread,
+) -> Bill:
+    mine = Spending(spends=tuple(found.of_unit(unit)))
+    owners = {owner: sums for (owner, _), sums in mine.by(owner_of).items()}
+    used = Money(sum(spend.cost.micros for spend in mine.spends), unit.currency)
+    is_invoiced = invoice is not None and invoice.currency == unit.currency
+    rest = invoice - used if invoice is not None and is_invoiced else Money(0, unit.currency)
+    is_over = rest.micros < 0
+    idle = Money(0, unit.currency) if is_over else rest
+    allocation = allocate(
+        [
+            Charge(
+                owner=owner, micros=sums.cost.micros, gpu_us=sums.gpu_us, runs=sums.runs,
+                assumed=sums.assumed.micros, corrects=True,
+            )
+            for owner, sums in owners.items()
+        ],
+        [Pool(name=IDLE, micros=idle.micros)] if idle else [],
+        shared=shared,
+        spread=spread,
+        currency=unit.currency,
+    )  # fmt: skip
+    message = f"recorded runs cost {used}, more than the bill: prices or the bill are wrong"
+    return Bill(
+        unit=unit,
+        allocation=allocation,
+        idle=idle,
+        is_invoiced=is_invoiced and not is_over,
+        findings=(Finding(source="--bill", message=message),) if is_over else (),
+    )
+
+
+def _of_other_kinds(found: Spending, chosen: Kind) -> list[Finding]:
+    """Return what is of the other kind, which nobody adds: each currency in one line."""
+    return [
+        Finding(
+            source="runs",
+            message=f"{sums.cost} {unit.kind} of {sums.runs:,} runs is not counted among {chosen}; "
+            f"--kind {unit.kind} shares it out",
+            severity="warning",
+        )
+        for unit, sums in found.totals().items()
+        if unit.kind != chosen
+    ]
+
+
+def _write_focus(
+    path: Path,
+    found: Spending,
+    bills: Sequence[Bill],
+    common: Invoice,
+    owner_of: Callable[[Spend], str],
+) -> None:
+    from outlay.cost.focus import COLUMNS, focus_rows, to_csv
+
+    rows = []
+    for bill in bills:
+        invoice = replace(common, billed=bill.unit.currency if bill.is_invoiced else None)
+        rows += focus_rows(found.of_unit(bill.unit), bill.idle, invoice, owner_of=owner_of)
+    path.write_text(to_csv(rows, COLUMNS), encoding="utf-8")
+
+
+def _rows(result: Allocation) -> list[dict[str, object]]:
+    parts = ("direct", "shared", "idle", "total", "assumed")
+    return [
+        {"owner": row.owner, "runs": row.runs, "gpu_hours": row.gpu_hours}
+        | {part: str(Money(getattr(row, part), result.currency).amount) for part in parts}
+        | {"currency": result.currency}
+        for row in result.rows
+    ]
+
+
+def _print(bills: Sequence[Bill], month: str) -> None:
+    if not any(bill.allocation.rows for bill in bills):
+        console.print(f"Nothing was spent in {month} that is known here.")
+        return
+    assumed = [ASSUMED] if any(bill.allocation.assumed for bill in bills) else []
+    parts = ("direct", "shared", "idle")
+    table = new_table("owner", ">runs", ">GPU-hours", *(f">{p}" for p in parts), ">total", *assumed)
+    for bill in bills:
+        result = bill.allocation
+        for row in result.rows:
+            amounts = [Money(getattr(row, part), result.currency) for part in parts]
+            whole = Money(row.total, result.currency), Money(row.assumed, result.currency)
+            table.add_row(
+                row.owner, f"{row.runs:,}", f"{row.gpu_hours:,.2f}",
+                *(f"{part.amount:,.2f}" for part in amounts),
+                *map(str, whole[: 1 + len(assumed)]),
+            )  # fmt: skip
+        table.add_section()
+        sums = (result.total, result.assumed)[: 1 + len(assumed)]
+        table.add_row("total", "", "", "", "", "", *map(str, sums), style="bold")
+        table.add_section()
+    console.print(table)

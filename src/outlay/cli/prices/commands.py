@@ -1,0 +1,271 @@
+"""``outlay prices``: what a GPU costs, where, now and before."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated
+
+import typer
+from sqlalchemy import Engine
+
+from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
+from outlay.cli.prices.offers import (
+    export_prices,
+    fetch_prices,
+    import_prices,
+    offer_table,
+    priced,
+    series_table,
+    writing_to,
+)
+from outlay.cli.prices.survey import app as partition_app
+from outlay.cli.prices.survey import show_survey
+from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
+from outlay.errors import Finding, InvalidValue
+from outlay.prices.book import PriceBook, look_up, must_be_loaded
+from outlay.prices.catalog import Query
+from outlay.prices.chart import cheapest_over_time, save_png, text_chart
+from outlay.prices.offer import Tier
+from outlay.prices.series import alerts, points
+from outlay.rates import NS_PER_HOUR
+from outlay.store import open_store
+from outlay.units import Duration, Money, Rate
+
+app = typer.Typer(help="What a GPU costs, now and before.", no_args_is_help=True)
+app.command("fetch")(fetch_prices)
+
+Gpu = Annotated[
+    str | None, typer.Option("--gpu", help="A card or a family, such as H100 or A100-80GB.")
+]
+Count = Annotated[int | None, typer.Option("--count", min=1, help="GPUs in one offer.")]
+Spot = Annotated[bool | None, typer.Option("--spot/--on-demand", help="Only these terms.")]
+MaxPrice = Annotated[str | None, typer.Option(help='Per GPU-hour at most, such as "2.50 USD/h".')]
+MaxTotal = Annotated[
+    str | None, typer.Option(help='For the whole offer at most, such as "20 USD/h".')
+]
+MinMemory = Annotated[int | None, typer.Option(min=1, help="GB of one GPU, at least.")]
+Region = Annotated[str | None, typer.Option(help="Text in the region's name.")]
+Provider = Annotated[str | None, typer.Option(help="Only this provider's.")]
+Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to be joined by NVLink.")]
+MaxAge = Annotated[
+    str | None, typer.Option(help="Leave out what was last seen longer ago, such as 7d.")
+]
+At = Annotated[
+    str | None,
+    typer.Option(
+        help="As of an instant instead of now: 2026-01-31T12:00+01:00; without a zone it is UTC."
+    ),
+]
+
+
+@app.command("set")
+def set_price(
+    gpu: Annotated[str, typer.Argument(help="A card, such as A100-80GB.")],
+    price: Annotated[str, typer.Argument(help='Per GPU-hour, such as "1.50 USD/h".')],
+    provider: Annotated[str, typer.Option(help="Whose price it is.")] = "own",
+    count: Annotated[int, typer.Option(min=1, help="GPUs in one offer.")] = 1,
+    tier: Annotated[Tier, typer.Option(help="On which terms.")] = Tier.ON_DEMAND,
+    instance: Annotated[
+        str | None, typer.Option("--id", help="The instance or offer that it is the price of.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """State a price by hand: a contract, a quote, the rate of your own cluster.
+
+    Example: outlay prices set A100-80GB "1.10 USD/h" --provider cluster --count 8
+    """
+    from outlay.prices.sources.base import fetch
+    from outlay.prices.sources.manual import ManualSource
+
+    rate = Rate.parse(price, name="PRICE")
+    source = ManualSource(
+        provider=provider, gpu=gpu, price=rate, gpu_count=count, tier=tier, offer_id=instance
+    )
+    snapshot = fetch(source)
+    if not snapshot.offers:
+        raise InvalidValue("PRICE", price, snapshot.findings[0].message)
+    book = PriceBook(open_store())
+    book.record([snapshot])
+    book.publish()
+    if as_json:
+        print_json([priced(offer) for offer in snapshot.offers])
+    else:
+        console.print(offer_table(list(snapshot.offers), SYSTEM.wall_ns()))
+
+
+def show_offers(
+    context: typer.Context,
+    gpu: Gpu = None,
+    count: Count = None,
+    spot: Spot = None,
+    max_price: MaxPrice = None,
+    max_total: MaxTotal = None,
+    min_memory: MinMemory = None,
+    region: Region = None,
+    provider: Provider = None,
+    nvlink: Nvlink = False,
+    max_age: MaxAge = None,
+    at: At = None,
+    rows: Annotated[int, typer.Option(min=1, help="How many offers to show at most.")] = 20,
+    limit: Annotated[int | None, typer.Option(min=1, hidden=True)] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show offers: all of them, or as ``cheapest`` those that are not known to be sold out."""
+    query = Query(
+        gpu=gpu, gpu_count=count, tier=_tier(spot), max_price=_ceiling(max_price, "--max-price"),
+        max_total_price=_ceiling(max_total, "--max-total"), min_memory_gb=min_memory,
+        region=region, provider=provider, nvlink=nvlink, rentable=context.info_name == "cheapest",
+    )  # fmt: skip
+    _show(open_store(), query, limit or rows, max_age, at, as_json=as_json)
+
+
+app.command(
+    "list",
+    help="List offers, sold-out ones included, cheapest per GPU first.\n\n"
+    "Example: outlay prices list --gpu H100 --count 8 --on-demand",
+)(show_offers)
+app.command(
+    "cheapest",
+    help="Show the cheapest offers that are not known to be sold out.\n\n"
+    "Example: outlay prices cheapest --gpu A100 --min-memory 80 --spot",
+)(show_offers)
+
+
+@app.command("history")
+def history(
+    gpu: Annotated[str, typer.Argument(help="A card or a family, such as H100 or A100-80GB.")],
+    provider: Provider = None,
+    spot: Spot = None,
+    since: Annotated[str, typer.Option(help="How far back, such as 30d.")] = "30d",
+    png: Png = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show how a GPU's price moved: the cheapest offer of each snapshot.
+
+    Example: outlay prices history H100 --provider runpod --since 90d --png h100.png
+    """
+    since_ns = SYSTEM.wall_ns() - Duration.parse(since, name="--since").ns
+    store, damage = open_store(), list[Finding]()
+    tier = _tier(spot)
+    found = points(store, gpu=gpu, provider=provider, tier=tier, since_ns=since_ns, damage=damage)
+    if not found:
+        must_be_loaded(PriceBook(store))
+    if png is not None and found:
+        with writing_to("--png", png):
+            save_png(found, png, title=f"{gpu}: cheapest offer per GPU-hour")
+    if as_json:
+        print_json({"points": found, "findings": damage})
+        return
+    if not found:
+        console.print(f"No price of {gpu} was seen in the last {since}.")
+    else:
+        chart = text_chart(cheapest_over_time(found), width=min(console.width, 100))
+        console.print(chart, soft_wrap=True)
+        console.print(series_table(found))
+    print_findings(damage)
+
+
+@app.command("alerts")
+def show_alerts(
+    hours: Annotated[float, typer.Option(min=0, help="How many hours back.")] = 24,
+    as_json: AsJson = False,
+) -> None:
+    """Show prices that dropped, surged or reached a historic low.
+
+    Example: outlay prices alerts --hours 72
+    """
+    store, damage = open_store(), list[Finding]()
+    since_ns = SYSTEM.wall_ns() - round(hours * NS_PER_HOUR)
+    found = alerts(store, since_ns=since_ns, damage=damage)
+    if not found:
+        must_be_loaded(PriceBook(store))
+    if as_json:
+        print_json({"alerts": found, "findings": damage})
+        return
+    print_findings(damage)
+    if not found:
+        console.print(f"No price alerts in the last {hours:g} hours.")
+        return
+    table = new_table(
+        "when", "what", "provider", "gpu", "terms", ">now, per GPU-h", ">before", ">change"
+    )
+    for alert in found:
+        series = alert.series
+        table.add_row(
+            utc_text(alert.at_ns), alert.kind, series.provider, series.gpu, series.label,
+            str(alert.current), str(alert.previous), f"{alert.change_percent:+.1f} %",
+        )  # fmt: skip
+    console.print(table)
+
+
+@app.command("stats")
+def stats(as_json: AsJson = False) -> None:
+    """Show every tracked GPU: price now, average and trend of the last 24 hours; and the sources.
+
+    Example: outlay prices stats
+    """
+    from outlay.compat.cost_module.tracker import GPUPriceTracker
+
+    tracker, book = GPUPriceTracker(), PriceBook(open_store())
+    figures, states = tracker.get_price_statistics(), must_be_loaded(book)
+    damage = [*tracker.damage, *book.damage]
+    if as_json:
+        print_json(figures | {"sources": states, "findings": damage})
+        return
+    table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
+    for key, now in sorted(figures["current_prices"].items()):
+        provider, _, gpu = key.rpartition(":")
+        average, trend = figures["average_prices_24h"][key], figures["price_trends_24h"][key]
+        table.add_row(provider, gpu, f"{now:.4f}", f"{average:.4f}", f"{trend:+.1f} %")
+    console.print(table)
+    for state in states:
+        loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)
+        console.print(f"{state.source}: {loaded}, {state.offers:,} offers")
+    print_findings(damage)
+
+
+app.command("import")(import_prices)
+app.command("export")(export_prices)
+app.command("survey")(show_survey)
+app.add_typer(partition_app, name="partition")
+
+
+def _show(
+    store: Engine,
+    query: Query,
+    limit: int,
+    max_age: str | None,
+    at: str | None,
+    *,
+    as_json: bool,
+) -> None:
+    now_ns = SYSTEM.wall_ns() if at is None else _instant(at)
+    since_ns = None if max_age is None else now_ns - Duration.parse(max_age, name="--max-age").ns
+    found = look_up(
+        store, query, limit=limit, since_ns=since_ns, at_ns=None if at is None else now_ns
+    )
+    if as_json:
+        rows = [priced(offer) for offer in found.offers]
+        print_json({"offers": rows, "searched": found.searched, "findings": found.findings})
+        return
+    if found.offers:
+        console.print(offer_table(found.offers, now_ns))
+    else:
+        console.print(f"No offer matches; {found.searched:,} loaded offers were looked through.")
+    print_findings(found.findings)
+
+
+def _tier(spot: bool | None) -> Tier | None:
+    return None if spot is None else Tier.SPOT if spot else Tier.ON_DEMAND
+
+
+def _ceiling(text: str | None, option: str) -> Money | None:
+    return None if text is None else Rate.parse(text, name=option).per_hour
+
+
+def _instant(text: str) -> int:
+    try:
+        return wall_ns_of(as_utc(datetime.fromisoformat(text)))
+    except ValueError:
+        expected = "an ISO date or time such as 2026-01-31T12:00Z; without a zone it is UTC"
+        raise InvalidValue("--at", text, expected) from None

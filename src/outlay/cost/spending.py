@@ -1,0 +1,293 @@
+"""All that was spent, in one reading: runs, stated trainings, rentals. Pure.
+
+Whoever speaks of money spent on several runs asks this. An attempt is charged to its own user, tags
+and month; currencies and kinds stand side by side and are never added; of every amount it is known
+what is assumed; runs without a price are counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Literal, NamedTuple
+
+from outlay.cost.book import AttemptCharge, CostRow
+from outlay.errors import Finding, InvalidValue
+from outlay.ledger.price import Kind
+from outlay.store.runs import RunRow
+from outlay.units import Money
+
+IN_NO_RUN = "(rented, in no run)"
+"""What stands for the model of a rental's cost that no run accounts for."""
+
+
+class Unit(NamedTuple):
+    """What may be added: amounts of one currency and one kind."""
+
+    currency: str
+    kind: Kind = "cash"
+
+    def __str__(self) -> str:
+        return self.currency if self.kind == "cash" else f"{self.currency} {self.kind}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spend:
+    """One amount that was spent.
+
+    Attributes:
+        source: ``ledger`` (a run log), ``stated`` (a training that was stated or imported) or
+            ``rental`` (what a rental cost while no run was on it).
+        run_id: The run; of a rental, its hold.
+        start_ns: The time that was paid for; ``end_ns`` does not belong to it.
+        booked_ns: The instant at which it counts.
+        provider: Whom the price names; "" where it names nobody.
+        between: It is for the time between two attempts.
+    """
+
+    source: Literal["ledger", "stated", "rental"]
+    run_id: str
+    model: str
+    name: str
+    start_ns: int
+    end_ns: int
+    booked_ns: int
+    cost: Money
+    assumed: Money
+    kind: Kind = "cash"
+    gpu_us: int = 0
+    user: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
+    provider: str = ""
+    between: bool = False
+
+    @property
+    def unit(self) -> Unit:
+        """What it may be added to."""
+        return Unit(self.cost.currency, self.kind)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subtotal:
+    """What some spends of one currency and kind add up to."""
+
+    cost: Money
+    assumed: Money
+    kind: Kind
+    gpu_us: int
+    runs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spending:
+    """All that was spent.
+
+    Attributes:
+        spends: Every amount, in the order of booking.
+        unpriced: Runs without a price, whose cost is not known.
+        as_of_ns: What was recorded later is not in it; None for all that is known.
+        findings: What is in doubt about it.
+    """
+
+    spends: tuple[Spend, ...]
+    unpriced: tuple[RunRow, ...] = ()
+    as_of_ns: int | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def within(self, start_ns: int, end_ns: int) -> Spending:
+        """Return what is booked during ``[start_ns, end_ns)``, and unpriced runs seen in it."""
+        return replace(
+            self,
+            spends=tuple(s for s in self.spends if start_ns <= s.booked_ns < end_ns),
+            unpriced=tuple(
+                run
+                for run in self.unpriced
+                if run.started_ns < end_ns and start_ns <= run.last_seen_ns
+            ),
+        )
+
+    def of_model(self, model: str) -> Spending:
+        """Return what was spent on a model."""
+        return replace(
+            self,
+            spends=tuple(spend for spend in self.spends if spend.model == model),
+            unpriced=tuple(run for run in self.unpriced if run.model == model),
+        )
+
+    def of_unit(self, unit: Unit) -> list[Spend]:
+        """Return what was spent in one currency and kind."""
+        return [spend for spend in self.spends if spend.unit == unit]
+
+    def units(self) -> list[Unit]:
+        """Return every currency and kind that something was spent in, cash first."""
+        return sorted({spend.unit for spend in self.spends}, key=lambda unit: unit[::-1])
+
+    def totals(self) -> dict[Unit, Subtotal]:
+        """Return what was spent in all, in each currency and kind."""
+        return {unit: subtotal(self.of_unit(unit)) for unit in self.units()}
+
+    def by(self, owner_of: Callable[[Spend], str]) -> dict[tuple[str, Unit], Subtotal]:
+        """Return what was spent by each owner in each currency and kind, the dearest first."""
+        groups: dict[tuple[str, Unit], list[Spend]] = {}
+        for spend in self.spends:
+            groups.setdefault((owner_of(spend), spend.unit), []).append(spend)
+        sums = {key: subtotal(found) for key, found in groups.items()}
+        return dict(sorted(sums.items(), key=lambda each: (each[0][1], -each[1].cost.micros)))
+
+    def unpriced_finding(self) -> list[Finding]:
+        """Return the one finding that some runs have no price; none where all have."""
+        if not self.unpriced:
+            return []
+        count = len(self.unpriced)
+        if count == 1:
+            source, message = self.unpriced[0].dir, "has no price, so its cost is not counted"
+        else:
+            message = f"{count:,} have no price, so their cost is not counted: outlay runs --all"
+            source = "runs"
+        return [Finding(source=source, message=message, severity="warning")]
+
+
+def subtotal(spends: Sequence[Spend]) -> Subtotal:
+    """Return the sum of spends of one currency and kind; there is at least one."""
+    currency, kind = spends[0].unit
+    return Subtotal(
+        cost=Money(sum(spend.cost.micros for spend in spends), currency),
+        assumed=Money(sum(spend.assumed.micros for spend in spends), currency),
+        kind=kind,
+        gpu_us=sum(spend.gpu_us for spend in spends),
+        runs=len({spend.run_id for spend in spends}),
+    )
+
+
+def spending_of(
+    reports: Iterable[CostRow],
+    runs: Iterable[RunRow],
+    rentals: Iterable[Spend] = (),
+    *,
+    as_of_ns: int | None = None,
+) -> Spending:
+    """Return all that was spent.
+
+    Args:
+        reports: What each run cost, with its charges.
+        runs: The registered runs.
+        rentals: What rentals cost in no run.
+        as_of_ns: As of when all of these are.
+    """
+    known = {run.run_id: run for run in runs}
+    spends: list[Spend] = list(rentals)
+    findings: list[Finding] = []
+    for report in reports:
+        run = known.get(report.run_id)
+        charges = report.charges
+        if charges is None and report.source == "stated":
+            charges = _whole(report, run)
+        if charges is None:
+            charges = tuple(_by_time(report, run))
+            findings += [_split_by_time(report, run)] if len(charges) > 1 else []
+        spends += (_spend(report, run, charge) for charge in charges)
+    return Spending(
+        spends=tuple(sorted(spends, key=lambda s: (s.booked_ns, s.run_id, s.start_ns))),
+        unpriced=tuple(run for run in known.values() if run.cost_micros is None),
+        as_of_ns=as_of_ns,
+        findings=tuple(findings),
+    )
+
+
+def spend_of(report: CostRow) -> Spend:
+    """Return a whole run as one spend, booked when it ended: for sums over runs."""
+    (whole,) = _whole(report, None)
+    return _spend(report, None, whole)
+
+
+def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> Spend:
+    return Spend(
+        source="stated" if report.source == "stated" else "ledger",
+        run_id=report.run_id,
+        model=report.model,
+        name=report.run_id if run is None else run.name,
+        start_ns=charge.start_ns,
+        end_ns=charge.end_ns,
+        booked_ns=charge.booked_ns,
+        cost=Money(charge.micros, report.currency),
+        assumed=Money(charge.assumed_micros, report.currency),
+        kind=report.kind,
+        gpu_us=charge.gpu_us,
+        user=charge.user,
+        tags=charge.tags,
+        provider=charge.provider,
+        between=charge.between,
+    )
+
+
+def _whole(report: CostRow, run: RunRow | None) -> tuple[AttemptCharge, ...]:
+    """Return a training as one charge, at the instant at which it ended."""
+    return (
+        AttemptCharge(
+            start_ns=report.at_ns - report.wall_us * 1000,
+            end_ns=report.at_ns,
+            booked_ns=report.at_ns,
+            micros=report.cost_micros,
+            assumed_micros=report.assumed_micros,
+            gpu_us=report.gpu_us,
+            user="" if run is None else run.user,
+            tags={} if run is None else run.tags,
+        ),
+    )
+
+
+def _by_time(report: CostRow, run: RunRow | None) -> Iterator[AttemptCharge]:
+    """Yield the parts of a run of which nothing but its sums is known, split evenly over time."""
+    from outlay.cost.charges import month_edges
+
+    begin_ns = report.at_ns - report.wall_us * 1000 if run is None else run.started_ns
+    end_ns = report.at_ns if run is None else run.last_seen_ns
+    edges = month_edges(begin_ns, end_ns) or [begin_ns, begin_ns]
+    length_ns = max(end_ns - begin_ns, 1)
+
+    def part(amount: int, start_ns: int, until_ns: int) -> int:
+        if until_ns == edges[-1]:
+            return amount - amount * (start_ns - begin_ns) // length_ns
+        upto = amount * (until_ns - begin_ns) // length_ns
+        return upto - amount * (start_ns - begin_ns) // length_ns
+
+    for start_ns, until_ns in pairwise(edges):
+        yield AttemptCharge(
+            start_ns=start_ns,
+            end_ns=until_ns,
+            booked_ns=start_ns,
+            micros=part(report.cost_micros, start_ns, until_ns),
+            assumed_micros=part(report.assumed_micros, start_ns, until_ns),
+            gpu_us=part(report.gpu_us, start_ns, until_ns),
+            user="" if run is None else run.user,
+            tags={} if run is None else run.tags,
+        )
+
+
+def _split_by_time(report: CostRow, run: RunRow | None) -> Finding:
+    name = report.run_id if run is None else run.name
+    message = f"{name} reaches over several months and its log cannot be read: split by time"
+    return Finding(source=name if run is None else run.dir, message=message, severity="warning")
+
+
+def owner_by(by: str) -> Callable[[Spend], str]:
+    """Return what says who pays for a spend; "" where nothing does.
+
+    Args:
+        by: ``user``, ``model``, ``team``, ``project`` (tags of that name), or ``tag:NAME``.
+
+    Raises:
+        InvalidValue: It is none of these.
+    """
+    match by.split(":", 1):
+        case ["user"]:
+            return lambda spend: spend.user
+        case ["model"]:
+            return lambda spend: spend.model
+        case [("team" | "project") as tag]:
+            return lambda spend: spend.tags.get(tag, "")
+        case ["tag", tag] if tag:
+            return lambda spend: spend.tags.get(tag, "")
+        case _:
+            raise InvalidValue("--by", by, "user, model, team, project or tag:NAME")

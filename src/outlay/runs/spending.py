@@ -1,0 +1,256 @@
+"""Reading all that was spent: registered runs, stated trainings, and rentals while in no run.
+
+With an instant, it is what was known then: logs are read as if nothing had been recorded since.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from outlay.clock import utc_text, wall_ns_of
+from outlay.cost.book import AttemptCharge, CostBook, CostRow
+from outlay.cost.collect import refresh_reports, report_of
+from outlay.cost.spending import IN_NO_RUN, Spend, Spending, spending_of
+from outlay.errors import Finding, OutlayError
+from outlay.runs.collect import refresh_registered
+from outlay.store.runs import RunRow, damaged_logs, list_runs
+from outlay.units import Money, Rate
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from outlay.guard.balance import Hold
+    from outlay.guard.entries import AnyLine
+
+_DAMAGED_NAMED = 50
+
+
+def refresh_books(store: Engine, now_ns: int) -> list[Finding]:
+    """Bring runs and their cost reports up to date; return what could not be read."""
+    findings = [
+        *refresh_registered(store, now_ns).findings,
+        *refresh_reports(store, now_ns).findings,
+    ]
+    # What a damaged log says counts, and may be anything: whoever reads a total is told.
+    return findings + _not_named(damaged_logs(store), findings)
+
+
+def _not_named(damaged: list[Finding], findings: list[Finding]) -> list[Finding]:
+    """Return the damaged runs that no other finding is about: the first, of the others a number."""
+    known = {finding.source for finding in findings}
+    others = [finding for finding in damaged if finding.source not in known]
+    rest = len(others) - _DAMAGED_NAMED
+    message = f"{rest:,} more have damaged logs: outlay runs --all lists them"
+    return others[:_DAMAGED_NAMED] + (
+        [Finding(source="runs", message=message, severity="warning")] if rest > 0 else []
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpendingReading:
+    """All that was spent, and the reports of the runs that it is made of, oldest first."""
+
+    reports: tuple[CostRow, ...]
+    spending: Spending
+
+
+def read_spending(
+    store: Engine, now_ns: int, *, as_of_ns: int | None = None, damage: list[Finding] | None = None
+) -> SpendingReading:
+    """Return all that was spent; ``refresh_books`` comes first.
+
+    Args:
+        store: From ``open_store``.
+        now_ns: The present: what living rentals cost is counted up to it.
+        as_of_ns: Return what was known at this instant instead.
+        damage: Rows of the store that cannot be read are added to it.
+    """
+    found: list[Finding] = []
+    runs: Sequence[RunRow] = list_runs(store)
+    reports: Sequence[CostRow] = CostBook(store, damage).reports(with_charges=True)
+    if as_of_ns is not None:
+        runs, reports, found = _as_of(runs, reports, as_of_ns)
+    rentals, troubles = _rentals(reports, now_ns if as_of_ns is None else min(as_of_ns, now_ns))
+    spending = spending_of(reports, runs, rentals, as_of_ns=as_of_ns)
+    findings = (*spending.findings, *found, *troubles)
+    return SpendingReading(
+        reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)
+    )
+
+
+# What was known at an instant.
+
+
+def _as_of(
+    runs: Sequence[RunRow], reports: Sequence[CostRow], as_of_ns: int
+) -> tuple[list[RunRow], list[CostRow], list[Finding]]:
+    """Return the runs and reports as they were known then, and what cannot be told any more."""
+    begun = [run for run in runs if run.started_ns <= as_of_ns]
+    changed = {run.run_id: run for run in begun if _changed_since(run, as_of_ns)}
+    later = {run.run_id for run in runs} - {run.run_id for run in begun}
+    kept: list[CostRow] = []
+    findings: list[Finding] = []
+    late = 0
+    for report in reports:
+        if report.source == "stated":
+            late += report.at_ns <= as_of_ns < report.updated_ns
+            kept += [report] if max(report.at_ns, report.updated_ns) <= as_of_ns else []
+        elif report.run_id not in later and report.run_id not in changed:
+            kept.append(report)
+    for run in changed.values():
+        earlier, trouble = _read_as_of(run, as_of_ns)
+        kept += [] if earlier is None else [earlier]
+        findings += trouble
+    if late:
+        message = f"{late:,} stated since {utc_text(as_of_ns)}: not counted, as not known then"
+        findings.append(Finding(source="trainings", message=message, severity="warning"))
+    return begun, sorted(kept, key=lambda row: (row.at_ns, row.run_id)), findings
+
+
+def _changed_since(run: RunRow, as_of_ns: int) -> bool:
+    """Say whether a run may have looked different at an instant."""
+    from outlay.ledger.attempts import DEAD_AFTER_NS
+
+    if run.ended_ns is not None:
+        return run.last_seen_ns > as_of_ns
+    return run.last_seen_ns + DEAD_AFTER_NS >= as_of_ns
+
+
+def _read_as_of(run: RunRow, as_of_ns: int) -> tuple[CostRow | None, list[Finding]]:
+    from outlay.goodput.follower import read_view_as_of
+
+    try:
+        view = read_view_as_of(Path(run.dir), as_of_ns)
+    except (OutlayError, OSError) as error:
+        message = f"what it had cost by then cannot be told: {error}"
+        return None, [Finding(source=run.dir, message=message)]
+    report = None if view is None else report_of(view, as_of_ns)
+    # Two directories may hold one run: the row names the one that counts.
+    return None if report is None else replace(report, run_id=run.run_id), []
+
+
+# What rentals cost while no run was on them.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rented:
+    """Something that was rented: since when, until when, and what it cost in all."""
+
+    hold: Hold
+    start_ns: int
+    end_ns: int
+    rate: Rate
+    micros: int
+
+
+def read_rentals(book: CostBook, now_ns: int) -> tuple[list[Spend], list[Finding]]:
+    """Return what the rentals known here cost in no run, and which spend logs cannot be read."""
+    from outlay.guard.rental.reap import known_logs
+
+    if not known_logs():
+        return [], []
+    return _rentals(book.reports(with_charges=True), now_ns)
+
+
+def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[Spend], list[Finding]]:
+    from outlay.guard.budget_guard import BudgetGuard
+    from outlay.guard.rental.reap import known_logs
+
+    spends: list[Spend] = []
+    findings: list[Finding] = []
+    for path in known_logs():
+        try:
+            lines = BudgetGuard.of_log(path).log.lines()
+        except OutlayError as error:
+            findings.append(Finding(source=str(path), message=str(error)))
+            continue
+        for rented in rented_by(lines, until_ns):
+            spends += in_no_run(rented, reports)
+    return spends, findings
+
+
+def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[Rented]:
+    """Yield what was rented under a spend log by an instant, as far as its lines up to then say."""
+    from outlay.guard.balance import Books
+    from outlay.guard.entries import Captured, Simple, parse_timestamp
+    from outlay.rates import cost_at_most
+
+    books, ended_ns = Books(), dict[str, int]()
+    for line in lines:
+        if not isinstance(line, Simple):
+            at_ns = wall_ns_of(parse_timestamp(line.ts))
+            if at_ns > until_ns:
+                break
+            if isinstance(line, Captured):
+                ended_ns[line.hold] = at_ns
+        books.apply(line)
+    for hold in books.rentals.values():
+        assert hold.rental is not None
+        start_ns, rate = (
+            wall_ns_of(parse_timestamp(hold.rental.started)),
+            Rate.parse(hold.rental.rate),
+        )
+        end_ns = max(ended_ns.get(hold.id, until_ns), start_ns)
+        if hold.id in books.paid_for:
+            micros = books.paid_for[hold.id]
+        elif hold.id in books.open and hold.lives:
+            micros = cost_at_most(rate, end_ns - start_ns).micros
+        else:
+            continue  # It was released: nothing came to be.
+        yield Rented(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
+
+
+def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
+    """Yield a rental's cost by month, less what runs on it were charged in that month.
+
+    A month in which a run is charged for time of an earlier one has that much less, or less than
+    nothing: the sum is what the rental cost in no run.
+    """
+    from outlay.cost.charges import month_edges
+    from outlay.rates import cost_at_most
+
+    on_it = list(charges_on(rented.hold, rented.rate.currency, reports))
+    edges = month_edges(rented.start_ns, rented.end_ns)
+    for start_ns, end_ns in pairwise(edges):
+        is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
+        upto = cost_at_most(rented.rate, end_ns - rented.start_ns).micros
+        before = cost_at_most(rented.rate, start_ns - rented.start_ns).micros
+        whole = (rented.micros if is_last else upto) - before
+        in_runs = sum(
+            charge.micros
+            for charge in on_it
+            if (is_first or start_ns <= charge.booked_ns) and (is_last or charge.booked_ns < end_ns)
+        )
+        nothing = Money(0, rented.rate.currency)
+        hold = rented.hold
+        yield Spend(
+            source="rental",
+            run_id=hold.id,
+            model=IN_NO_RUN,
+            name=hold.resource or hold.op_label,
+            start_ns=start_ns,
+            end_ns=end_ns,
+            booked_ns=start_ns,
+            cost=Money(whole - in_runs, nothing.currency),
+            assumed=nothing,
+            tags={"lab": hold.lab},
+            provider=hold.rental.vendor.name if hold.rental else "",
+        )
+
+
+def charges_on(hold: Hold, currency: str, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
+    """Yield what runs were charged in cash on the machine that a hold rents, in its currency."""
+    from outlay.guard.entries import is_machine
+
+    for report in reports:
+        if (report.currency, report.kind) == (currency, "cash"):
+            for charge in report.charges or ():
+                if is_machine(hold.resource, charge.machine):
+                    yield charge
