@@ -37,7 +37,7 @@ from outlay.units.quantity import duration_text
 
 if TYPE_CHECKING:
     from outlay.guard.rental.reap import RentedHold
-    from outlay.runs.figures import RunFigures
+    from outlay.runs.figures import Burn, RunFigures
 
 NEWEST = 50
 
@@ -48,7 +48,6 @@ def overview(*, as_json: bool) -> None:
         known_logs,
         living_rentals,
     )
-    from outlay.runs.figures import total_burn
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
@@ -59,7 +58,7 @@ def overview(*, as_json: bool) -> None:
     findings = [*collected.findings, *findings_in([*others, *dead]), *_dead(dead)]
     rented, errors = living_rentals(known_logs())
     findings = [*errors, *findings]
-    burn = total_burn(running)
+    burn = _burn(running) if running else []
     if as_json:
         amounts = {kind: [each.money for each in burn if each.kind == kind] for kind in KINDS}
         said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
@@ -74,6 +73,12 @@ def overview(*, as_json: bool) -> None:
     if findings:
         console.print("\nWhat is wrong", style="bold")
         print_findings(findings)
+
+
+def _burn(running: Sequence[RunFigures]) -> list[Burn]:
+    from outlay.runs.figures import total_burn  # Where nothing runs, nothing reads logs.
+
+    return total_burn(running)
 
 
 def _print_rented(rented: Sequence[RentedHold]) -> None:
