@@ -10,6 +10,7 @@ import pytest
 from browser import DESKTOP, PHONE, look_at
 from command_line import outlay
 from ledgers import HOUR, START_NS, Segment, dollars
+from outlay.escaping import html_text, markdown_text
 from outlay.ledger import EndStatus, Metric, Price
 from outlay.report.document import Chart, Document, Figure, NoteBlock, Table, to_html, to_markdown
 from outlay.report.run_document import run_document
@@ -128,8 +129,11 @@ def test_markdown_says_every_figure_of_the_page(document: Document) -> None:
     page, text = to_html(document), to_markdown(document)
     assert "# a &lt;b&gt;" in text
     for _, figure in document.figures():
-        assert f"- {figure.label}: {figure.text} ({figure.grade})" in text
-        assert f"<dt>{figure.label}</dt><dd>{figure.text} " in page
+        mark = "" if figure.grade == "measured" else f" ({figure.grade})"
+        assert f"- {figure.label}: {markdown_text(figure.text)}{mark}" in text
+        assert re.search(
+            rf"<dt>{figure.label}</dt><dd[^>]*>{re.escape(html_text(figure.text))}", page
+        )
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
@@ -224,4 +228,4 @@ def test_a_directory_without_a_run_is_refused_in_a_sentence(tmp_path: Path) -> N
 
 def test_figures_of_a_document_come_with_their_sections(document: Document) -> None:
     found = list(document.figures())
-    assert ("The run", Figure("steps executed", 10, "10")) in found
+    assert ("The run", Figure("steps executed", 10, "10", leads=True)) in found

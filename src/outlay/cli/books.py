@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,10 +18,11 @@ from outlay.cli.output import (
     print_rows,
     shown_path,
 )
-from outlay.clock import SYSTEM, utc_text
+from outlay.clock import SYSTEM
 from outlay.errors import Finding
 from outlay.ledger.price import KINDS
 from outlay.runs.collect import (
+    dead_runs,
     find_runs,
     findings_in,
     list_runs,
@@ -55,7 +56,7 @@ def overview(*, as_json: bool) -> None:
     dead = stored_runs(store, RunFilter(status="dead"))
     # What the log of a dead run says stands in its row: it need not have been read again.
     others = [figures for figures in collected.figures if figures.status != "dead"]
-    findings = [*collected.findings, *findings_in([*others, *dead]), *_dead(dead)]
+    findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals(known_logs())
     findings = [*errors, *findings]
     burn = _burn(running) if running else []
@@ -164,19 +165,6 @@ def _running_cells(figures: RunFigures, now_ns: int) -> Sequence[str]:
         figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns), _cost(figures),
         per_hour, _ago(now_ns - figures.last_seen_ns),
     )  # fmt: skip
-
-
-def _dead(rows: Iterable[RunRow]) -> list[Finding]:
-    """Return the runs that died without recording an end."""
-    return [
-        Finding(
-            source=row.dir,
-            message=f"{row.name} gave no sign of life since {utc_text(row.last_seen_ns)} "
-            "and recorded no end (killed or crashed)",
-            severity="warning",
-        )
-        for row in rows
-    ]
 
 
 def _cost(run: RunRow | RunFigures) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from outlay.account.segment import MetricPoint
 from outlay.advise.recommendation import OptimizationRecommendation
-from outlay.advise.run_advice import advise_run
+from outlay.advise.run_advice import advise_run, floor_of
 from outlay.budget.report import BudgetReport, budget_report
 from outlay.clock import SYSTEM
 from outlay.cost.run_cost import RunCost, cost_of
@@ -15,6 +16,7 @@ from outlay.errors import Finding
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.summary import GoodputSummary, summarise
 from outlay.runs.figures import RunFigures, figures_of
+from outlay.units import Money
 
 
 class RunReading:
@@ -36,6 +38,11 @@ class RunReading:
     def status(self) -> str:
         """``running``, ``dead`` (no end, no sign of life), or how the last attempt ended."""
         return self.view.status
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What its last attempt was configured with, without secrets; {} where nobody said."""
+        return self.view.timeline.attempts[-1].header.config
 
     @cached_property
     def figures(self) -> RunFigures:
@@ -70,8 +77,13 @@ class RunReading:
 
     @cached_property
     def advice(self) -> list[OptimizationRecommendation]:
-        """What would make the next run like it cheaper."""
+        """What would make the next run like it cheaper; savings first, then trades."""
         return advise_run(self.view)
+
+    @property
+    def advice_floor(self) -> Money | None:
+        """Below which saving nothing is said; None without a price."""
+        return floor_of(self.view)
 
     @property
     def findings(self) -> tuple[Finding, ...]:
