@@ -12,7 +12,7 @@ from ledgers import HOUR, Segment, dollars
 from outlay.alerts.rounds import AlertWatch
 from outlay.clock import ManualClock
 from outlay.cost.book import CostBook
-from outlay.cost.spending import Spend
+from outlay.cost.spending import SpendItem
 from outlay.goodput.breakdown import Window
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.report.digest import IN_NO_RUN, Digest, _parts, digest_document, read_digest
@@ -62,7 +62,7 @@ def test_of_a_run_that_began_earlier_the_part_in_the_period_counts(tmp_path: Pat
 
 
 def test_a_rental_without_a_run_is_told_apart() -> None:
-    spend = Spend(
+    spend = SpendItem(
         source="rental", run_id="h1", model="(rented, in no run)", name="pod", start_ns=0,
         end_ns=4 * HOUR, booked_ns=0, cost=Money(4_000_000), assumed=Money(0),
     )  # fmt: skip

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from outlay.alerts.judging import BusyMark, RaisedAlert, judge
 from outlay.alerts.rules import AlertSettings, WatchRule, read_alert_settings
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, read_document
-from outlay.errors import Finding
+from outlay.errors import Finding, OutlayError
 from outlay.files import write_whole
 from outlay.goodput.breakdown import Window
 from outlay.guard.rental.reap import known_logs
@@ -172,6 +173,19 @@ class AlertWatch:
         if not settings.rules:
             return None
         return run_round(settings, self._evidence(), say=self._say, digest=self._digest)
+
+    def keep_on(self, every_s: float) -> None:
+        """Go round after round in a thread of its own, as long as the process lives."""
+
+        def go_round() -> None:
+            while True:
+                try:
+                    self.round()
+                except (OutlayError, OSError) as error:  # Said once a round; the rest goes on.
+                    self._say(str(error))
+                self._clock.sleep(every_s)
+
+        threading.Thread(target=go_round, name="outlay-alerts", daemon=True).start()
 
     def _digest(self, rule: WatchRule) -> str:
         """Return the page of the time since the last one, in Markdown."""

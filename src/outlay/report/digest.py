@@ -18,7 +18,7 @@ from outlay.clock import utc_datetime, utc_text
 from outlay.cost.book import CostBook, budgeted
 from outlay.cost.charges import month_window
 from outlay.cost.compare import percent_used
-from outlay.cost.spending import Spend, Spending, Unit
+from outlay.cost.spending import Spending, SpendItem, Unit
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards
 from outlay.goodput import phases as ph
@@ -142,14 +142,14 @@ def _views(
             findings.append(Finding(source=row.dir, message=str(error), severity="warning"))
 
 
-def _overlap(spend: Spend, period: Window) -> Window | None:
+def _overlap(spend: SpendItem, period: Window) -> Window | None:
     start_ns, end_ns = max(spend.start_ns, period.start_ns), min(spend.end_ns, period.end_ns)
     is_instant = spend.start_ns == spend.end_ns == start_ns < period.end_ns
     return Window(start_ns, end_ns) if start_ns < end_ns or is_instant else None
 
 
 def _parts(
-    spends: Iterable[Spend], views: dict[str, RunView], period: Window
+    spends: Iterable[SpendItem], views: dict[str, RunView], period: Window
 ) -> Iterator[SpentPart]:
     for spend in spends:
         window = _overlap(spend, period)
@@ -170,11 +170,11 @@ def _parts(
             )
 
 
-def _whole(spend: Spend) -> Window:
+def _whole(spend: SpendItem) -> Window:
     return Window(spend.start_ns, spend.end_ns)
 
 
-def _inside(spend: Spend, window: Window) -> int:
+def _inside(spend: SpendItem, window: Window) -> int:
     """Return what of an amount lies in a window: all of it, or by time."""
     whole_ns, inside_ns = spend.end_ns - spend.start_ns, window.length_ns
     if inside_ns >= whole_ns:
@@ -183,7 +183,7 @@ def _inside(spend: Spend, window: Window) -> int:
     return shares[True]
 
 
-def _kind_of(spend: Spend) -> str:
+def _kind_of(spend: SpendItem) -> str:
     is_idle = spend.source == "rental" or spend.model == REST_OF_JOB
     return IN_NO_RUN if is_idle else UNKNOWN
 
@@ -246,7 +246,7 @@ def digest_document(digest: Digest) -> Document:
                 ("Runs that look dead", _dead(digest)),
                 ("What would save most", _savings(digest)),
                 ("In doubt", (NoteBlock(str(finding)) for finding in digest.findings)),
-                ("Spend logs", _heads(digest)),
+                ("SpendItem logs", _heads(digest)),
             ]
         ),
     )
