@@ -215,3 +215,15 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
         )  # fmt: skip
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("token", "status"), [("right", 200), ("wrong", 401), ("", 401)])
+def test_prometheus_bears_the_token(served: Served, token: str, status: int) -> None:
+    given = served.url.rpartition("=")[2] if token == "right" else token
+    answer = httpx.get(
+        f"{served.base}/metrics", headers={"authorization": f"Bearer {given}"} if token else {}
+    )
+    assert answer.status_code == status
+    assert ("outlay_reading_timestamp_seconds" in answer.text) is (status == 200)
+    if status == 200:
+        assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")

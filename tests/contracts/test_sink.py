@@ -120,7 +120,7 @@ def mlflow_run(_: Path, uri: str) -> Place:
     return at(MlflowRun(run_id, uri), found)
 
 
-MAKERS: dict[str, Any] = {
+MAKERS: dict[str, Callable[..., Place]] = {
     "tensorboard": tensorboard,
     "csv_file": csv_file,
     "json_lines": json_lines,
@@ -136,10 +136,8 @@ MAKERS: dict[str, Any] = {
     ]
 )
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    if request.param == "mlflow":
-        return mlflow_run(tmp_path, request.getfixturevalue("mlflow_uri"))
-    make: Callable[[Path], Place] = MAKERS[request.param]
-    return make(tmp_path)
+    more = [request.getfixturevalue("mlflow_uri")] if request.param == "mlflow" else []
+    return MAKERS[request.param](tmp_path, *more)
 
 
 def write(place: Place, *readings: object) -> None:

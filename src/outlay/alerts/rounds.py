@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +22,9 @@ from outlay.alerts.judging import BusyMark, RaisedAlert, judge
 from outlay.alerts.rules import AlertSettings, WatchRule, read_alert_settings
 from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, read_document
-from outlay.errors import Finding
+from outlay.errors import Finding, OutlayError
 from outlay.files import write_whole
+from outlay.goodput.breakdown import Window
 from outlay.guard.rental.reap import known_logs
 from outlay.store import open_store, outlay_home
 
@@ -144,7 +146,6 @@ class AlertWatch:
     Args:
         say: Puts a line on standard error.
         log_paths: Returns the spend logs whose ceilings and rentals are watched.
-        digest: Returns the page that a ``digest`` rule sends.
         clock: The clock to use.
     """
 
@@ -153,12 +154,10 @@ class AlertWatch:
         say: Callable[[str], None],
         *,
         log_paths: Callable[[], tuple[Path, ...]] = known_logs,
-        digest: Callable[[WatchRule], str] | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self._say = say
         self._log_paths = log_paths
-        self._digest = digest
         self._clock = clock
         self._reader: EvidenceReader | None = None
         self._read_paths: tuple[Path, ...] = ()
@@ -174,6 +173,29 @@ class AlertWatch:
         if not settings.rules:
             return None
         return run_round(settings, self._evidence(), say=self._say, digest=self._digest)
+
+    def keep_on(self, every_s: float) -> None:
+        """Go round after round in a thread of its own, as long as the process lives."""
+
+        def go_round() -> None:
+            while True:
+                try:
+                    self.round()
+                except (OutlayError, OSError) as error:  # Said once a round; the rest goes on.
+                    self._say(str(error))
+                self._clock.sleep(every_s)
+
+        threading.Thread(target=go_round, name="outlay-alerts", daemon=True).start()
+
+    def _digest(self, rule: WatchRule) -> str:
+        """Return the page of the time since the last one, in Markdown."""
+        from outlay.report.digest import digest_document, read_digest  # Loads what gives advice.
+        from outlay.report.document import to_markdown
+
+        now_ns = self._clock.wall_ns()
+        period = Window(now_ns - rule.lasting.ns, now_ns)
+        digest = read_digest(open_store(), self._log_paths(), period, now_ns)
+        return to_markdown(digest_document(digest))
 
     def look(self) -> AlertRound:
         """Return what holds, and tell nobody."""

@@ -155,7 +155,7 @@ def _target(name: str, stated: _Target) -> AlertTarget:
     if kind in ("webhook", "apprise"):
         variable = _VARIABLE.fullmatch(str(address))
         if variable is None:  # What was seen may be the secret itself: it is not repeated.
-            expected = 'a variable such as "$OUTLAY_WEBHOOK": a secret has no place in the file'
+            expected = 'a variable such as "$TEAM_WEBHOOK": a secret has no place in the file'
             raise InvalidValue(f"{where} {kind}", "an address", expected)
         address = variable[1]
     return AlertTarget(

@@ -67,6 +67,7 @@ ENTRIES = (
     CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
     CommandEntry("guard", "guard.commands:app", HOLD, "Ask before spending; end what is rented."),
     CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, send alerts."),
+    CommandEntry("digest", "cost.digest:show_digest", ACCOUNT, "Show the week on a page."),
     CommandEntry(
         "import", "importing:import_app", ACCOUNT, "Register what was recorded elsewhere."
     ),

@@ -28,6 +28,8 @@ from outlay.runs.reading import RunReading, read_run
 from outlay.sweep.run.detached import catch_up
 from outlay.sweep.state.manifest import is_sweep
 
+_ALERTS_EVERY_S = 60.0
+
 
 def show_report(
     path: Annotated[Path, typer.Argument(metavar="RUN|SWEEP", help="Its directory.")],
@@ -94,12 +96,19 @@ def show_web(
     Read-only, on this machine alone, until Ctrl-C. The address holds a token that lets one browser
     in; --unix-socket is for login nodes, where loopback is shared.
 
+    /metrics is for Prometheus, which bears the token. Alert rules in outlay.toml are evaluated.
+
     Example: outlay web --no-open
     """
     try:
-        from outlay.web.server import ServerAddress, WebServer, serve
+        from outlay.web.server import ServerAddress, WebServer, metrics_route, serve
     except ImportError as error:
         raise MissingExtra("outlay web", "web") from error
+    from outlay.alerts.rounds import AlertWatch
+    from outlay.cli.guard.options import say
+    from outlay.export.live_runs import LiveRuns
+    from outlay.guard.rental.reap import known_logs
+    from outlay.store import open_store
     from outlay.web.books import BookReader
     from outlay.web.page import People
 
@@ -115,7 +124,11 @@ def show_web(
         if not no_open and unix_socket is None and has_display(os.environ):
             webbrowser.open(url)
 
-    serve(WebServer(BookReader(people=People(hidden=hide_people))), place, announce)
+    people = People(hidden=hide_people)
+    live = LiveRuns(open_store(), known_logs())
+    AlertWatch(say).keep_on(_ALERTS_EVERY_S)
+    more = [metrics_route(live, people.name)]
+    serve(WebServer(BookReader(people=people)), place, announce, more)
 
 
 def has_display(environ: Mapping[str, str]) -> bool:

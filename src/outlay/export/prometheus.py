@@ -55,11 +55,16 @@ class _Page:
         return "".join(f"{line}\n" for each in self._families.values() for line in each.lines())
 
 
-def exposition(reading: LiveReading) -> str:
-    """Return what goes on as text in Prometheus's exposition format 0.0.4."""
+def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> str:
+    """Return what goes on as text in Prometheus's exposition format 0.0.4.
+
+    Args:
+        reading: What goes on.
+        user_shown: Returns what a user is called in the labels.
+    """
     page = _Page()
     for numbers in reading.runs:
-        _add_run(page, numbers)
+        _add_run(page, numbers, user_shown(numbers.figures.user))
     for guard in reading.guards:
         for standing in guard.standings:
             scope = (
@@ -82,11 +87,11 @@ def exposition(reading: LiveReading) -> str:
     return page.text()
 
 
-def _add_run(page: _Page, numbers: RunNumbers) -> None:
+def _add_run(page: _Page, numbers: RunNumbers, user: str) -> None:
     figures, unit = numbers.figures, _NOT_IN_A_NAME.sub("_", numbers.unit)
     run = {"run": figures.run_id}
     info = {
-        "model": figures.model, "name": figures.name, "user": figures.user, "host": figures.host,
+        "model": figures.model, "name": figures.name, "user": user, "host": figures.host,
         "gpu": figures.gpu, "gpus": str(figures.gpus), "kind": figures.kind,
     }  # fmt: skip
     page.add("outlay_run_info", "What is known of a live run, as labels.", run | info, 1)

@@ -122,21 +122,38 @@ def import_offline_runs(
         advance: Called after each.
     """
     done = ImportedRuns()
-    waiting: list[Path] = []
-    for path in paths:
-        try:
-            waiting += _import_file(path, terms, done)
-        except (OutlayError, OSError) as error:
-            done.failed.append(Finding(source=str(path), message=_told(error)))
-        if len(waiting) >= _BATCH:
-            done.findings += collect(store, waiting, now_ns).findings
-            waiting = []
-        advance()
-    done.findings += collect(store, waiting, now_ns).findings
+    waiting: list[_Written] = []
+    try:
+        for path in paths:
+            try:
+                waiting += _import_file(path, terms, done)
+            except (OutlayError, OSError) as error:
+                done.failed.append(Finding(source=str(path), message=_told(error)))
+            if len(waiting) >= _BATCH:
+                done.findings += _register(store, waiting, now_ns)
+                waiting = []
+            advance()
+    finally:  # Whoever interrupts it keeps what was read.
+        done.findings += _register(store, waiting, now_ns)
     return done
 
 
-def _import_file(path: Path, terms: ImportTerms, done: ImportedRuns) -> list[Path]:
+class _Written(NamedTuple):
+    """A run log that is written, and the mark that says so once it is registered."""
+
+    segment: Path
+    mark: Path
+    stamp: _Imported
+
+
+def _register(store: Engine, written: Sequence[_Written], now_ns: int) -> list[Finding]:
+    collected = collect(store, [each.segment.parent.parent for each in written], now_ns)
+    for each in written:
+        write_whole(each.mark, msgspec.json.encode(each.stamp))
+    return collected.findings
+
+
+def _import_file(path: Path, terms: ImportTerms, done: ImportedRuns) -> list[_Written]:
     status = path.stat()
     stamp = _Imported(str(path), f"{status.st_size} {status.st_mtime_ns}", repr(_stated(terms)))
     name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
@@ -147,9 +164,8 @@ def _import_file(path: Path, terms: ImportTerms, done: ImportedRuns) -> list[Pat
         return []
     segment = import_run(read_offline_run(path), terms, done)
     if before is not None and before.segment != str(segment):
-        Path(before.segment).unlink(missing_ok=True)  # Of an import under other terms.
-    write_whole(mark, msgspec.json.encode(msgspec.structs.replace(stamp, segment=str(segment))))
-    return [segment.parent.parent]
+        Path(before.segment).unlink(missing_ok=True)  # The file said something else then.
+    return [_Written(segment, mark, msgspec.structs.replace(stamp, segment=str(segment)))]
 
 
 def _stated(terms: ImportTerms) -> tuple[object, ...]:

@@ -18,6 +18,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from outlay.export.prometheus import is_authorized
+
 TOKEN: Final = "token"  # noqa: S105 - the name of a parameter
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "::1"})
 _COOKIE: Final = "outlay-web"
@@ -47,7 +49,7 @@ class Access:
     Attributes:
         token: What the first request has to state.
         hosts: The names under which this server may be asked for.
-        cookie: What later requests carry instead.
+        cookie: What later requests carry instead; a program bears the token in each.
     """
 
     token: str
@@ -67,6 +69,8 @@ class Access:
             return self._exchange(request, given)
         if _same(request.cookies.get(_COOKIE, ""), self.cookie):
             return None
+        if is_authorized(request.headers.get("authorization"), self.token):
+            return None  # A program, such as Prometheus.
         return _plain("Open the address that `outlay web` printed: it lets this browser in.", 401)
 
     def _exchange(self, request: Request, given: str) -> Response:

@@ -30,6 +30,8 @@ from starlette.routing import BaseRoute, Route
 
 from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text, json_text, terminal_text, write_csv
+from outlay.export.live_runs import LiveRuns
+from outlay.export.prometheus import CONTENT_TYPE, exposition
 from outlay.files import read_own
 from outlay.report import html
 from outlay.web import guard, money, now, reports, runs
@@ -186,6 +188,17 @@ def asset_text(name: str) -> str:
     vendored = files("outlay.web") / "assets"
     texts = [(vendored / each).read_text(encoding="utf-8") for each in _SCRIPTS]
     return "\n;\n".join([*texts, html.asset("page.js")])
+
+
+def metrics_route(live: LiveRuns, user_shown: Callable[[str], str]) -> BaseRoute:
+    """Return ``/metrics``: live runs and ceilings as Prometheus reads them, with a bearer token."""
+
+    async def metrics(request: Request) -> Response:
+        del request
+        reading = await asyncio.to_thread(live.read)
+        return Response(exposition(reading, user_shown), media_type=CONTENT_TYPE)
+
+    return Route("/metrics", metrics)
 
 
 async def _asset(request: Request) -> Response:

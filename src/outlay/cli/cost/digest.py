@@ -1,0 +1,105 @@
+"""``outlay digest``: the week on a page, for reading, as Markdown, or as HTML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from outlay.cli.output import AsJson, console, new_table, print_json, print_sentence
+from outlay.clock import SYSTEM, parse_moment
+from outlay.errors import InvalidValue
+from outlay.files import write_whole
+from outlay.goodput.breakdown import Window
+from outlay.guard.rental.reap import known_logs
+from outlay.report.digest import Digest, digest_document, read_digest
+from outlay.report.document import Document, Figure, NoteBlock, Table, to_html, to_markdown
+from outlay.store import open_store
+
+
+def show_digest(
+    since: Annotated[str, typer.Option(help="From when on: 7d, or an instant.")] = "7d",
+    form: Annotated[
+        Literal["text", "markdown", "html"], typer.Option("--format", help="How it is written.")
+    ] = "text",
+    output: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it there instead of printing it.")
+    ] = None,
+    log: Annotated[
+        list[Path] | None,
+        typer.Option(metavar="PATH", help="A spend log; default: all that this machine rented by."),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the week on a page.
+
+    Who spent what on which model; what of it was productive, wasted and by which cause, or in no
+    run; dead runs; budgets and ceilings near their end; the month ahead; what would save most.
+
+    Example: outlay digest --since 7d --format html --output week.html
+    """
+    now_ns = SYSTEM.wall_ns()
+    start_ns = parse_moment(since, name="--since", now_ns=now_ns)
+    if start_ns >= now_ns:
+        raise InvalidValue("--since", since, "an instant that has passed")
+    logs = tuple(log) if log else known_logs()
+    digest = read_digest(open_store(), logs, Window(start_ns, now_ns), now_ns)
+    document = digest_document(digest)
+    if as_json:
+        print_json(_plain(digest))
+    elif output is not None:
+        text = to_html(document) if form == "html" else to_markdown(document)
+        write_whole(output, text.encode())
+        console.print(str(output), soft_wrap=True)
+    elif form == "text":
+        _print(document)
+    else:
+        typer.echo(to_html(document) if form == "html" else to_markdown(document), nl=False)
+
+
+def _plain(digest: Digest) -> dict[str, object]:
+    """Return a digest as JSON shows it."""
+    return {
+        "period": digest.period,
+        "totals": {str(unit): money for unit, money in digest.totals().items()},
+        "by_phase": {str(unit): digest.by_phase(unit) for unit in digest.totals()},
+        "parts": [
+            {
+                "user": part.user, "model": part.model, "phase": part.phase,
+                "micros": part.micros, "currency": part.unit.currency, "kind": part.unit.kind,
+            }
+            for part in digest.parts
+        ],
+        "month": {str(unit): money for unit, money in digest.months.items()},
+        "limits": [
+            {"name": e.name, "used": e.used, "limit": e.limit, "percent": e.percent}
+            for e in digest.limits
+        ],
+        "dead": digest.dead,
+        "advice": [each.to_dict() for each in digest.advice],
+        "heads": digest.heads,
+        "findings": digest.findings,
+    }  # fmt: skip
+
+
+def _print(document: Document) -> None:
+    console.print(document.title, style="bold", soft_wrap=True)
+    print_sentence(document.verdict)
+    for section in document.sections:
+        console.print(f"\n{section.title}", style="bold")
+        for block in section.blocks:
+            match block:
+                case Table(headings, rows, grade):
+                    table = new_table(*headings)
+                    for row in rows:
+                        table.add_row(*("" if cell is None else str(cell) for cell in row))
+                    console.print(table)
+                    if grade != "measured":
+                        console.print(f"{grade.capitalize()}.")
+                case Figure(label, _, text, grade):
+                    print_sentence(f"{label}: {text} ({grade})")
+                case NoteBlock(text):
+                    print_sentence(text)
+                case _:
+                    pass

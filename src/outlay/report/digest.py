@@ -1,0 +1,335 @@
+"""The week on a page: who spent what on which model, what of it was productive, what to do.
+
+Every amount is from the one reading of all that was spent, cut to the period: a training that began
+before it counts with the part that lies in it. Currencies and kinds stand side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from outlay.advise.recommendation import OptimizationRecommendation, amount_text, merged
+from outlay.advise.run_advice import advise_run
+from outlay.clock import utc_datetime, utc_text
+from outlay.cost.book import CostBook, budgeted
+from outlay.cost.charges import month_window
+from outlay.cost.compare import percent_used
+from outlay.cost.spending import Spending, SpendItem, Unit
+from outlay.errors import Finding, OutlayError
+from outlay.export.live_runs import GuardReading, read_guards
+from outlay.goodput import phases as ph
+from outlay.goodput.breakdown import Window
+from outlay.goodput.follower import RunView, read_view
+from outlay.rates.function import share_out
+from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
+from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
+from outlay.runs.spending import read_spending, refresh_books
+from outlay.store.runs import RunRow, list_runs
+from outlay.units import Money
+from outlay.units.quantity import duration_text
+
+NEAR_PERCENT = 75
+"""From here on a budget or a ceiling is near its end."""
+ADVICE = 3
+_ADVISED_RUNS = 50
+IN_NO_RUN, UNKNOWN = "in no run", "not recorded"
+"""What stands in the place of a phase: rented without a run; a run that recorded no step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpentPart:
+    """What one phase of somebody's spending cost in the period."""
+
+    user: str
+    model: str
+    unit: Unit
+    phase: str
+    micros: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitLine:
+    """A budget or a ceiling, and how much of it is used."""
+
+    name: str
+    used: Money
+    limit: Money
+
+    @property
+    def percent(self) -> float:
+        """The used share, in percent."""
+        return percent_used(self.used, self.limit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """What was spent in a period, and what should be known about it.
+
+    Attributes:
+        months: What this month will have cost at the period's pace, an estimate, by unit.
+        heads: The hash of the last line of each spend log.
+    """
+
+    period: Window
+    parts: tuple[SpentPart, ...]
+    dead: tuple[RunRow, ...]
+    limits: tuple[LimitLine, ...]
+    months: dict[Unit, Money]
+    advice: tuple[OptimizationRecommendation, ...]
+    heads: dict[str, str]
+    findings: tuple[Finding, ...]
+
+    def totals(self) -> dict[Unit, Money]:
+        """Return what was spent in all, by unit."""
+        return {unit: _sum(self.parts, unit) for unit in sorted({p.unit for p in self.parts})}
+
+    def by_phase(self, unit: Unit) -> dict[str, Money]:
+        """Return what was spent by phase, the productive one first, then the dearest."""
+        names = {part.phase for part in self.parts if part.unit == unit}
+        sums = {n: _sum((p for p in self.parts if p.phase == n), unit) for n in names}
+        return dict(sorted(sums.items(), key=lambda row: (row[0] != ph.STEP, -row[1].micros)))
+
+
+def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns: int) -> Digest:
+    """Return the digest of a period that ends now or earlier.
+
+    Args:
+        store: From ``open_store``.
+        log_paths: The spend logs whose ceilings are shown.
+        period: What is looked at.
+        now_ns: The present.
+    """
+    findings = refresh_books(store, now_ns)
+    reading = read_spending(store, now_ns, damage=findings)
+    spending = reading.spending
+    findings += spending.findings
+    runs = {row.run_id: row for row in list_runs(store)}
+    views = dict(_views(spending, runs, period, now_ns, findings))
+    parts = tuple(_parts(spending.spends, views, period))
+    guards = read_guards(log_paths, findings)
+    seen = [row for row in runs.values() if period.start_ns <= row.last_seen_ns < period.end_ns]
+    return Digest(
+        period=period,
+        parts=parts,
+        dead=tuple(row for row in seen if row.status == "dead"),
+        limits=tuple(_limits(CostBook(store), guards)),
+        months=_month_ahead(spending, parts, period, now_ns),
+        advice=tuple(_advice(views)),
+        heads={str(guard.log_path): guard.head for guard in guards},
+        findings=(*findings, *spending.unpriced_finding()),
+    )
+
+
+def _views(
+    spending: Spending,
+    runs: dict[str, RunRow],
+    period: Window,
+    now_ns: int,
+    findings: list[Finding],
+) -> Iterator[tuple[str, RunView]]:
+    wanted = (s.run_id for s in spending.spends if s.source == "ledger" and _overlap(s, period))
+    for run_id in dict.fromkeys(wanted):
+        row = runs.get(run_id)
+        if row is None:
+            continue
+        try:
+            yield run_id, read_view(row.dir, now_ns)
+        except (OutlayError, OSError) as error:
+            findings.append(Finding(source=row.dir, message=str(error), severity="warning"))
+
+
+def _overlap(spend: SpendItem, period: Window) -> Window | None:
+    start_ns, end_ns = max(spend.start_ns, period.start_ns), min(spend.end_ns, period.end_ns)
+    is_instant = spend.start_ns == spend.end_ns == start_ns < period.end_ns
+    return Window(start_ns, end_ns) if start_ns < end_ns or is_instant else None
+
+
+def _parts(
+    spends: Iterable[SpendItem], views: dict[str, RunView], period: Window
+) -> Iterator[SpentPart]:
+    for spend in spends:
+        window = _overlap(spend, period)
+        if window is None:
+            continue
+        micros, weights = _inside(spend, window), {_kind_of(spend): 1}
+        view = views.get(spend.run_id) if spend.source == "ledger" else None
+        found = None if view is None else view.break_down(window)
+        if found is not None and found.cost is not None and window != _whole(spend):
+            micros = found.cost.micros  # Exactly, whatever the price did meanwhile.
+        if view is not None and view.account.work.steps and spend.model != REST_OF_JOB:
+            assert found is not None
+            costs = found.cost_by_phase.items()
+            weights = {name: cost.micros for name, cost in costs if cost} or weights
+        for phase, part in share_out(micros, weights).items():
+            yield SpentPart(
+                user=spend.user, model=spend.model, unit=spend.unit, phase=phase, micros=part
+            )
+
+
+def _whole(spend: SpendItem) -> Window:
+    return Window(spend.start_ns, spend.end_ns)
+
+
+def _inside(spend: SpendItem, window: Window) -> int:
+    """Return what of an amount lies in a window: all of it, or by time."""
+    whole_ns, inside_ns = spend.end_ns - spend.start_ns, window.length_ns
+    if inside_ns >= whole_ns:
+        return spend.cost.micros
+    shares = share_out(spend.cost.micros, {True: inside_ns, False: whole_ns - inside_ns})
+    return shares[True]
+
+
+def _kind_of(spend: SpendItem) -> str:
+    is_idle = spend.source == "rental" or spend.model == REST_OF_JOB
+    return IN_NO_RUN if is_idle else UNKNOWN
+
+
+def _sum(parts: Iterable[SpentPart], unit: Unit) -> Money:
+    return Money(sum(part.micros for part in parts if part.unit == unit), unit.currency)
+
+
+def _limits(book: CostBook, guards: Sequence[GuardReading]) -> Iterator[LimitLine]:
+    for model, budget in book.budgets().items():
+        spent = budgeted(book.reports(model), budget.limit.currency).spent
+        yield LimitLine(name=f"budget of {model}", used=spent, limit=budget.limit)
+    for guard in guards:
+        for each in guard.standings:
+            used = each.captured + each.held
+            yield LimitLine(name=f"{each.scope} in {guard.log_path}", used=used, limit=each.limit)
+
+
+def _month_ahead(
+    spending: Spending, parts: Sequence[SpentPart], period: Window, now_ns: int
+) -> dict[Unit, Money]:
+    """Return this month's cost so far, and the rest of the month at the period's pace."""
+    month = month_window(utc_datetime(now_ns).strftime("%Y-%m"))
+    so_far = tuple(_parts(spending.spends, {}, Window(month.start_ns, now_ns)))
+    left_ns, length_ns = month.end_ns - now_ns, max(period.length_ns, 1)
+    units = sorted({part.unit for part in (*so_far, *parts)})
+    return {
+        unit: _sum(so_far, unit)
+        + Money(_sum(parts, unit).micros * left_ns // length_ns, unit.currency)
+        for unit in units
+    }
+
+
+def _advice(views: dict[str, RunView]) -> list[OptimizationRecommendation]:
+    """Return the recommendations with the largest savings, on the dearest runs."""
+    dearest = sorted(views.values(), key=_cost_of, reverse=True)[:_ADVISED_RUNS]
+    return merged(each for view in dearest for each in advise_run(view))[:ADVICE]
+
+
+def _cost_of(view: RunView) -> int:
+    cost = view.break_down().cost
+    return 0 if cost is None else cost.micros
+
+
+# The page
+
+
+def digest_document(digest: Digest) -> Document:
+    """Return a digest as a page; text, Markdown and HTML say the same."""
+    start, end = utc_text(digest.period.start_ns)[:16], utc_text(digest.period.end_ns)[:16]
+    return Document(
+        title=f"What was spent from {start} to {end} UTC",
+        verdict=_verdict(digest),
+        sections=sections(
+            [
+                ("Who spent what", _who(digest)),
+                ("What became of it", _what(digest)),
+                ("This month", _ahead(digest)),
+                ("Near their end", _near(digest)),
+                ("Runs that look dead", _dead(digest)),
+                ("What would save most", _savings(digest)),
+                ("In doubt", (NoteBlock(str(finding)) for finding in digest.findings)),
+                ("SpendItem logs", _heads(digest)),
+            ]
+        ),
+    )
+
+
+def _verdict(digest: Digest) -> str:
+    totals = digest.totals()
+    if not totals:
+        return "Nothing was spent."
+    parts = []
+    for unit, total in totals.items():
+        productive = digest.by_phase(unit).get(ph.STEP, total * 0)
+        parts.append(f"{total}{_suffix(unit)} were spent, of which {productive} on steps that last")
+    return f"{'; '.join(parts)}. Amounts are estimates until a bill confirms them."
+
+
+def _suffix(unit: Unit) -> str:
+    return "" if unit.kind == "cash" else f" {unit.kind}"
+
+
+def _who(digest: Digest) -> Iterator[Block]:
+    owners: dict[tuple[str, str, Unit], list[SpentPart]] = {}
+    for part in digest.parts:
+        owners.setdefault((part.user, part.model, part.unit), []).append(part)
+    rows = []
+    for (user, model, unit), parts in owners.items():
+        productive = _sum((p for p in parts if p.phase == ph.STEP), unit)
+        idle = _sum((p for p in parts if p.phase == IN_NO_RUN), unit)
+        unknown = _sum((p for p in parts if p.phase == UNKNOWN), unit)
+        whole = _sum(parts, unit)
+        wasted = whole - productive - idle - unknown
+        cells = [f"{money}{_suffix(unit)}" for money in (whole, productive, wasted, idle, unknown)]
+        rows.append((whole.micros, (user or "unknown", model, *cells)))
+    if rows:
+        rows.sort(key=lambda row: -row[0])
+        headings = ("who", "model", "spent", "productive", "wasted", IN_NO_RUN, UNKNOWN)
+        yield Table(headings, tuple(cells for _, cells in rows))
+
+
+def _what(digest: Digest) -> Iterator[Block]:
+    for unit, total in digest.totals().items():
+        rows = tuple(
+            (phase, f"{money}{_suffix(unit)}", f"{percent_used(money, total):.1f} %")
+            for phase, money in digest.by_phase(unit).items()
+        )
+        yield Table(("phase", "spent", "share"), rows)
+
+
+def _ahead(digest: Digest) -> Iterator[Block]:
+    for unit, money in digest.months.items():
+        label = f"by the end of the month, at the pace of these {_days(digest)}"
+        yield Figure(label, money, f"{money}{_suffix(unit)}", "estimated")
+
+
+def _days(digest: Digest) -> str:
+    return duration_text(digest.period.length_ns)
+
+
+def _near(digest: Digest) -> Iterator[Block]:
+    near = [each for each in digest.limits if each.percent >= NEAR_PERCENT]
+    if near:
+        near.sort(key=lambda each: -each.percent)
+        rows = ((e.name, str(e.used), str(e.limit), f"{e.percent:.0f} %") for e in near)
+        yield Table(("limit", "used", "of", "share"), tuple(rows))
+
+
+def _dead(digest: Digest) -> Iterator[Block]:
+    if digest.dead:
+        rows = ((row.name, row.user, utc_text(row.last_seen_ns), row.dir) for row in digest.dead)
+        yield Table(("run", "who", "last seen", "directory"), tuple(rows))
+
+
+def _savings(digest: Digest) -> Iterator[Block]:
+    if digest.advice:
+        rows = (
+            (each.title, amount_text(each.estimated_savings, each.currency), each.action)
+            for each in digest.advice
+        )
+        yield Table(("advice", "saves", "how"), tuple(rows), "estimated")
+
+
+def _heads(digest: Digest) -> Iterator[Block]:
+    if digest.heads:
+        rows = tuple((path, head) for path, head in digest.heads.items())
+        yield Table(("log", "hash of its last line"), rows)
+        yield NoteBlock("outlay guard verify --expect HASH shows whether lines were taken back.")

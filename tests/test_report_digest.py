@@ -1,0 +1,156 @@
+"""The week on a page: its parts sum to what was spent, and it says what should be known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import outlay
+from command_line import in_process
+from ledgers import HOUR, Segment, dollars
+from outlay.alerts.rounds import AlertWatch
+from outlay.clock import ManualClock
+from outlay.cost.book import CostBook
+from outlay.cost.spending import SpendItem
+from outlay.goodput.breakdown import Window
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.report.digest import IN_NO_RUN, Digest, _parts, digest_document, read_digest
+from outlay.report.document import to_html, to_markdown
+from outlay.runs.collect import collect
+from outlay.store import open_store
+from outlay.units import Money
+
+DAY = 24 * HOUR
+START = Segment().header.t_ns
+H = 3600.0
+
+
+def record(directory: Path, *, user: str = "ada", model: str = "bert", end: bool = True) -> int:
+    """Write a run of three hours at 1 USD/h, of which two are steps; return its end."""
+    about = {"run_id": f"{user}-{model}", "user": user, "model": model, "name": model}
+    story = Segment(about=about | {"price": dollars(1)})
+    story.step(H).step(H).span("evaluation", H)
+    if end:
+        story.end()
+    story.write(directory)
+    collect(open_store(), [directory], story.now_ns)
+    return story.now_ns
+
+
+def digest_of(start_ns: int, end_ns: int, *logs: Path, now_ns: int | None = None) -> Digest:
+    now_ns = end_ns if now_ns is None else now_ns
+    return read_digest(open_store(), logs, Window(start_ns, end_ns), now_ns)
+
+
+def test_who_spent_what_and_what_became_of_it(tmp_path: Path) -> None:
+    record(tmp_path / "a")
+    record(tmp_path / "b", user="bob", model="gpt")
+    found = digest_of(START, START + DAY)
+    assert list(found.totals().values()) == [Money(6_000_000)]
+    (unit,) = found.totals()
+    assert found.by_phase(unit) == {"step": Money(4_000_000), "evaluation": Money(2_000_000)}
+    page = to_markdown(digest_document(found))
+    assert "| bob | gpt | 3.00 USD | 2.00 USD | 1.00 USD | 0.00 USD | 0.00 USD |" in page
+
+
+def test_of_a_run_that_began_earlier_the_part_in_the_period_counts(tmp_path: Path) -> None:
+    end_ns = record(tmp_path / "a")
+    found = digest_of(START + HOUR + HOUR // 2, end_ns)
+    (unit,) = found.totals()
+    assert found.by_phase(unit) == {"step": Money(500_000), "evaluation": Money(1_000_000)}
+
+
+def test_a_rental_without_a_run_is_told_apart() -> None:
+    spend = SpendItem(
+        source="rental", run_id="h1", model="(rented, in no run)", name="pod", start_ns=0,
+        end_ns=4 * HOUR, booked_ns=0, cost=Money(4_000_000), assumed=Money(0),
+    )  # fmt: skip
+    (part,) = _parts([spend], {}, Window(HOUR, 10 * HOUR))
+    assert (part.phase, part.micros) == (IN_NO_RUN, 3_000_000)
+
+
+def test_dead_runs_limits_near_their_end_and_heads_are_named(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    record(tmp_path / "a", end=False)
+    CostBook(open_store()).set_budget("bert", Money(3_500_000), 1)
+    guard = BudgetGuard("10", tmp_path / "spend.jsonl", clock=clock)
+    guard.authorize("lab02-train", "9.00")
+    found = digest_of(START - DAY, START + DAY, tmp_path / "spend.jsonl")
+    page = to_markdown(digest_document(found))
+    assert [row.name for row in found.dead] == ["bert"]
+    assert "| budget of bert | 3.00 USD | 3.50 USD | 86 % |" in page
+    assert "| 9.00 USD | 10.00 USD | 90 % |" in page
+    assert guard.head in page
+
+
+def test_the_month_ahead_is_the_month_so_far_and_the_rest_at_this_pace(tmp_path: Path) -> None:
+    record(tmp_path / "a")  # On 14 November 2023, at 22:13:20 UTC.
+    now_ns = START + 4 * HOUR
+    (money,) = digest_of(now_ns - DAY, now_ns, now_ns=now_ns).months.values()
+    left_days = (1_701_388_800 * 10**9 - now_ns) / DAY
+    assert float(money.amount) == pytest.approx(3 + 3 * left_days)
+
+
+def test_at_most_three_recommendations_the_largest_saving_first(tmp_path: Path) -> None:
+    for number in range(5):
+        record(tmp_path / str(number), model=f"m{number}")
+    advice = digest_of(START, START + DAY).advice
+    assert len(advice) <= 3
+    savings = [each.estimated_savings for each in advice]
+    assert savings == sorted(savings, reverse=True)
+
+
+def test_nothing_spent_is_said(tmp_path: Path) -> None:
+    del tmp_path
+    assert digest_document(digest_of(0, DAY)).verdict == "Nothing was spent."
+
+
+def test_every_form_says_the_same_and_names_are_only_text(tmp_path: Path) -> None:
+    record(tmp_path / "a", model="<script>alert(1)</script>")
+    page = to_html(digest_document(digest_of(START, START + DAY)))
+    assert "<script>alert" not in page
+    assert "3.00 USD" in page
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "html"])
+def test_the_command_writes_each_form(tmp_path: Path, form: str) -> None:
+    with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1) as run:
+        list(run.steps("ab"))
+    done = in_process("digest", "--format", form)
+    assert done.code == 0
+    assert "Who spent what" in done.out
+    written = in_process("digest", "--format", form, "--output", tmp_path / "week")
+    assert (written.code, "USD" in (tmp_path / "week").read_text()) == (0, True)
+
+
+def test_json_has_the_parts(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1) as run:
+        list(run.steps("ab"))
+    found = in_process("digest", "--json").json
+    whole = found["totals"]["USD"]["micros"]
+    assert sum(part["micros"] for part in found["parts"]) == whole > 0
+
+
+def test_a_period_that_has_not_begun_is_refused() -> None:
+    assert in_process("digest", "--since", "2999-01-01T00:00Z").code == 2
+
+
+def test_a_weekly_alert_carries_the_page(
+    tmp_path: Path, private_home: Path, clock: ManualClock
+) -> None:
+    record(tmp_path / "a")
+    clock.advance(START - clock.wall_ns() + DAY)
+    private_home.mkdir(parents=True, exist_ok=True)
+    (private_home / "outlay.toml").write_text('[[alerts.rule]]\nwhen = "digest"\nevery = "7d"\n')
+    said: list[str] = []
+    watch = AlertWatch(said.append, clock=clock)
+    watch.round()
+    clock.advance(6 * DAY)
+    watch.round()
+    assert [line.splitlines()[0] for line in said] == ["digest: what was spent in the last 7d00h"]
+    assert "| ada | bert | 3.00 USD |" in said[0]
+    clock.advance(2 * DAY)
+    watch.round()
+    assert len(said) == 2
