@@ -34,7 +34,8 @@ def look_at(page: str, directory: Path, *, width: int = PHONE) -> Seen:
     source.write_text(page.replace("</body>", f"{measure}</body>"))
     done = subprocess.run(
         [find_chromium(), "--headless", "--no-sandbox", "--disable-gpu",
-         f"--window-size={width},900", f"--user-data-dir={directory / 'profile'}", "--dump-dom", source.as_uri()],
+         f"--window-size={width},900", f"--user-data-dir={directory / 'profile'}",
+         "--dump-dom", source.as_uri()],
         check=True, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     found = re.search(r"<title>(\d+) (\d+) (\d+) (\d+)</title>", done.stdout)

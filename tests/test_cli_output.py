@@ -127,6 +127,19 @@ def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
         assert ("reason" in lines[0]) == (width > 30)
 
 
+def test_a_narrow_table_loses_its_empty_columns_and_folds_its_headers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = new_table("model", ">of which assumed", ">mean accuracy", ">cost")
+    table.add_row("bert", "-", "0.7950", "0.022368 USD")
+    monkeypatch.setattr("outlay.cli.output.console.width", 32)
+    console.print(table)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["mean"], ["model", "accuracy", "cost"], ["bert", "0.7950", "0.022368", "USD"],
+    ]  # fmt: skip
+
+
 def test_nothing_wraps_in_a_pipe_and_paths_are_relative(tmp_path: Path) -> None:
     below = Path(*["a-rather-long-name-of-a-directory"] * 4)
     with run("line", dir=tmp_path / below):

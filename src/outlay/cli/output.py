@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from pathlib import Path
 from typing import Annotated, Any
@@ -71,7 +71,7 @@ console = SafeConsole(highlight=False, markup=False, emoji=False)
 errors = SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 _LAID_OUT = 100  # Rows.
-_LEAST_WIDTH = 20  # Of a column that is folded.
+_LEAST_WIDTH = 12  # Of a column that is folded.
 
 
 def print_json(value: object) -> None:
@@ -110,7 +110,12 @@ def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
     for finding in findings:
         style = "red" if finding.severity == "error" else "yellow"
         text = one_line(str(finding)).removeprefix(f"{Path.cwd()}/")
-        to.print(Text.assemble((finding.severity, style), f" {text}"), soft_wrap=not to.is_terminal)
+        print_problem(finding.severity, style, text, to)
+
+
+def print_problem(kind: str, style: str, text: str, to: Console) -> None:
+    """Print what is wrong, wrapped where a terminal needs it."""
+    to.print(Text.assemble((kind, style), f" {text}"), soft_wrap=not to.is_terminal)
 
 
 def print_sentence(text: str) -> None:
@@ -131,8 +136,8 @@ def counted(count: int, noun: str) -> str:
 class FittingTable(Table):
     """A table whose figures are never broken.
 
-    One that is wider than the terminal folds its widest column of text; where that is not enough,
-    every row becomes a list of its fields.
+    One that is wider than the terminal loses its empty columns and folds headers and text; where
+    that is not enough, every row becomes a list of its fields.
     """
 
     def __init__(self) -> None:
@@ -147,18 +152,46 @@ class FittingTable(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table in the form that fits."""
         wide = options.update(width=_UNBOUNDED)
-        widths = [
+        natural = [
             max(Measurement.get(console, wide, cell).maximum for cell in (c.header, *c.cells))
             for c in self.columns
         ]
-        excess = sum(widths) + 2 * (len(widths) - 1) - options.max_width
-        texts = [(widths[i], i) for i, c in enumerate(self.columns) if c.justify == "left"]
-        widest, at = max(texts, default=(0, 0))
-        if excess > 0 and widest - excess < _LEAST_WIDTH:
+        if _total(natural) <= options.max_width:
+            yield from super().__rich_console__(console, options)
+        elif widths := self._narrow_widths(console, wide, options.max_width):
+            yield self._narrowed(widths)
+        else:
             yield from self._fields()
-            return
-        self.columns[at].width = widest - excess if excess > 0 else None
-        yield from super().__rich_console__(console, options)
+
+    def _narrow_widths(
+        self, console: Console, wide: ConsoleOptions, room: int
+    ) -> dict[int, int] | None:
+        """Return the columns that are not empty and their widths, figures whole; None: no room."""
+        widths: dict[int, int] = {}
+        for at, column in enumerate(self.columns):
+            cells = list(column.cells)
+            if any(str(cell) not in ("", "-") for cell in cells):
+                words = str(column.header).split() or [""]
+                needed = (Measurement.get(console, wide, cell).maximum for cell in (*words, *cells))
+                widths[at] = max(needed)
+        texts = [at for at in widths if self.columns[at].justify == "left"]
+        for at in sorted(texts, key=lambda at: -widths[at]):
+            excess = _total(widths.values()) - room
+            widths[at] -= max(0, min(excess, widths[at] - _LEAST_WIDTH))
+        return widths if _total(widths.values()) <= room else None
+
+    def _narrowed(self, widths: dict[int, int]) -> Table:
+        table = Table(
+            box=None, pad_edge=False, header_style="bold", caption=self.caption,
+            caption_justify=self.caption_justify,
+        )  # fmt: skip
+        for at, width in widths.items():
+            column = self.columns[at]
+            table.add_column(column.header, justify=column.justify, overflow="fold", width=width)
+        for row, cells in zip(self.rows, self._cells, strict=True):
+            shown = (cells[at] if at < len(cells) else "" for at in widths)
+            table.add_row(*shown, style=row.style, end_section=row.end_section)
+        return table
 
     def _fields(self) -> RenderResult:
         for number, row in enumerate(self._cells):
@@ -171,6 +204,11 @@ class FittingTable(Table):
             yield from ([] if number == 0 else [Text("")])
             yield fields
         yield from [] if self.caption is None else [Text(str(self.caption))]
+
+
+def _total(widths: Collection[int]) -> int:
+    """Return how wide columns are beside each other."""
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def new_table(*columns: str) -> FittingTable:
