@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import json
 import os
+import signal
+import socket
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +18,10 @@ from typing import Any
 from typer.testing import CliRunner
 
 from outlay.cli.app import app
+from outlay.clock import SYSTEM
 from outlay.errors import OutlayError
+
+_PATIENCE_S = 120
 
 
 @dataclass(frozen=True)
@@ -32,16 +40,77 @@ class Outcome:
 
 
 def outlay(*arguments: str | Path, columns: int = 80, **environment: str) -> Outcome:
-    """Run ``python -m outlay`` with the arguments and return how it went."""
+    """Run ``python -m outlay`` with the arguments in a process of its own; return how it went.
+
+    It is forked from one that has imported everything, unless a variable matters before that.
+    """
+    environ = os.environ | {"COLUMNS": str(columns)} | environment
+    words = list(map(str, arguments))
+    if any(not name.startswith(("OUTLAY_", "MFCL_")) for name in environment):
+        return _started(words, environ)
+    return _fork_server().run(words, environ)
+
+
+def _started(words: list[str], environ: dict[str, str]) -> Outcome:
     done = subprocess.run(
-        [sys.executable, "-m", "outlay", *map(str, arguments)],
-        env=os.environ | {"COLUMNS": str(columns)} | environment,
+        [sys.executable, "-m", "outlay", *words],
+        env=environ,
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=_PATIENCE_S,
     )
     return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+class ForkServer:
+    """The near end of ``fork_server.py``, which ends with this process."""
+
+    def __init__(self) -> None:
+        self._directory = tempfile.TemporaryDirectory(prefix="outlay-fork-")
+        self._path = str(Path(self._directory.name) / "socket")
+        program = Path(__file__).with_name("fork_server.py")
+        self._process = subprocess.Popen(
+            [sys.executable, str(program), self._path], stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+        atexit.register(self._process.kill)
+
+    def run(self, words: list[str], environ: dict[str, str]) -> Outcome:
+        """Run a command and return how it went."""
+        request = {"arguments": words, "environ": environ, "cwd": str(Path.cwd())}
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+            with self._connected() as connection:
+                sent = json.dumps(request).encode() + b"\n"
+                first = socket.send_fds(connection, [sent], [out.fileno(), err.fileno()])
+                connection.sendall(sent[first:])
+                answers = connection.makefile()
+                process = int(answers.readline())
+                try:
+                    code = int(answers.readline())
+                except TimeoutError:
+                    os.kill(process, signal.SIGKILL)
+                    raise
+            texts = [(file.seek(0), file.read().decode())[1] for file in (out, err)]
+        return Outcome(code, *texts)
+
+    def _connected(self) -> socket.socket:
+        until_ns = SYSTEM.monotonic_ns() + _PATIENCE_S * 10**9
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            connection.settimeout(_PATIENCE_S)
+            try:
+                connection.connect(self._path)
+            except OSError:
+                connection.close()
+                assert self._process.poll() is None, "the fork server did not start"
+                assert SYSTEM.monotonic_ns() < until_ns, "the fork server does not answer"
+                SYSTEM.sleep(0.02)
+            else:
+                return connection
+
+
+_fork_server = functools.cache(ForkServer)
 
 
 def in_process(*words: object, **environment: str) -> Outcome:

@@ -41,6 +41,8 @@ def move_home(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatc
         patch.delenv(name)
     home = tmp_path_factory.mktemp("home")
     patch.setenv("OUTLAY_HOME", str(home))
+    if (Path.home() / ".context" / "training").exists():
+        patch.setenv("HOME", str(home))  # It would be kept up to date with what tests analyse.
     return home
 
 
@@ -69,3 +71,13 @@ def slurm(slurm_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[C
         monkeypatch.setenv(name, value)
     yield slurm_cluster
     slurm_cluster.clear()
+
+
+@pytest.fixture(scope="session")
+def mlflow_uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An MLflow database with an experiment; the first use of one takes MLflow some seconds."""
+    from mlflow.tracking import MlflowClient
+
+    uri = f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/mlflow.db"
+    MlflowClient(uri).create_experiment("outlay", artifact_location="unused")
+    return uri

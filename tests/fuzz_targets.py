@@ -20,7 +20,8 @@ from outlay.budget import statements as snapshots
 from outlay.budget.config import read_budget
 from outlay.budget.display import read_document
 from outlay.budget.usage import Usage
-from outlay.compat.cost_module.analyzer import HISTORY, CostAnalyzer, import_costs
+from outlay.compat.cost_module.analyzer import CostAnalyzer, import_costs
+from outlay.compat.cost_module.data_directory import HISTORY
 from outlay.compat.cost_module.price_history import read_history
 from outlay.decoding import decode_text
 from outlay.goodput.follower import GoodputFollower

@@ -21,7 +21,7 @@ from ledgers import START_NS, Segment, dollars, ns
 from outlay import iso_tokens, run
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.analyzer import CostAnalyzer
-from outlay.ledger import Metric
+from outlay.ledger import Metric, Price
 from test_cost_analyzer import costing
 from vendor_shapes import vast_answer
 
@@ -251,7 +251,7 @@ class TestAllocate:
         asked = ("cost", "allocate", "--by", "team", "--month", MONTH, "--bill", "10 USD")
         shown, plain = both(*asked)
         assert "10.00 USD" in shown.out
-        assert plain.json["total"] == {"micros": 10_000_000, "currency": "USD"}
+        assert plain.json["totals"][0]["total"] == {"micros": 10_000_000, "currency": "USD"}
         assert {row["owner"]: row["total"] for row in plain.json["rows"]} == {"cv": "5", "nlp": "5"}
 
     @pytest.mark.usefixtures("runs")
@@ -276,6 +276,25 @@ class TestAllocate:
         assert [row["BilledCost"] for row in rows] == ["3.6", "3.6", "2.8"]
         assert rows[0]["BillingPeriodStart"] == "2023-11-01T00:00:00Z"
 
+    @pytest.mark.usefixtures("runs")
+    def test_focus_rows_name_provider_and_account(self, tmp_path: Path) -> None:
+        asked = ("cost", "allocate", "--by", "team", "--month", MONTH, "--focus", tmp_path / "f")
+        outlay(*asked, "--provider", "aws", "--account", "lab 7")
+        rows = list(csv.DictReader(io.StringIO((tmp_path / "f").read_text())))
+        assert {(row["ProviderName"], row["BillingAccountId"]) for row in rows} == {
+            ("aws", "lab 7")
+        }
+        assert {row["BilledCost"] for row in rows} == {""}
+
+    def test_currencies_stand_side_by_side(self, tmp_path: Path) -> None:
+        a_run(tmp_path / "a")
+        about = {"price": Price(10**6, "EUR"), "run_id": "b", "model": "bert-base"}
+        Segment(about=about).step(3600).end().write(tmp_path / "b")
+        outlay("collect", tmp_path)
+        shown, plain = both("cost", "allocate", "--by", "model", "--month", MONTH)
+        assert ("1.00 EUR" in shown.out, "3.60 USD" in shown.out) == (True, True)
+        assert [each["total"]["currency"] for each in plain.json["totals"]] == ["EUR", "USD"]
+
     @pytest.mark.parametrize("wrong", [("colour", MONTH), ("user", "november")])
     def test_refuses_what_it_does_not_understand(self, wrong: tuple[str, str]) -> None:
         assert outlay("cost", "allocate", "--by", wrong[0], "--month", wrong[1]).code == 2
@@ -294,6 +313,42 @@ def test_budgets_are_set_and_shown_and_thresholds_told_once() -> None:
     assert "75 %" in shown.out
     assert plain.json["alerts"] == []
     assert plain.json["budgets"][0]["percent_used"] == 80.0
+
+
+@pytest.mark.usefixtures("runs")
+def test_a_budget_that_will_be_passed_is_said_to_be_forecast_over() -> None:
+    outlay("cost", "budget", "set", "bert-base", "9 USD")
+    said = outlay("cost", "forecast", "bert-base", "5").out
+    assert "7.20 USD of 9.00 USD spent; forecast 16.20 USD over it" in said
+    assert "OVER" not in said
+
+
+def test_a_budget_names_what_it_does_not_count(runs: Path) -> None:
+    about = {"price": Price(10**6, "EUR"), "run_id": "c", "model": "bert-base"}
+    Segment(about=about).step(3600).end().write(runs / "c")
+    outlay("collect", runs)
+    outlay("cost", "budget", "set", "bert-base", "9 EUR")
+    shown, plain = both("cost", "budget", "status")
+    (row,) = plain.json["budgets"]
+    assert row["spent"] == {"micros": 10**6, "currency": "EUR"}
+    assert row["not_counted"] == [{"micros": 7_200_000, "currency": "USD"}]
+    assert "7.20 USD" in shown.out
+
+
+def test_what_is_assumed_is_shown_beside_every_amount(tmp_path: Path) -> None:
+    about = {"price": dollars(3.6), "user": "ada", "model": "m", "run_id": "a", "nodes": 1}
+    Segment(about=about).step(3600).end("failed").write(tmp_path / "a")
+    Segment(start=7200, about=about).step(3600).end().write(tmp_path / "a")
+    outlay("collect", tmp_path)
+    month = ("--month", MONTH, "--by", "user")
+    for words in (
+        ("cost", tmp_path / "a"), ("cost", "summary"), ("cost", "model", "m"),
+        ("cost", "roi", "m"), ("cost", "allocate", *month), ("goodput", tmp_path / "a"),
+    ):  # fmt: skip
+        shown = outlay(*words).out
+        assert ("assumed" in shown, "3.60" in shown) == (True, True), words
+    (row,) = outlay("runs", "--json").json["runs"]
+    assert (row["cost_micros"], row["assumed_micros"]) == (10_800_000, 3_600_000)
 
 
 def test_a_budget_that_is_no_amount_is_refused() -> None:

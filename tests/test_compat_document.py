@@ -113,23 +113,25 @@ def test_a_calculator_with_pathways(config: Config) -> None:
     assert goodput_calculator.get_job_goodput().last_step == 5
 
 
+BREAKDOWN = """
+goodput, badput_breakdown, last_step = goodput_calculator.get_job_goodput(include_badput_breakdown=True)
+print(f"Last step recorded: {last_step}")
+print(f"Goodput: {goodput:.2f}%")
+print(f"Badput due to TPU initialization: {badput_breakdown[goodput.BadputType.TPU_INITIALIZATION]:.2f}%")
+print(f"Badput due to training preparation: {badput_breakdown[goodput.BadputType.TRAINING_PREP]:.2f}%")
+print(f"Badput due to program startup: {badput_breakdown[goodput.BadputType.PROGRAM_STARTUP]:.2f}%")
+print(f"Badput due to data loading: {badput_breakdown[goodput.BadputType.DATA_LOADING_SYNC]:.2f}%")
+print(f"Badput due to disruption and wasted progress: {badput_breakdown[goodput.BadputType.WASTED_PROGRESS_FROM_DISRUPTION]:.2f}%")
+print(f"Badput due to checkpoint save: {badput_breakdown[goodput.BadputType.UNPRODUCTIVE_CHECKPOINT_SAVE_TIME]:.2f}%")
+print(f"Badput due to checkpoint restore: {badput_breakdown[goodput.BadputType.UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME]:.2f}%")
+print(f"Badput from unknown source: {badput_breakdown[goodput.BadputType.OTHER]:.2f}%")
+"""  # noqa: E501
+
+
 def test_retrieving_the_breakdown(config: Config, capsys: pytest.CaptureFixture[str]) -> None:
+    """It calls the share ``goodput``, over its module, and then asks it for ``BadputType``."""
     train(config)
-    goodput_calculator = calculator_of(config)
-    # The document names the share `goodput` too, over its module; here it has a name of its own.
-    # fmt: off
-    share, badput_breakdown, last_step = goodput_calculator.get_job_goodput(include_badput_breakdown=True)  # noqa: E501
-    print(f"Last step recorded: {last_step}")
-    print(f"Goodput: {share:.2f}%")
-    print(f"Badput due to TPU initialization: {badput_breakdown[goodput.BadputType.TPU_INITIALIZATION]:.2f}%")  # noqa: E501
-    print(f"Badput due to training preparation: {badput_breakdown[goodput.BadputType.TRAINING_PREP]:.2f}%")  # noqa: E501
-    print(f"Badput due to program startup: {badput_breakdown[goodput.BadputType.PROGRAM_STARTUP]:.2f}%")  # noqa: E501
-    print(f"Badput due to data loading: {badput_breakdown[goodput.BadputType.DATA_LOADING_SYNC]:.2f}%")  # noqa: E501
-    print(f"Badput due to disruption and wasted progress: {badput_breakdown[goodput.BadputType.WASTED_PROGRESS_FROM_DISRUPTION]:.2f}%")  # noqa: E501
-    print(f"Badput due to checkpoint save: {badput_breakdown[goodput.BadputType.UNPRODUCTIVE_CHECKPOINT_SAVE_TIME]:.2f}%")  # noqa: E501
-    print(f"Badput due to checkpoint restore: {badput_breakdown[goodput.BadputType.UNPRODUCTIVE_CHECKPOINT_RESTORE_TIME]:.2f}%")  # noqa: E501
-    print(f"Badput from unknown source: {badput_breakdown[goodput.BadputType.OTHER]:.2f}%")
-    # fmt: on
+    exec(BREAKDOWN, {"goodput": goodput, "goodput_calculator": calculator_of(config)})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "Last step recorded: 5"
     assert len(lines) == 10

@@ -11,11 +11,11 @@ import pytest
 from command_line import outlay
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.analyzer import (
-    CorruptCosts,
     CostAnalyzer,
     export_costs,
     import_costs,
 )
+from outlay.compat.cost_module.data_directory import CorruptCosts
 from outlay.compat.cost_module.optimizer import (
     CostOptimizer,
     export_recommendations,

@@ -184,7 +184,7 @@ def test_runs_without_a_price_are_counted_once_and_in_scope(tmp_path: Path) -> N
     december = found.within(DECEMBER.start_ns, DECEMBER.end_ns)
     assert [len(each.unpriced) for each in (found, december, found.of_model("x"))] == [3, 2, 0]
     (finding,) = december.unpriced_finding()
-    assert "2 runs have no price" in str(finding)
+    assert "2 have no price" in str(finding)
 
 
 def test_a_run_whose_log_is_gone_and_whose_charges_are_unknown_is_split_by_time() -> None:

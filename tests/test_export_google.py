@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import grpc
 import pytest
@@ -19,7 +20,7 @@ from google_stand_ins import (
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.export.cloud import CloudLogger, CloudMonitoringSink
-from outlay.export.gcp import GCPOptions, accelerator_type, completed, metadata
+from outlay.export.gcp import GCPOptions, accelerator_type, completed, metadata, project_id
 from outlay.goodput.breakdown import SliceEfficiency
 from outlay.goodput.calculator import GoodputCalculator
 from outlay.goodput.readings import DeviationReading, GoodputReading, WindowReading
@@ -180,6 +181,36 @@ def test_an_unknown_machine_type_is_unknown(monkeypatch: pytest.MonkeyPatch) -> 
     with serve_metadata({"instance/machine-type": "projects/1/machineTypes/e2-micro"}) as host:
         monkeypatch.setenv("GCE_METADATA_HOST", host)
         assert accelerator_type() == "UNKNOWN"
+
+
+def test_the_project_is_the_environments_before_the_machines(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "key.json").write_text('{"type": "service_account", "project_id": "of-the-key"}')
+    with serve_metadata(MACHINE) as host:
+        monkeypatch.setenv("GCE_METADATA_HOST", host)
+        assert project_id() == "metadata-project"
+        monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+        assert project_id() == "of-the-key"
+        monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "named")
+        assert project_id() == "named"
+        assert completed(GCPOptions()).project_id == "named"
+
+
+def test_a_log_in_the_cloud_is_the_environments_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "named")
+    with logging_on_loopback(monkeypatch):
+        assert CloudLogger("job", "log").project_id == "named"
+
+
+def test_credentials_that_cannot_be_read_leave_the_machines_project(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    with serve_metadata(MACHINE) as host:
+        monkeypatch.setenv("GCE_METADATA_HOST", host)
+        assert project_id() == "metadata-project"
+    assert "GOOGLE_APPLICATION_CREDENTIALS" in caplog.text
 
 
 def test_a_busy_metadata_service_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

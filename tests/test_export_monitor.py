@@ -31,6 +31,7 @@ from outlay.export.uploads import Tally
 from outlay.export.worker import TALLY_BYTES, padded
 from outlay.goodput.logs import LocalRunLog
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading
+from outlay.goodput.recorder import GoodputRecorder
 from waiting import until
 
 SOON_S = 60.0
@@ -455,3 +456,59 @@ def test_a_sink_that_hangs_does_not_disturb_the_exit(tmp_path: Path, cloud: Moni
     assert int(lost) >= 1
     assert int(uploaded) >= 1
     assert trouble in GIVEN_UP
+
+
+# -- as the library that it replaces -----------------------------------------------------------
+
+
+def test_stopping_what_was_never_started_uploads_once(tmp_path: Path) -> None:
+    train(tmp_path)
+    goodput, deviation = JsonLinesFile(f"{tmp_path}/g.jsonl"), JsonLinesFile(f"{tmp_path}/d.jsonl")
+    monitor(tmp_path, sinks=[goodput]).stop_goodput_uploader()
+    monitor(tmp_path, sinks=[deviation], include_step_deviation=True).stop_step_deviation_uploader()
+    assert len(rows(tmp_path / "g.jsonl")) == 1
+    assert [row["step"] for row in rows(tmp_path / "d.jsonl")] == list(range(20))
+
+
+def test_a_skipped_flush_and_a_second_stop_upload_nothing(tmp_path: Path) -> None:
+    train(tmp_path)
+    sink = JsonLinesFile(f"{tmp_path}/g.jsonl")
+    monitor(tmp_path, sinks=[sink]).stop_goodput_uploader(skip_final_flush=True)
+    monitor(tmp_path, sinks=[sink], skip_final_flush=True).stop_goodput_uploader()
+    monitor(tmp_path, sinks=[sink], monitoring_enabled=False).stop_goodput_uploader()
+    assert rows(tmp_path / "g.jsonl") == []
+    once = monitor(tmp_path, sinks=[sink])
+    once.stop_goodput_uploader()
+    once.stop_goodput_uploader()
+    assert len(rows(tmp_path / "g.jsonl")) == 1
+
+
+def test_the_cache_directory_of_the_environment_goes_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ML_GOODPUT_CACHE_DIR", str(tmp_path / "cache"))
+    with logging_on_loopback(monkeypatch), monitoring_on_loopback(monkeypatch):
+        log = CloudLogger("job", "log", project_id="p")
+        job_log = GoodputRecorder("job", "log", logging_enabled=True, cloud_logger=log)
+        job_log.record_job_start_time()
+        for step in range(3):
+            job_log.record_step_start_time(step)
+        job_log.record_job_end_time()
+        log.flush()
+        sink = JsonLinesFile(f"{tmp_path}/g.jsonl")
+        watched = monitor(tmp_path, cloud_logger=log, cache_dir=str(tmp_path / "no"), sinks=[sink])
+        watched.stop_goodput_uploader()
+    assert len(rows(tmp_path / "g.jsonl")) == 1
+    assert list((tmp_path / "cache").iterdir())
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize(("stated", "said"), [("120", "not copied"), ("soon", "no number")])
+def test_the_interval_of_copies_to_a_bucket_is_accepted_and_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture,
+    stated: str, said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("ML_GOODPUT_GCS_SYNC_INTERVAL_SECONDS", stated)
+    monitor(tmp_path)
+    assert f"ML_GOODPUT_GCS_SYNC_INTERVAL_SECONDS={stated}" in caplog.text
+    assert said in caplog.text

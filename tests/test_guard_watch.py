@@ -279,6 +279,10 @@ class TestARunOnIt:
         assert (in_runs, in_runs + in_no_run) == (run_cost, cost)
         said = in_process("guard", "status", "--log", bench.log).out
         assert "in no run" in said
+        spent = in_process("cost", "summary", "--json").json
+        outside = sum(each["micros"] for each in spent["rented_in_no_run"])
+        assert outside >= in_no_run.micros > 0
+        assert spent["totals"]["USD"] == (outside + run_cost.micros) / 10**6
 
 
 class TestTheSameOptions:

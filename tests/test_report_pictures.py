@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import matplotlib as mpl
@@ -20,7 +21,7 @@ from outlay.report.svg import Bar, ChartStretch, Curve, Point
 from outlay.report.sweep_page import Chart, LineChart, Plane, SpanChart, Waterfall
 from sweep_on_disk import Sweep
 
-ABOUT = {"title": "t", "note": "n"}
+ABOUT: dict[str, Any] = {"title": "t", "note": "n"}
 CHARTS: list[Chart] = [
     Plane(
         name="plane", x_title="USD", y_title="a$b$ & _c", **ABOUT,

@@ -10,7 +10,8 @@ import pytest
 from browser import DESKTOP, PHONE, look_at
 from command_line import outlay
 from ledgers import HOUR, START_NS, Segment, dollars
-from outlay.ledger import EndStatus, Metric
+from outlay.escaping import html_text, markdown_text
+from outlay.ledger import EndStatus, Metric, Price
 from outlay.report.document import Chart, Document, Figure, NoteBlock, Table, to_html, to_markdown
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
@@ -82,12 +83,19 @@ def test_every_figure_says_how_it_is_known(document: Document) -> None:
         if not isinstance(block, NoteBlock)
     ]
     assert graded
-    assert set(graded) <= {"measured", "estimated", "assumed"}
+    assert set(graded) <= {"measured", "stated", "estimated", "assumed"}
     assert dict(_texts(document))["mean time to failure"] == "estimated"
 
 
 def _texts(document: Document) -> list[tuple[str, str]]:
     return [(figure.label, figure.grade) for _, figure in document.figures()]
+
+
+@pytest.mark.parametrize(("offer", "grade"), [("", "stated"), ("lambda:1xH100", "measured")])
+def test_money_at_a_typed_price_is_called_stated(tmp_path: Path, offer: str, grade: str) -> None:
+    price = Price(10**6, offer=offer, fetched_ns=START_NS)
+    Segment(about=ABOUT | {"price": price}).step(1).end().write(tmp_path)
+    assert ("cost", grade) in _texts(run_document(read_run(tmp_path, LATER_NS)))
 
 
 def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path: Path) -> None:
@@ -96,6 +104,9 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
     Segment(start=5, about=silent).step(1).end().write(tmp_path)
     report = run_document(read_run(tmp_path, LATER_NS))
     assert ("cost", "assumed") in _texts(report)
+    assert ("of which assumed", "assumed") in _texts(report)
+    money = {row[0]: str(row[3]) for row in table(report, "Where time and money went").rows}
+    assert (money["total"], money["of which assumed"]) == ("6.00 USD", "4.00 USD")
     assert any(
         isinstance(block, NoteBlock) and "full price is assumed" in block.text
         for block in report.sections[-1].blocks
@@ -118,8 +129,11 @@ def test_markdown_says_every_figure_of_the_page(document: Document) -> None:
     page, text = to_html(document), to_markdown(document)
     assert "# a &lt;b&gt;" in text
     for _, figure in document.figures():
-        assert f"- {figure.label}: {figure.text} ({figure.grade})" in text
-        assert f"<dt>{figure.label}</dt><dd>{figure.text} " in page
+        mark = "" if figure.grade == "measured" else f" ({figure.grade})"
+        assert f"- {figure.label}: {markdown_text(figure.text)}{mark}" in text
+        assert re.search(
+            rf"<dt>{figure.label}</dt><dd[^>]*>{re.escape(html_text(figure.text))}", page
+        )
 
 
 @pytest.mark.parametrize("width", [PHONE, DESKTOP])
@@ -214,4 +228,4 @@ def test_a_directory_without_a_run_is_refused_in_a_sentence(tmp_path: Path) -> N
 
 def test_figures_of_a_document_come_with_their_sections(document: Document) -> None:
     found = list(document.figures())
-    assert ("The run", Figure("steps executed", 10, "10")) in found
+    assert ("The run", Figure("steps executed", 10, "10", leads=True)) in found

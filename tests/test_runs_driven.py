@@ -18,7 +18,7 @@ import scripts
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, RunInUse
 from outlay.ledger import AttemptStarted, Metric, Note, Step, read_run
-from outlay.record.ranks import Place, find_place
+from outlay.record.ranks import RankPlace, find_place
 
 SECOND = 10**9
 
@@ -116,6 +116,18 @@ def test_a_trainer_may_say_where_it_resumes_after_asking_whether_to_stop(tmp_pat
         assert not run.should_stop()
         run.resume_from(6)
         assert drive(run, clock, 20) == 4
+
+
+def test_a_step_that_ran_before_the_first_question_is_counted(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with outlay.run("m", dir=tmp_path, budget=outlay.iso_tokens(30), clock=clock) as run:
+        run.resume_from(4)
+        for _ in range(3):
+            run.begin_step()
+            run.end_step(tokens=10)
+            stopped = run.should_stop(tokens=10)
+    assert stopped
+    assert len(steps_of(tmp_path)) == 3
 
 
 @pytest.mark.parametrize("step", [-1, 1.5, None, "3"])
@@ -237,14 +249,14 @@ def torch_says(monkeypatch: pytest.MonkeyPatch, rank: int, world_size: int) -> N
     ],
 )
 def test_a_rank_comes_from_the_environment(environ: dict[str, str], place: tuple[int, int]) -> None:
-    assert find_place(environ) == Place(rank=place[0], world_size=place[1])
+    assert find_place(environ) == RankPlace(rank=place[0], world_size=place[1])
 
 
 def test_torch_distributed_says_the_rank_where_the_environment_does_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     torch_says(monkeypatch, 1, 2)
-    assert find_place({}) == Place(rank=1, world_size=2)
+    assert find_place({}) == RankPlace(rank=1, world_size=2)
 
 
 def test_processes_inside_one_task_of_slurm_may_be_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,7 +265,7 @@ def test_processes_inside_one_task_of_slurm_may_be_ranks(monkeypatch: pytest.Mon
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_STEP_ID": "0"},
         {"SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_JOB_ID": "7"},  # A batch script.
     ):
-        assert find_place(environ) == Place(rank=3, world_size=4)
+        assert find_place(environ) == RankPlace(rank=3, world_size=4)
 
 
 @pytest.mark.parametrize(

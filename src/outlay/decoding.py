@@ -140,6 +140,16 @@ def read_document(path: Path, kind: type[T], *, largest: int = LARGEST_DOCUMENT)
     return decode(read_file(path, largest=largest), kind, largest=largest)
 
 
+def read_toml(path: Path, kind: type[T]) -> T:
+    """Return the value of a TOML file; raises like ``read_document``."""
+    import tomllib  # Few processes read settings.
+
+    try:
+        return convert(tomllib.loads(read_text(path)), kind)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise BadDocument(_reason(error)) from None
+
+
 def read_file(path: Path, *, largest: int = LARGEST_DOCUMENT) -> bytes:
     """Return the content of a regular file.
 

@@ -8,11 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
+from mlflow.tracking import MlflowClient
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from google_stand_ins import Monitoring, monitoring_on_loopback
+from ledgers import Segment, dollars
 from outlay.errors import MissingExtra
 from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import (
@@ -20,24 +23,30 @@ from outlay.export.sinks import (
     CsvFile,
     Destination,
     JsonLinesFile,
+    MlflowRun,
+    OtlpEndpoint,
     Sink,
     TensorBoard,
     open_sink,
 )
+from outlay.export.trackers import WandbSink
+from outlay.runs.numbers import RunNumbersReader
 from readings import deviation, goodput
 
 Points = list[tuple[int, float]]
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")  # Of SQLAlchemy.
 
 
 @dataclass
 class Place:
-    """A destination, and what its reader finds under a name: steps and values."""
+    """How a sink is opened, and what its reader finds under a name: steps and values."""
 
-    destination: Destination
+    open: Callable[[], Sink]
     found: Callable[[str], Points]
 
-    def open(self) -> Sink:
-        return open_sink(self.destination)
+
+def at(destination: Destination, found: Callable[[str], Points]) -> Place:
+    return Place(lambda: open_sink(destination), found)
 
 
 def tensorboard(directory: Path) -> Place:
@@ -48,7 +57,7 @@ def tensorboard(directory: Path) -> Place:
             return []
         return [(event.step, event.value) for event in events.Scalars(name)]
 
-    return Place(TensorBoard(str(directory)), found)
+    return at(TensorBoard(str(directory)), found)
 
 
 def csv_file(directory: Path) -> Place:
@@ -59,7 +68,7 @@ def csv_file(directory: Path) -> Place:
             rows = list(csv.DictReader(stream))
         return [(int(row["step"]), float(row["value"])) for row in rows if row["name"] == name]
 
-    return Place(CsvFile(str(path)), found)
+    return at(CsvFile(str(path)), found)
 
 
 def json_lines(directory: Path) -> Place:
@@ -69,12 +78,67 @@ def json_lines(directory: Path) -> Place:
         rows = [json.loads(line) for line in path.read_text().splitlines()]
         return [(row["step"], row["value"]) for row in rows if row["name"] == name]
 
-    return Place(JsonLinesFile(str(path)), found)
+    return at(JsonLinesFile(str(path)), found)
 
 
-@pytest.fixture(params=[tensorboard, csv_file, json_lines], ids=lambda make: make.__name__)
+class WandbRows:
+    """What is used of a W&B run; a real one is read back in test_integrations_trackers."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict[str, Any]] = []
+        self.summary: dict[str, Any] = {}
+        self.axes: dict[str, str | None] = {}
+
+    def define_metric(self, name: str, step_metric: str | None = None) -> None:
+        self.axes[name] = step_metric
+
+    def log(self, data: dict[str, Any], *, commit: bool) -> None:
+        assert commit
+        self.rows.append(data)
+        self.summary |= data
+
+
+def wandb_run(_: Path) -> Place:
+    run = WandbRows()
+
+    def found(name: str) -> Points:
+        return [(row["outlay/step"], row[name]) for row in run.rows if name in row]
+
+    return Place(lambda: WandbSink(run, commit=True), found)
+
+
+def mlflow_run(_: Path, uri: str) -> Place:
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("outlay")
+    assert experiment is not None
+    run_id = client.create_run(experiment.experiment_id).info.run_id
+
+    def found(name: str) -> Points:
+        history = client.get_metric_history(run_id, name)
+        return sorted((point.step, point.value) for point in history)
+
+    return at(MlflowRun(run_id, uri), found)
+
+
+MAKERS: dict[str, Any] = {
+    "tensorboard": tensorboard,
+    "csv_file": csv_file,
+    "json_lines": json_lines,
+    "wandb": wandb_run,
+    "mlflow": mlflow_run,
+}
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(name, marks=pytest.mark.xdist_group("mlflow") if name == "mlflow" else ())
+        for name in MAKERS
+    ]
+)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
-    make: Callable[[Path], Place] = request.param
+    if request.param == "mlflow":
+        return mlflow_run(tmp_path, request.getfixturevalue("mlflow_uri"))
+    make: Callable[[Path], Place] = MAKERS[request.param]
     return make(tmp_path)
 
 
@@ -129,6 +193,15 @@ def test_nothing_new_is_nothing_written(place: Place) -> None:
     assert place.found("step_deviation") == [(0, 0.25)]
 
 
+def test_a_runs_numbers_are_found_under_their_names(place: Place, tmp_path: Path) -> None:
+    segment = Segment(about={"price": dollars(3600), "run_id": "r"}).step(2).step(2).end()
+    segment.write(tmp_path / "run")
+    write(place, RunNumbersReader(tmp_path / "run").read(segment.now_ns))
+    assert place.found("outlay/cost_usd") == [(1, 4.0)]
+    assert place.found("outlay/cost_usd/step") == place.found("outlay/cost_usd")
+    assert place.found("outlay/goodput") == [(1, 1.0)]
+
+
 @pytest.fixture
 def monitoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Monitoring]:
     monkeypatch.setenv("GCE_METADATA_HOST", "127.0.0.1:9")
@@ -151,6 +224,8 @@ def test_the_cloud_is_a_sink_like_any_other(monitoring: Monitoring) -> None:
     [
         (TensorBoard("tb"), "tensorboard.compat.proto.event_pb2", "tensorboard"),
         (CloudMonitoring("job", GCPOptions("p", "l")), "google.cloud", "gcp"),
+        (MlflowRun("run", "sqlite://"), "mlflow.entities", "mlflow"),
+        (OtlpEndpoint("http://127.0.0.1:9"), "opentelemetry.sdk.metrics", "otlp"),
     ],
 )
 def test_a_missing_library_is_named(

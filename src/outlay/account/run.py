@@ -121,22 +121,26 @@ class RunAccount:
         """Return the names of what the training reported, in the order of their first report."""
         return list(dict.fromkeys(name for account in self.shown() for name in account.metrics))
 
-    def series(self, *names: str) -> list[MetricPoint]:
+    def series(self, *names: str, most: int | None = None) -> list[MetricPoint]:
         """Return the finite points of the first of some names that was reported, in time.
 
         Ranks that train together report the same curve: of several, the lowest speaks for all.
+
+        Args:
+            names: What it may be called, the most telling first.
+            most: At most about this many of each process, for a picture; None for all.
         """
-        found: list[MetricPoint] = next(filter(None, map(self._points, names)), [])
+        found = next(filter(None, (self._points(name, most) for name in names)), [])
         finite = [point for point in found if math.isfinite(point.value)]
         speaker = min((point.rank for point in finite), default=0)
         return sorted((p for p in finite if p.rank == speaker), key=lambda point: point.t_ns)
 
-    def _points(self, name: str) -> list[MetricPoint]:
+    def _points(self, name: str, most: int | None) -> list[MetricPoint]:
         return [
             point
             for account in self.shown()
             if name in account.metrics
-            for point in account.metrics[name].points(account.life.segment.rank)
+            for point in account.metrics[name].points(account.life.segment.rank, most)
         ]
 
 

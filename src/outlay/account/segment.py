@@ -73,12 +73,22 @@ class MetricColumns:
         self.value.append(metric.number)
         self.step.append(_NO_STEP if metric.step is None else metric.step)
 
-    def points(self, rank: int) -> list[MetricPoint]:
-        """Return the values one by one, as those of a rank."""
+    def points(self, rank: int, most: int | None = None) -> list[MetricPoint]:
+        """Return the values one by one, as those of a rank.
+
+        Args:
+            rank: Whose they are.
+            most: At most about this many, evenly chosen, with the last; None for all.
+        """
+        every = 1 if most is None else -(-len(self.t_ns) // most) or 1
+        last = len(self.t_ns) - 1
         return [
-            MetricPoint(t_ns, rank, value, None if step == _NO_STEP else step)
-            for t_ns, value, step in zip(self.t_ns, self.value, self.step, strict=True)
-        ]
+            MetricPoint(
+                self.t_ns[at], rank, self.value[at],
+                None if self.step[at] == _NO_STEP else self.step[at],
+            )
+            for at in range(last % every if last > 0 else 0, last + 1, every)
+        ]  # fmt: skip
 
 
 class SegmentAccount:

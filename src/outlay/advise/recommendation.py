@@ -53,6 +53,9 @@ class OptimizationRecommendation:
     subject: str = field(default="", kw_only=True)
     currency: str = field(default="USD", kw_only=True)
 
+    def __post_init__(self) -> None:
+        self.timestamp = as_utc(self.timestamp)
+
     @property
     def key(self) -> str:
         """What makes two recommendations the same: the same kind of advice about the same thing."""

@@ -332,8 +332,8 @@ class BudgetGate:
             raise InvalidValue("tokens", tokens, "a whole number, zero or more")
         if not self._stepped:
             self._first_step()
-        elif not self._reported and self._past.cut != self._recorder.next_step:
-            self._past.resume_at(self._recorder.next_step)  # The loop has said otherwise since.
+        elif not self._reported:
+            self._resume_at(self._recorder.next_step)
         step = Usage(tokens=tokens, steps=1)
         if self.accord is None:
             self.tracker.admit(step)
@@ -402,8 +402,15 @@ class BudgetGate:
             self.accord.steady = self._steady
         elif self._header.world_size > 1:
             self._judge_alone()
-        self._past.resume_at(self._recorder.next_step)
-        self.tracker.loaded_progress = None
+        if not self._reported:
+            self._past.resume_at(self._recorder.next_step)
+            self.tracker.loaded_progress = None
+
+    def _resume_at(self, step: int) -> None:
+        """Cut the past where the first step runs, if the loop has said otherwise since."""
+        if step != self._past.cut:
+            self._past.resume_at(step)
+            self.tracker.loaded_progress = None
 
     def _judge_alone(self) -> None:
         """Go on from what this rank used before: there is no group to agree with."""
@@ -415,10 +422,12 @@ class BudgetGate:
 
     def _charge_step(self, step: Step) -> None:
         usage = self._charging.usage(step)
-        self._past.runs(step.step)
         if min(astuple(usage)) < 0:
             raise InvalidValue("step", usage, "amounts of zero or more")
-        if not self._reported:
+        if self._reported:
+            self._past.runs(step.step)
+        else:
+            self._resume_at(step.step)
             self._reported = True
             refuse_unreported(self.tracker.budget, usage)
         priced = self._charging.step(step, usage)

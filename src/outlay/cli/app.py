@@ -57,6 +57,7 @@ ENTRIES = (
     CommandEntry("demo", "demo:show_demo", RECORD, "Show all of outlay on a small real training."),
     CommandEntry("runs", "books:show_runs", LOOK, "List runs: status, steps, cost, last seen."),
     CommandEntry("report", "report:show_report", LOOK, "Write one page about a run or a sweep."),
+    CommandEntry("web", "report:show_web", LOOK, "Show runs, money and sweeps in a browser, live."),
     CommandEntry("goodput", "goodput:app", LOOK, "How much of a run was productive."),
     CommandEntry("cost", "cost.runs:app", LOOK, "What runs and models cost, and will cost."),
     CommandEntry("budget", "budget:budget", LOOK, "When a run must stop, and how much is left."),
@@ -65,7 +66,7 @@ ENTRIES = (
     CommandEntry("prices", "prices.commands:app", DECIDE, "What a GPU costs, now and before."),
     CommandEntry("sweep", "sweep.commands:app", DECIDE, "Compare configurations on equal budgets."),
     CommandEntry("guard", "guard.commands:app", HOLD, "Ask before spending; end what is rented."),
-    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, in the background."),
+    CommandEntry("watch", "watch:show_watch", HOLD, "End rentals in time, send alerts."),
     CommandEntry(
         "import", "importing:import_app", ACCOUNT, "Register what was recorded elsewhere."
     ),

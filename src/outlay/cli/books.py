@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,10 +18,11 @@ from outlay.cli.output import (
     print_rows,
     shown_path,
 )
-from outlay.clock import SYSTEM, utc_text
+from outlay.clock import SYSTEM
 from outlay.errors import Finding
-from outlay.ledger.price import KINDS, Kind
+from outlay.ledger.price import KINDS
 from outlay.runs.collect import (
+    dead_runs,
     find_runs,
     findings_in,
     list_runs,
@@ -49,6 +49,7 @@ def overview(*, as_json: bool) -> None:
         known_logs,
         living_rentals,
     )
+    from outlay.runs.figures import total_burn
 
     store, now_ns = open_store(), SYSTEM.wall_ns()
     collected = refresh_registered(store, now_ns)
@@ -56,7 +57,7 @@ def overview(*, as_json: bool) -> None:
     dead = stored_runs(store, RunFilter(status="dead"))
     # What the log of a dead run says stands in its row: it need not have been read again.
     others = [figures for figures in collected.figures if figures.status != "dead"]
-    findings = [*collected.findings, *findings_in([*others, *dead]), *_dead(dead)]
+    findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals(known_logs())
     findings = [*errors, *findings]
     burn = total_burn(running)
@@ -86,27 +87,6 @@ def _print_rented(rented: Sequence[RentedHold]) -> None:
             f"ends at {rental.deadline[:16].replace('T', ' ')}Z ({each.log_path})",
             soft_wrap=True,
         )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Burn:
-    """What runs cost per hour together, of one currency and one kind."""
-
-    kind: Kind
-    money: Money
-
-    def __str__(self) -> str:
-        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
-
-
-def total_burn(running: list[RunFigures]) -> list[Burn]:
-    """Return what the runs cost per hour together; cash and showback each by itself."""
-    totals: dict[tuple[Kind, str], int] = {}
-    for figures in running:
-        if figures.cost is not None and figures.burn_micros_per_hour is not None:
-            key = figures.kind, figures.cost.currency
-            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
-    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
 
 
 def show_runs(
@@ -180,19 +160,6 @@ def _running_cells(figures: RunFigures, now_ns: int) -> Sequence[str]:
         figures.name, f"{figures.steps:,}", duration_text(figures.wall_ns), _cost(figures),
         per_hour, _ago(now_ns - figures.last_seen_ns),
     )  # fmt: skip
-
-
-def _dead(rows: Iterable[RunRow]) -> list[Finding]:
-    """Return the runs that died without recording an end."""
-    return [
-        Finding(
-            source=row.dir,
-            message=f"{row.name} gave no sign of life since {utc_text(row.last_seen_ns)} "
-            "and recorded no end (killed or crashed)",
-            severity="warning",
-        )
-        for row in rows
-    ]
 
 
 def _cost(run: RunRow | RunFigures) -> str:

@@ -56,6 +56,7 @@ def _headline(summary: GoodputSummary) -> Text:
     line = Text.assemble(("goodput ", "bold"), (goodput, "bold green"), f"  {state}\n")
     start, end = utc_text(summary.window.start_ns), utc_text(summary.window.end_ns)
     cost = "no price" if summary.cost is None else str(summary.cost)
+    cost += f", of which assumed {summary.assumed}" if summary.assumed else ""
     wall = duration_text(summary.wall_ns)
     return line.append(f"{start} to {end}\nwall time {wall}, cost {cost}\n")
 

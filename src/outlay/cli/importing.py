@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import typer
+from rich.progress import Progress
 
 from outlay.cli.output import (
     DEFAULT,
@@ -27,14 +29,15 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_datetime, utc_text
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
-from outlay.errors import Finding, InvalidValue
+from outlay.errors import Finding, InvalidValue, MissingExtra
 from outlay.export.csv_files import export_csv
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import MetricsServer, exposition, read_token, write_textfile
 from outlay.guard.rental.reap import known_logs
-from outlay.ledger import Record, kind_of, read_run
+from outlay.ledger import Price, Record, kind_of, read_run
 from outlay.prices.current import read_rates
 from outlay.runs.collect import collect, find_runs, findings_in
+from outlay.runs.options import parse_price
 from outlay.runs.sacct import Accounts, read_accounts
 from outlay.runs.sacct_import import ImportedJobs, import_jobs
 from outlay.store import open_store
@@ -234,6 +237,87 @@ def import_sacct(
         return
     _print(rows, done)
     print_findings(findings)
+
+
+@import_app.command("wandb")
+def import_wandb(
+    directories: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[DIR]...", help="Directories below which offline runs lie."),
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="ENTITY/PROJECT", help="Ask W&B for a project's runs.")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(help='Of a GPU-hour: "2.50 USD/h", or a name such as "auto".')
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="How many each run had; default: what W&B saw.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="What was trained; default: by the configuration.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make run logs of what W&B holds: history, steps, runtime, GPU load; what is missing is said.
+
+    Run it again to go on, or to take in what is new: the same runs give the same books.
+
+    Example: outlay import wandb ~/project/wandb --price "2.50 USD/h"
+    """
+    from outlay.integrations.wandb_import import (
+        ImportTerms,
+        find_offline_runs,
+        import_api_runs,
+        import_offline_runs,
+    )
+
+    if bool(directories) == bool(project):
+        raise InvalidValue("DIR", directories, "directories of offline runs, or --project")
+
+    def priced(gpu: str) -> Price | None:
+        if price is None:
+            return None
+        return parse_price(price, name="--price", source="import", environ=os.environ, gpu=gpu)
+
+    terms = ImportTerms(price=priced, gpus=gpus, model=model)
+    now_ns, store = SYSTEM.wall_ns(), open_store()
+    with Progress(console=errors, transient=True, disable=as_json) as bar:
+        if project is not None:
+            runs = _api_runs(project)
+            task = bar.add_task("importing", total=len(runs))
+            done = import_api_runs(store, runs, terms, now_ns, lambda: bar.advance(task))
+        else:
+            paths = find_offline_runs(_existing(directories or []))
+            task = bar.add_task("importing", total=len(paths))
+            done = import_offline_runs(store, paths, terms, now_ns, lambda: bar.advance(task))
+    if as_json:
+        print_json(done)
+    else:
+        console.print(
+            f"Imported {counted(len(done.imported), 'run')}, {done.unchanged} were known already, "
+            f"{len(done.failed)} failed."
+        )
+        for what, count in done.missing.items():
+            console.print(f"W&B does not know of {counted(count, 'run')}: {what}", soft_wrap=True)
+        print_findings([*done.failed, *done.findings])
+    if done.failed:
+        raise typer.Exit(1)
+
+
+def _existing(directories: list[Path]) -> list[Path]:
+    for directory in directories:
+        if not directory.exists():
+            raise InvalidValue("DIR", str(directory), "an existing directory")
+    return directories
+
+
+def _api_runs(project: str) -> Any:
+    try:
+        import wandb
+    except ImportError:
+        raise MissingExtra("asking W&B for runs", "wandb") from None
+    return wandb.Api().runs(project)
 
 
 def _text(file: Path) -> str:

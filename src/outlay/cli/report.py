@@ -1,8 +1,11 @@
-"""``outlay report``: one page about a run or a sweep."""
+"""``outlay report``: one page about a run or a sweep; ``outlay web``: all pages, live."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import sys
+import webbrowser
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,9 +14,15 @@ import typer
 
 from outlay.cli.output import AsJson, console, print_findings, print_json, print_sentence
 from outlay.clock import SYSTEM
-from outlay.errors import Finding
+from outlay.errors import Finding, MissingExtra
 from outlay.report.document import Document
-from outlay.report.files import Form, read_sweep, write_run_report, write_sweep_report
+from outlay.report.files import (
+    Form,
+    read_sweep,
+    setup_of,
+    write_run_report,
+    write_sweep_report,
+)
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
 from outlay.sweep.run.detached import catch_up
@@ -57,6 +66,62 @@ def show_report(
         console.print(str(file), soft_wrap=True)
 
 
+def show_web(
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 for a free one.")] = 0,
+    no_open: Annotated[bool, typer.Option("--no-open", help="Do not open a browser.")] = False,
+    host: Annotated[
+        str, typer.Option(help="Where to listen; beyond loopback needs --token-file.")
+    ] = "127.0.0.1",
+    unix_socket: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Listen on a socket file that only you can open: for login nodes, where loopback "
+            "is shared.",
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Holds the token; default: a new one each time."),
+    ] = None,
+    hide_people: Annotated[
+        bool, typer.Option("--hide-people", help="Show numbers instead of users' names.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show runs, money and sweeps in a browser, live.
+
+    And the guard; read-only, until Ctrl-C.
+
+    Example: outlay web --no-open
+    """
+    try:
+        from outlay.web.server import Place, WebServer, serve
+    except ImportError as error:
+        raise MissingExtra("outlay web", "web") from error
+    from outlay.web.books import BookReader
+    from outlay.web.people import People
+
+    place = Place(host=host, port=port, unix_socket=unix_socket, token_file=token_file)
+
+    def announce(url: str) -> None:
+        if as_json:
+            print_json({"url": url})
+            return
+        if unix_socket is not None:
+            console.print(f"On your own machine: {place.forwarding()}", soft_wrap=True)
+        console.print(f"{url}\nCtrl-C ends it.", soft_wrap=True)
+        if not no_open and unix_socket is None and has_display(os.environ):
+            webbrowser.open(url)
+
+    serve(WebServer(BookReader(people=People(hidden=hide_people))), place, announce)
+
+
+def has_display(environ: Mapping[str, str]) -> bool:
+    """Say whether a browser has somewhere to open a window; over ssh it has not."""
+    return sys.platform == "darwin" or any(map(environ.get, ("DISPLAY", "WAYLAND_DISPLAY")))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Report:
     """What is shown of a report: its verdict and files to people, a document to programs."""
@@ -69,7 +134,7 @@ class _Report:
 
 def _run_report(path: Path, output: Path | None, forms: Sequence[Form]) -> _Report:
     run = read_run(path)
-    document = run_document(run)
+    document = run_document(run, setup_of(path))
     files = write_run_report(run, document, output or path, forms) if forms else []
     return _Report(verdict=document.verdict, files=files, document=_run_json(run, document))
 

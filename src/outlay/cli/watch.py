@@ -1,4 +1,4 @@
-"""``outlay watch``: the one background process; it ends rentals that nobody else ends in time."""
+"""``outlay watch``: the one background process: it ends rentals in time, and tells alerts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ from typing import Annotated
 
 import typer
 
+from outlay.alerts.rounds import AlertWatch
 from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
+from outlay.escaping import one_line
 from outlay.files import write_whole
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.rental.reap import Reaper, known_logs, living_rentals, remember_log
@@ -35,17 +37,19 @@ def show_watch(
     every: Annotated[str, typer.Option(help="How long between two rounds.")] = "1m",
     once: Annotated[bool, typer.Option("--once", help="One round, as from cron.")] = False,
     check: Annotated[
-        bool, typer.Option("--check", help="Only say what is rented and what is wrong with it.")
+        bool,
+        typer.Option("--check", help="Only say what is rented, what is wrong, which alerts stand."),
     ] = False,
     install: Annotated[
         bool, typer.Option("--install", help="Keep it running: a systemd user unit, else cron.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """End rentals in time, in the background.
+    """End rentals in time, send alerts.
 
-    Ends what is overdue, settles what is gone, replaces watchers that died.
-    --check ends nothing, and exits 3 if a rental is overdue, unwatched or unknown.
+    Ends what is overdue, settles what is gone, replaces watchers that died, and evaluates the
+    alert rules in outlay.toml. --check ends nothing and sends nothing; it exits 3 if a rental is
+    overdue, unwatched or unknown, or if an alert of severity error is active.
 
     Example: outlay watch --install
     """
@@ -58,9 +62,14 @@ def show_watch(
     if install:
         _install()
         return
+    alerts = AlertWatch(say, log_paths=lambda: given or known_logs())
     while True:
         for path in given or known_logs():
             tend(path)
+        try:
+            alerts.round()
+        except (OutlayError, OSError) as error:  # Rules that can't be used end no rental late.
+            say(str(error))
         if once:
             return
         SYSTEM.sleep(pause_s)
@@ -92,12 +101,20 @@ def _log_file(path: Path) -> Path:
 
 
 def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
+    alerts = AlertWatch(say, log_paths=lambda: log_paths).look()
     rented, findings = living_rentals(log_paths)
+    findings += (each for each in alerts.findings if each not in findings)
     if rented and not _is_installed():
         message = f"nothing keeps `outlay watch` running on this machine: {_advice()}"
         findings.append(Finding(source="outlay watch", message=message, severity="warning"))
     if as_json:
-        print_json({"rented": rented, "installed": _is_installed(), "findings": findings})
+        print_json(
+            {
+                "rented": rented, "installed": _is_installed(), "alerts": alerts.alerts,
+                "undelivered": len(alerts.book.waiting), "lost": alerts.book.lost,
+                "findings": findings,
+            }
+        )  # fmt: skip
     else:
         table = new_table("rented", "operation", "ends at", "watcher", "log")
         for each in rented:
@@ -107,8 +124,14 @@ def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
                 minute_of(each.hold.rental.deadline), each.hold.watcher, str(each.log_path),
             )  # fmt: skip
         console.print(table if rented else "nothing is rented")
+        for alert in alerts.alerts:
+            if not alert.implied:
+                style = "red" if alert.severity == "error" else "yellow"
+                console.print(f"alert {alert.when} ", style=style, end="")
+                console.print(one_line(alert.text), soft_wrap=True)
         print_findings(findings)
-    return Refused.exit_code if any(each.severity == "error" for each in findings) else 0
+    severities = {each.severity for each in findings} | {each.severity for each in alerts.alerts}
+    return Refused.exit_code if "error" in severities else 0
 
 
 # -- keeping it running -----------------------------------------------------------------------
@@ -160,7 +183,7 @@ def _keys_path() -> Path:
 def _unit_text() -> str:
     """Return the unit; watchers that it starts outlive its own restart (KillMode=process)."""
     return f"""[Unit]
-Description=outlay: end rentals in time
+Description=outlay: end rentals in time, tell alerts
 
 [Service]
 ExecStart={sys.executable} -m outlay watch

@@ -99,6 +99,38 @@ _ABSENT: dict[str, Any] = {"kind": "cash", "assumed_micros": 0}
 _FIGURES = [name for name in _COLUMNS if name not in ("metrics", "charges")]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budgeted:
+    """What a budget of one currency counts of some runs, and what it does not.
+
+    Attributes:
+        spent: In cash; only where no run was paid for, in showback.
+        assumed: What of that is assumed.
+        beside: What was paid in other currencies, or is of the other kind, by currency.
+    """
+
+    spent: Money
+    assumed: Money
+    beside: tuple[Money, ...] = ()
+
+
+def budgeted(rows: Iterable[CostRow], currency: str) -> Budgeted:
+    """Return what of some runs counts in a budget of a currency."""
+    rows = list(rows)
+    kinds = {row.kind for row in rows if row.currency == currency}
+    kind: Kind = "showback" if kinds == {"showback"} else "cash"
+    counted = [row for row in rows if (row.currency, row.kind) == (currency, kind)]
+    beside: dict[str, int] = {}
+    for row in rows:
+        if (row.currency, row.kind) != (currency, kind):
+            beside[row.currency] = beside.get(row.currency, 0) + row.cost_micros
+    return Budgeted(
+        spent=Money(sum(row.cost_micros for row in counted), currency),
+        assumed=Money(sum(row.assumed_micros for row in counted), currency),
+        beside=tuple(Money(micros, other) for other, micros in sorted(beside.items())),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class ModelBudget:
     """What may be spent on all runs of a model together; another limit has another ``set_ns``."""
@@ -131,7 +163,9 @@ class CostBook:
         with writing(self._store) as connection:
             upsert(connection, cost_reports, values, newer="updated_ns")
 
-    def reports(self, model: str | None = None, *, with_charges: bool = False) -> list[CostRow]:
+    def reports(
+        self, model: str | None = None, *, run_id: str | None = None, with_charges: bool = False
+    ) -> list[CostRow]:
         """Return all reports, or those of a model, oldest first; without the nested metrics."""
         names = [*_FIGURES, "charges"] if with_charges else _FIGURES
         query = select(*(cost_reports.c[name] for name in names)).order_by(
@@ -139,10 +173,16 @@ class CostBook:
         )
         if model is not None:
             query = query.where(cost_reports.c.model == model)
+        if run_id is not None:
+            query = query.where(cost_reports.c.run_id == run_id)
         with self._store.begin() as connection:
             rows = connection.execute(query).all()
         cells = (_filled(dict(zip(names, row, strict=True))) for row in rows)
         return [report for each in cells if (report := self._report(each)) is not None]
+
+    def report(self, run_id: str) -> CostRow | None:
+        """Return one run's report with its charges, without the nested metrics; None if unknown."""
+        return next((r for r in self.reports(run_id=run_id, with_charges=True)), None)
 
     def _report(self, cells: dict[str, Any]) -> CostRow | None:
         try:
@@ -187,11 +227,7 @@ class CostBook:
 
         In cash; only where no run was paid for, in showback.
         """
-        sums: dict[Kind, int] = {}
-        for row in self.reports(model):
-            if row.currency == currency:
-                sums[row.kind] = sums.get(row.kind, 0) + row.cost_micros
-        return Money(sums.get("cash", sums.get("showback", 0)), currency)
+        return budgeted(self.reports(model), currency).spent
 
     def set_budget(self, model: str, limit: Money, now_ns: int) -> None:
         """Set a model's budget; the same limit again changes nothing."""

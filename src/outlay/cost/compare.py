@@ -13,7 +13,7 @@ from datetime import datetime
 from statistics import fmean
 from typing import Final, Literal, get_args
 
-from outlay.clock import utc_now
+from outlay.clock import as_utc, utc_now
 from outlay.cost.book import CostRow
 from outlay.errors import InvalidValue, choices
 from outlay.ledger.price import Kind
@@ -327,6 +327,7 @@ class BudgetAlert:
     currency: str = field(default="USD", kw_only=True)
 
     def __post_init__(self) -> None:
+        self.timestamp = as_utc(self.timestamp)
         if self.alert_type not in get_args(AlertType):
             raise InvalidValue("alert_type", self.alert_type, choices(get_args(AlertType)))
         if not self.message:

@@ -112,9 +112,7 @@ def cost_of(view: RunView, window: Window | None = None) -> RunCost:
         window=chosen,
         alive=view.timeline.alive,
         cost=breakdown.cost,
-        assumed=None
-        if view.rates is None
-        else view.rates.assumed_between(chosen.start_ns, chosen.end_ns),
+        assumed=breakdown.assumed,
         kind=kind_of_cost(attempts),
         prices=prices_of(attempts),
         by_phase={n: c for n, c in breakdown.cost_by_phase.items() if c},

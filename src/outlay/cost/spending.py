@@ -140,10 +140,12 @@ class Spending:
         if not self.unpriced:
             return []
         count = len(self.unpriced)
-        named = self.unpriced[0].name if count == 1 else f"{count:,} runs"
-        have, their = ("has", "its") if count == 1 else ("have", "their")
-        message = f"{named} {have} no price, so {their} cost is not counted: outlay runs --all"
-        return [Finding(source="runs", message=message, severity="warning")]
+        if count == 1:
+            source, message = self.unpriced[0].dir, "has no price, so its cost is not counted"
+        else:
+            message = f"{count:,} have no price, so their cost is not counted: outlay runs --all"
+            source = "runs"
+        return [Finding(source=source, message=message, severity="warning")]
 
 
 def subtotal(spends: Sequence[Spend]) -> Subtotal:
@@ -178,7 +180,9 @@ def spending_of(
     findings: list[Finding] = []
     for report in reports:
         run = known.get(report.run_id)
-        charges = _stated(report) if report.source == "stated" else report.charges
+        charges = report.charges
+        if charges is None and report.source == "stated":
+            charges = _whole(report, run)
         if charges is None:
             charges = tuple(_by_time(report, run))
             findings += [_split_by_time(report, run)] if len(charges) > 1 else []
@@ -193,7 +197,7 @@ def spending_of(
 
 def spend_of(report: CostRow) -> Spend:
     """Return a whole run as one spend, booked when it ended: for sums over runs."""
-    (whole,) = _stated(report)
+    (whole,) = _whole(report, None)
     return _spend(report, None, whole)
 
 
@@ -217,8 +221,8 @@ def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> Spend:
     )
 
 
-def _stated(report: CostRow) -> tuple[AttemptCharge, ...]:
-    """Return a stated training as one charge, at the instant that it states."""
+def _whole(report: CostRow, run: RunRow | None) -> tuple[AttemptCharge, ...]:
+    """Return a training as one charge, at the instant at which it ended."""
     return (
         AttemptCharge(
             start_ns=report.at_ns - report.wall_us * 1000,
@@ -227,6 +231,8 @@ def _stated(report: CostRow) -> tuple[AttemptCharge, ...]:
             micros=report.cost_micros,
             assumed_micros=report.assumed_micros,
             gpu_us=report.gpu_us,
+            user="" if run is None else run.user,
+            tags={} if run is None else run.tags,
         ),
     )
 

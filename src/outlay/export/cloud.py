@@ -15,10 +15,9 @@ from urllib.parse import quote
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.export.background import Background, Limits, Outcome
-from outlay.export.gcp import GCPOptions, completed, plain_channel, project_id
-from outlay.export.scalars import PREFIX, RESOURCE, MetricSeries, time_series
+from outlay.export.gcp import NOTHING_SAYS, GCPOptions, completed, plain_channel, project_id
+from outlay.export.scalars import PREFIX, RESOURCE, FinishedReading, MetricSeries, time_series
 from outlay.goodput.logs import Entry, EntryInfo, plain
-from outlay.goodput.readings import Reading
 
 # Google Cloud Logging as a goodput log, through Google's client.
 #
@@ -50,7 +49,7 @@ class CloudLogger:
         background_grace_period_s: How long ``flush``, and the exit of Python, may take.
         background_batch_size: How many entries are sent at once.
         background_max_latency_s: How long an entry waits for others.
-        project_id: The project; default: this machine's, as its metadata service says.
+        project_id: The project; default: that of the environment, the credentials or the machine.
         clock: Says when an entry was written.
 
     Raises:
@@ -192,7 +191,7 @@ def _client() -> Any:
 def _project(given: str | None) -> str:
     chosen = given or project_id()
     if not chosen:
-        expected = "a project: this machine has no metadata service that names one"
+        expected = f"a project: {NOTHING_SAYS} name one"
         raise InvalidValue("project_id", given, expected)
     return chosen
 
@@ -290,7 +289,7 @@ class CloudMonitoringSink:
             "replica_id": self._options.replica_id,
         }
 
-    def write(self, reading: Reading) -> None:
+    def write(self, reading: FinishedReading) -> None:
         """Create one point in each series."""
         found = time_series(reading, self._options)
         self._client.send([self._of(series, reading.t_ns) for series in found])

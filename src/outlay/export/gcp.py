@@ -1,7 +1,8 @@
 """Google Cloud: who and where this machine is, and how its APIs are reached.
 
-Only the metadata service is asked here, and only for what the user left out. Credentials are the
-business of Google's own clients; where an endpoint is named, such as an emulator's, none are used.
+Only the metadata service is asked here, and only for what the user left out. Of credentials no more
+is read than which project they belong to: they are the business of Google's own clients. Where an
+endpoint is named, such as an emulator's, none are used.
 """
 
 from __future__ import annotations
@@ -10,8 +11,10 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
+from outlay.decoding import BadDocument, read_document
 from outlay.errors import InvalidValue, MissingExtra
 
 _log = logging.getLogger("outlay")
@@ -54,7 +57,7 @@ class GCPOptions:
 
 
 def completed(options: GCPOptions) -> GCPOptions:
-    """Return the options with what is missing taken from the metadata service.
+    """Return the options with what is missing taken from the environment and metadata service.
 
     Raises:
         InvalidValue: Neither says which project, or where, the workload is.
@@ -63,7 +66,7 @@ def completed(options: GCPOptions) -> GCPOptions:
     def needed(name: str, given: str | None, ask: Callable[[], str | None]) -> str:
         value = given or ask()
         if not value:
-            expected = "GCPOptions to name it: this machine has no metadata service that does"
+            expected = f"GCPOptions to name it: {NOTHING_SAYS}"
             raise InvalidValue(name, given, expected)
         return value
 
@@ -107,9 +110,31 @@ def metadata(
     return None
 
 
+PROJECT_VARIABLES = ("GOOGLE_CLOUD_PROJECT", "GCLOUD_PROJECT")
+CREDENTIALS_VARIABLE = "GOOGLE_APPLICATION_CREDENTIALS"
+NOTHING_SAYS = "neither the environment nor a metadata service of this machine does"
+
+
 def project_id() -> str | None:
-    """Return this machine's project."""
-    return metadata("project", "project-id")
+    """Return the project, from where Google's clients take it.
+
+    From ``GOOGLE_CLOUD_PROJECT``, else from the credentials that ``GOOGLE_APPLICATION_CREDENTIALS``
+    names, else from the metadata service of this machine.
+    """
+    named = next(filter(None, map(os.environ.get, PROJECT_VARIABLES)), None)
+    return named or _project_of_credentials() or metadata("project", "project-id")
+
+
+def _project_of_credentials() -> str | None:
+    path = os.environ.get(CREDENTIALS_VARIABLE)
+    if not path:
+        return None
+    try:
+        project = read_document(Path(path), dict[str, Any]).get("project_id")
+    except (OSError, BadDocument) as error:
+        _log.warning("the file that %s names cannot be read: %s", CREDENTIALS_VARIABLE, error)
+        return None
+    return project if isinstance(project, str) else None
 
 
 def zone() -> str | None:

@@ -158,6 +158,8 @@ class ThreadUploader:
 
 _log = logging.getLogger("outlay")
 FLUSH_TIMEOUT_S = 10.0
+_CACHE_VARIABLE = "ML_GOODPUT_CACHE_DIR"
+_SYNC_VARIABLE = "ML_GOODPUT_GCS_SYNC_INTERVAL_SECONDS"
 
 
 class GoodputMonitor:
@@ -181,8 +183,10 @@ class GoodputMonitor:
         gcp_options: What goes to Google Cloud Monitoring, and as which workload.
         skip_final_flush: Whether stopping does without a last upload.
         final_flush_timeout_seconds: How long stopping may take.
-        gcs_sync_interval_seconds: Accepted; the cache is not copied to a bucket.
-        cache_dir: Where entries of a Cloud Logging log are kept for the next monitor.
+        gcs_sync_interval_seconds: Accepted, as is ``ML_GOODPUT_GCS_SYNC_INTERVAL_SECONDS``; the
+            cache is not copied to a bucket.
+        cache_dir: Where entries of a Cloud Logging log are kept for the next monitor;
+            ``ML_GOODPUT_CACHE_DIR`` goes before it.
         max_logs_retention_period: How far back a Cloud Logging log is read.
         cloud_logger: Where entries are read from; default: the job's local run log.
         run_dir: Where that is; default: where the job's name leads.
@@ -218,7 +222,7 @@ class GoodputMonitor:
         sinks: Sequence[Destination | Sink] = (),
         include_slice_efficiency: bool = False,
     ) -> None:
-        del gcs_sync_interval_seconds
+        _note_sync_interval(os.environ.get(_SYNC_VARIABLE, gcs_sync_interval_seconds))
         self.job_name = job_name
         self._log = _described(job_name, cloud_logger, run_dir, max_logs_retention_period)
         self._logger = cloud_logger if self._log is None else None
@@ -236,11 +240,12 @@ class GoodputMonitor:
         self._gcp = gcp_options or GCPOptions()
         self._skip_final = skip_final_flush
         self._finish_s = final_flush_timeout_seconds or FLUSH_TIMEOUT_S
-        self._cache_dir = cache_dir
+        self._cache_dir = os.environ.get(_CACHE_VARIABLE, cache_dir)
         self._sinks = tuple(sink for sink in sinks if isinstance(sink, Destination))
         self._lent = [LentSink(sink) for sink in sinks if not isinstance(sink, Destination)]
         self._slices = include_slice_efficiency
         self._uploaders: dict[str, Uploader] = {}
+        self._started: set[str] = set()
         self._ended = Tally()
         atexit.register(self._let_go)
 
@@ -256,7 +261,9 @@ class GoodputMonitor:
         self._start("goodput", question, self._destinations("goodput", cloud=cloud))
 
     def stop_goodput_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
-        """End it, after a last upload unless that is skipped."""
+        """End it, after a last upload unless that is skipped; without a start that upload alone."""
+        if self._flushes_alone("goodput", skip_final_flush):
+            self.start_goodput_uploader()
         self._stop("goodput", skip_final_flush)
 
     def start_step_deviation_uploader(self) -> None:
@@ -272,7 +279,9 @@ class GoodputMonitor:
         self._start("step_deviation", StepDeviation(), places, self._deviation_interval_s)
 
     def stop_step_deviation_uploader(self, skip_final_flush: bool | None = None) -> None:  # noqa: FBT001
-        """End it, after a last upload unless that is skipped."""
+        """End it, after a last upload unless that is skipped; without a start that upload alone."""
+        if self._deviation and self._flushes_alone("step_deviation", skip_final_flush):
+            self.start_step_deviation_uploader()
         self._stop("step_deviation", skip_final_flush)
 
     def start_rolling_window_goodput_uploader(self, rolling_windows_seconds: Sequence[int]) -> None:
@@ -322,6 +331,7 @@ class GoodputMonitor:
     ) -> None:
         if not self._enabled or name in self._uploaders or not (destinations or self._lent):
             return
+        self._started.add(name)
         upload = Upload(
             job_name=self.job_name,
             logger_name=self._logger_name,
@@ -344,6 +354,11 @@ class GoodputMonitor:
         if self._logger is not None or self._lent:
             return ThreadUploader(upload, self._finish_s, self._logger, self._lent)
         return ProcessUploader(upload, self._finish_s)
+
+    def _flushes_alone(self, name: str, skip_final_flush: bool | None) -> bool:  # noqa: FBT001
+        """Say whether stopping what was never started uploads once."""
+        skip = self._skip_final if skip_final_flush is None else skip_final_flush
+        return name not in self._started and not skip
 
     def _stop(self, name: str, skip_final_flush: bool | None) -> None:  # noqa: FBT001
         uploader = self._uploaders.pop(name, None)
@@ -388,6 +403,14 @@ def _described(
 
 def _switched_off() -> bool:
     return facts.is_disabled(os.environ)
+
+
+def _note_sync_interval(stated: float | str) -> None:
+    """Say of a variable for a bucket's copy that there is none, or that it is no number."""
+    if isinstance(stated, str):
+        known = stated.isascii() and stated.isdecimal()
+        problem = "the cache is not copied to a bucket" if known else "it is no number of seconds"
+        _log.warning("%s=%s is not used: %s", _SYNC_VARIABLE, stated, problem)
 
 
 def _positive(name: str, value: float) -> float:

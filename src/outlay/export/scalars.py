@@ -1,4 +1,7 @@
-"""A reading as named numbers, and as Google Cloud Monitoring's time series. Pure."""
+"""A reading as named numbers, and as Google Cloud Monitoring's time series. Pure.
+
+A *finished reading* is a job's goodput, a window of it, its step deviation, or a run's numbers.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,12 @@ from outlay.export.gcp import GCPOptions
 from outlay.goodput.breakdown import SliceEfficiency
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
 from outlay.goodput.types import BadputParts, BadputType, GoodputType
+from outlay.runs.numbers import RunNumbers
 
 # A reading as a list of named numbers, as TensorBoard and files take them.
 
 STEP_DEVIATION = "step_deviation"
+FinishedReading = Reading | RunNumbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +31,12 @@ class Scalar:
     window_s: int | None = None
 
 
-def scalars(reading: Reading) -> list[Scalar]:
-    """Return a reading's numbers: percentages of wall time, or seconds off the ideal step."""
+def scalars(reading: FinishedReading) -> list[Scalar]:
+    """Return a reading's numbers; of a job, percentages or seconds off the ideal step."""
     match reading:
+        case RunNumbers():
+            step = reading.step
+            return [Scalar(name, value, step) for name, value in reading.values.items()]
         case GoodputReading() | WindowReading():
             return list(_shares(reading))
         case DeviationReading():
@@ -82,7 +90,7 @@ class MetricSeries:
     labels: dict[str, str] = field(default_factory=dict)
 
 
-def time_series(reading: Reading, options: GCPOptions) -> list[MetricSeries]:
+def time_series(reading: FinishedReading, options: GCPOptions) -> list[MetricSeries]:
     """Return a reading's series, with the labels that say what they are about."""
     accelerator = {"accelerator_type": options.acc_type or "UNKNOWN"}
     if options.cluster_name:
@@ -94,6 +102,8 @@ def time_series(reading: Reading, options: GCPOptions) -> list[MetricSeries]:
             return list(_of_window(reading, accelerator))
         case DeviationReading():
             return [MetricSeries("step_time_deviation", reading.spike_s, accelerator)]
+        case RunNumbers():
+            return []  # Google lists no names for money.
         case _:
             assert_never(reading)
 

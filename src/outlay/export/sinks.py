@@ -23,14 +23,13 @@ from outlay.decoding import BadDocument, Decoder, csv_records, read_file
 from outlay.errors import InvalidValue, MissingExtra, choices
 from outlay.escaping import write_csv
 from outlay.export.gcp import GCPOptions
-from outlay.export.scalars import STEP_DEVIATION, Scalar, scalars
-from outlay.goodput.readings import Reading
+from outlay.export.scalars import STEP_DEVIATION, FinishedReading, Scalar, scalars
 
 
 class Sink(Protocol):
     """Takes readings, in order. Anything it raises means that the reading is lost."""
 
-    def write(self, reading: Reading) -> None:
+    def write(self, reading: FinishedReading) -> None:
         """Put a reading where it belongs; when the call returns it is there."""
 
     def close(self) -> None:
@@ -44,7 +43,7 @@ class LentSink:
         self._sink = sink
         self._lock = threading.Lock()
 
-    def write(self, reading: Reading) -> None:
+    def write(self, reading: FinishedReading) -> None:
         """Put a reading where it belongs."""
         with self._lock:
             self._sink.write(reading)
@@ -89,7 +88,22 @@ class PluginSink(msgspec.Struct, frozen=True, tag=True):
     options: dict[str, str] = {}
 
 
-Destination = TensorBoard | CloudMonitoring | CsvFile | JsonLinesFile | PluginSink
+class MlflowRun(msgspec.Struct, frozen=True, tag=True):
+    """Metrics of an MLflow run that exists; "" is the tracking server that MLflow is set to."""
+
+    run_id: str
+    tracking_uri: str = ""
+
+
+class OtlpEndpoint(msgspec.Struct, frozen=True, tag=True):
+    """OpenTelemetry metrics over HTTP; "" is where ``OTEL_EXPORTER_OTLP_ENDPOINT`` leads."""
+
+    endpoint: str = ""
+
+
+Destination = (
+    TensorBoard | CloudMonitoring | CsvFile | JsonLinesFile | MlflowRun | OtlpEndpoint | PluginSink
+)
 
 
 def destination_name(destination: Destination) -> str:
@@ -101,6 +115,10 @@ def destination_name(destination: Destination) -> str:
             return "Google Cloud Monitoring"
         case CsvFile() | JsonLinesFile():
             return destination.path
+        case MlflowRun():
+            return f"MLflow run {destination.run_id}"
+        case OtlpEndpoint():
+            return "OpenTelemetry"
         case PluginSink():
             return destination.name  # Without its options: a password may be among them.
         case _:
@@ -126,6 +144,14 @@ def open_sink(destination: Destination) -> Sink:
             return CsvSink(Path(path))
         case JsonLinesFile(path):
             return JsonLinesSink(Path(path))
+        case MlflowRun(run_id, tracking_uri):
+            from outlay.export.trackers import MlflowSink
+
+            return MlflowSink(run_id, tracking_uri)
+        case OtlpEndpoint(endpoint):
+            from outlay.export.otlp import OtlpSink
+
+            return OtlpSink(endpoint)
         case PluginSink(name, options):
             return _announced(name, options)
         case _:
@@ -157,7 +183,7 @@ class _FileSink(ABC):
         path.parent.mkdir(parents=True, exist_ok=True)
         self._last_step = self._last_deviation() if path.exists() else -1
 
-    def write(self, reading: Reading) -> None:
+    def write(self, reading: FinishedReading) -> None:
         """Append a reading's numbers, each step's deviation once."""
         time = utc_datetime(reading.t_ns).isoformat()
         new = [s for s in scalars(reading) if s.name != STEP_DEVIATION or s.step > self._last_step]
@@ -261,7 +287,7 @@ class TensorBoardSink:
         self._writer = EventFileWriter(logdir)
         self._last_step = last_step_of(logdir, STEP_DEVIATION)
 
-    def write(self, reading: Reading) -> None:
+    def write(self, reading: FinishedReading) -> None:
         """Write a reading's numbers, each step's deviation once."""
         for scalar in scalars(reading):
             if scalar.name == STEP_DEVIATION:

@@ -12,15 +12,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from pathlib import Path
 from typing import assert_never
 
 import msgspec
 
 from outlay.clock import SYSTEM
 from outlay.export.background import Background, Limits, Outcome
+from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import Destination, LentSink, Sink, destination_name, open_sink
 from outlay.goodput.logs import GoodputLogger, LocalRunLog
 from outlay.goodput.readings import GoodputReader, Reading
+from outlay.runs.numbers import RunNumbersReader
 
 _log = logging.getLogger("outlay")
 
@@ -43,7 +46,11 @@ class Windows(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     slices: bool = False
 
 
-Question = Goodput | StepDeviation | Windows
+class WholeRun(msgspec.Struct, frozen=True, kw_only=True, tag=True):
+    """Ask what a run is, has used and has cost: all of its numbers."""
+
+
+Question = Goodput | StepDeviation | Windows | WholeRun
 
 
 class UploadLog(msgspec.Struct, frozen=True, tag=True):
@@ -103,11 +110,13 @@ class _Outlet:
     """A sink that is opened when the first reading comes, and again while that fails."""
 
     def __init__(self, name: str, open_it: Callable[[], Sink]) -> None:
-        self.background: Background[Reading] = Background(name, self._write, Limits(waiting=16))
+        self.background: Background[FinishedReading] = Background(
+            name, self._write, Limits(waiting=16)
+        )
         self._open = open_it
         self._sink: Sink | None = None
 
-    def _write(self, batch: Sequence[Reading]) -> None:
+    def _write(self, batch: Sequence[FinishedReading]) -> None:
         if self._sink is None:
             self._sink = self._open()
         for reading in batch:
@@ -151,6 +160,7 @@ class Uploads:
     ) -> None:
         self._upload = upload
         self._reader = _reader(upload, logger)
+        self._run = RunNumbersReader(Path(_run_dir(upload)))
         self._outlets = _outlets(upload, lent)
         self._report = report
         self._failed = 0
@@ -193,7 +203,7 @@ class Uploads:
                     outlet.background.offer(reading)
         self._report(self.tally)
 
-    def _asks(self) -> list[Callable[[], Reading]]:
+    def _asks(self) -> list[Callable[[], FinishedReading]]:
         match self._upload.question:
             case Goodput():
                 return [self._goodput]
@@ -202,6 +212,8 @@ class Uploads:
             case Windows(sizes_s=sizes, slices=slices):
                 read = self._reader.read_window
                 return [partial(read, size_s, slices=slices) for size_s in sizes]
+            case WholeRun():
+                return [lambda: self._run.read(SYSTEM.wall_ns())]
             case _:
                 assert_never(self._upload.question)
 
@@ -221,6 +233,10 @@ class Uploads:
         if trouble != self._trouble:
             self._trouble = trouble
             _log.warning("job %s: %s", self._upload.job_name, trouble)
+
+
+def _run_dir(upload: Upload) -> str:
+    return upload.log.run_dir if isinstance(upload.log, UploadLog) else ""
 
 
 def _reader(upload: Upload, logger: GoodputLogger | None) -> GoodputReader:

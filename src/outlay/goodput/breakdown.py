@@ -67,6 +67,7 @@ class Breakdown:
         idle_ns: Rest after completed attempts, outside wall time.
         phases: Nanoseconds by phase; none are zero.
         cost: What the windows cost; None without a price. Equals the sum of ``cost_by_phase``.
+        assumed: What of the cost is assumed: no record says whether it was to be paid.
         assumptions: What the cost rests on that nobody measured.
     """
 
@@ -76,6 +77,7 @@ class Breakdown:
     phases: dict[str, int]
     cost: Money | None
     cost_by_phase: dict[str, Money]
+    assumed: Money | None
     assumptions: tuple[str, ...]
 
     @property
@@ -110,6 +112,7 @@ def break_down(
         cost_by_phase={}
         if rates is None
         else {name: Money(amount, rates.currency) for name, amount in micros.items()},
+        assumed=_assumed(rates, windows),
         assumptions=_assumptions(rates, windows),
     )
 
@@ -163,6 +166,13 @@ def _micros_by_phase(
             for name, ns in timeline.between(part.start_ns, part.end_ns).items():
                 units[name] += piece.units(ns)
     return apportion(units)
+
+
+def _assumed(rates: RateFunction | None, windows: Sequence[Window]) -> Money | None:
+    if rates is None:
+        return None
+    parts = (rates.assumed_between(window.start_ns, window.end_ns) for window in windows)
+    return sum(parts, start=Money(0, rates.currency))
 
 
 def _assumptions(rates: RateFunction | None, windows: Sequence[Window]) -> tuple[str, ...]:

@@ -202,6 +202,7 @@ class GoodputSummary:
             process of the run recorded a step: then nobody knows.
         ettr: Share of wall time not lost to disruptions.
         slices: How well an elastic run used its slices; None when it never counted them.
+        assumed: What of the cost is assumed: no record says whether it was to be paid.
         beside: Overlapped spans by phase, not part of the partition.
         throughput: Of all ranks; a step counts where it ended.
         mfu: Model FLOPs utilisation; None unless the model was described.
@@ -216,6 +217,7 @@ class GoodputSummary:
     ettr: float | None
     slices: SliceEfficiency | None
     cost: Money | None
+    assumed: Money | None
     phases: list[PhaseRow]
     beside: dict[str, int]
     disruptions: list[Disruption]
@@ -265,6 +267,7 @@ def summarise(
         ettr=effective_training_time_ratio(breakdown),
         slices=slices_used(view, breakdown.windows),
         cost=breakdown.cost,
+        assumed=breakdown.assumed,
         phases=_rows(breakdown),
         beside=_beside(view, breakdown.windows),
         disruptions=[d for part in breakdown.windows for d in disruptions(timeline, part)],

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from outlay.errors import Finding
-from outlay.guard.entries import AnyLine, Captured, Corrected, RunPart, is_machine, micros_of
+from outlay.guard.entries import AnyLine, Captured, Corrected, RunPart, micros_of
 from outlay.ledger import SegmentId, alive_until, derive_attempts, read_lives
 from outlay.rates import cost_to_last_record, run_rates
 from outlay.units import Money
@@ -20,25 +20,6 @@ from outlay.units import Money
 def cost_of_run(run_dir: Path) -> Money | None:
     """Return what a run has cost to its last record; None without a log or a price."""
     return cost_to_last_record(derive_attempts(read_lives(run_dir)))
-
-
-def cost_on_machine(run_dir: Path, instance_id: str) -> Money | None:
-    """Return what of a run's cost fell on one machine; None where none did, or without a price.
-
-    What lies between two attempts on the machine belongs to the run.
-    """
-    attempts = derive_attempts(read_lives(run_dir))
-    function = run_rates(attempts, attempts[-1].last_sign_ns).function if attempts else None
-    there = [is_machine(instance_id, each.header.instance_id) for each in attempts]
-    if function is None or not any(there):
-        return None
-    cost = Money(0, function.currency)
-    for place, attempt in enumerate(attempts):
-        if there[place]:
-            stays = place + 1 < len(attempts) and there[place + 1]
-            end_ns = attempts[place + 1].start_ns if stays else attempt.last_sign_ns
-            cost += function.cost_between(attempt.start_ns, end_ns)
-    return cost
 
 
 def cost_of_attempt(run_dir: Path, segment: SegmentId, end_ns: int) -> Money | None:

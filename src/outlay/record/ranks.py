@@ -17,7 +17,7 @@ from outlay.record import facts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class RankPlace:
     """A process among those that train together."""
 
     rank: int = 0
@@ -25,7 +25,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Answer:
+class _RankAnswer:
     """What one source says of this process; None where it says nothing."""
 
     source: str
@@ -35,7 +35,7 @@ class _Answer:
 
 def find_place(
     environ: Mapping[str, str], *, rank: object = None, world_size: object = None
-) -> Place:
+) -> RankPlace:
     """Return this process's rank and world size; 0 of 1 where nobody says anything.
 
     Args:
@@ -46,7 +46,7 @@ def find_place(
     Raises:
         InvalidValue: Two sources differ, or what the caller says cannot be.
     """
-    stated = _Answer(
+    stated = _RankAnswer(
         source="the argument",
         rank=_stated(rank, name="rank", least=0),
         world_size=_stated(world_size, name="world_size", least=1),
@@ -59,7 +59,7 @@ def find_place(
     # A Slurm job's batch script is no task: what it inherits decides only where nobody else does.
     number = facts.rank(environ) if number is None else number
     size = max(number + 1, facts.world_size(environ)) if size is None else size
-    return Place(rank=number, world_size=size)
+    return RankPlace(rank=number, world_size=size)
 
 
 def _agreed(said: list[tuple[str, int | None]], *, name: str) -> int | None:
@@ -80,33 +80,33 @@ def _stated(value: object, *, name: str, least: int) -> int | None:
     return value
 
 
-def _torch_answer() -> _Answer | None:
+def _torch_answer() -> _RankAnswer | None:
     """Return what torch.distributed says, where a training has loaded and initialised it."""
     dist: Any = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None
-    return _Answer(
+    return _RankAnswer(
         source="torch.distributed", rank=dist.get_rank(), world_size=dist.get_world_size()
     )
 
 
-def _environment(environ: Mapping[str, str]) -> Iterator[_Answer]:
+def _environment(environ: Mapping[str, str]) -> Iterator[_RankAnswer]:
     """Yield what the innermost launcher says of this process: it knows best."""
     if _number(environ, "RANK") is not None:
-        yield _Answer(
+        yield _RankAnswer(
             source="the environment (RANK)",
             rank=_number(environ, "RANK"),
             world_size=_number(environ, "WORLD_SIZE") or None,
         )
     elif _number(environ, "LOCAL_RANK") is not None and (_number(environ, "WORLD_SIZE") or 1) > 1:
         # What Lightning's own launcher sets; without NODE_RANK there is one node.
-        yield _Answer(
+        yield _RankAnswer(
             source="the environment (NODE_RANK, LOCAL_RANK)",
             rank=_rank_on_node(environ),
             world_size=_number(environ, "WORLD_SIZE"),
         )
     elif environ.get("SLURM_STEP_ID") and (_number(environ, "SLURM_NTASKS") or 1) > 1:
-        yield _Answer(
+        yield _RankAnswer(
             source="the environment (SLURM_PROCID)",
             rank=_number(environ, "SLURM_PROCID"),
             world_size=_number(environ, "SLURM_NTASKS"),

@@ -2,38 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
-from outlay.advise.recommendation import Grade
 from outlay.escaping import html_text, markdown_row, markdown_text
 from outlay.report import html
+from outlay.units import Money
 
 # What a report is made of, before anybody decides how it is shown.
 #
-# Every figure says how it is known: ``measured`` by the run itself, ``estimated`` from
-# measurements, or ``assumed`` because nobody measured it.
+# Every figure says how it is known: ``measured`` by the run itself; ``stated``, where measured time
+# is paid for at a price that somebody typed; ``estimated`` from measurements; or ``assumed``, since
+# nobody measured it.
+
+Known = Literal["measured", "stated", "estimated", "assumed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One number: what it is of, its value, how people read it, and how it is known."""
+    """One number: what it is of, its value, how people read it, and how it is known.
+
+    Attributes:
+        leads: Whether it is among the few that a reader looks for first.
+    """
 
     label: str
     value: Any
     text: str
-    grade: Grade = "measured"
+    grade: Known = "measured"
+    leads: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under headings; cells are text or numbers."""
+    """Rows under headings; cells are text, numbers, amounts, or ``html.Cell``.
+
+    Attributes:
+        has_total: Whether the last row sums the others up.
+    """
 
     headings: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
-    grade: Grade = "measured"
+    grade: Known = "measured"
+    has_total: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,30 +56,39 @@ class Chart:
     Attributes:
         legend: Which curve is whose, where that needs to be said; HTML.
         wide: Whether it needs the whole width of a page.
+        title: What it shows, where its section's title does not say so.
     """
 
     svg: str
-    grade: Grade = "measured"
+    grade: Known = "measured"
     legend: str = ""
     wide: bool = False
+    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class NoteBlock:
-    """A sentence."""
+    """A sentence, or a few under a title of their own."""
 
     text: str
+    title: str = ""
 
 
 Block = Figure | Table | Chart | NoteBlock
+_LONG = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Blocks under a title; consecutive figures are shown together."""
+    """Blocks under a title; consecutive figures are shown together.
+
+    Attributes:
+        is_half: Whether it may stand beside another one where there is room.
+    """
 
     title: str
     blocks: tuple[Block, ...]
+    is_half: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +107,12 @@ class Document:
                     yield section.title, block
 
 
-def sections(found: Iterable[tuple[str, Iterable[Block]]]) -> tuple[Section, ...]:
-    """Return the sections that have anything to say."""
+def sections(
+    found: Iterable[tuple[str, Iterable[Block]]], whole: Container[str] = ()
+) -> tuple[Section, ...]:
+    """Return the sections that have anything to say; but for the ``whole``, side by side."""
     filled = ((title, tuple(blocks)) for title, blocks in found)
-    return tuple(Section(title, blocks) for title, blocks in filled if blocks)
+    return tuple(Section(title, blocks, title not in whole) for title, blocks in filled if blocks)
 
 
 # A report as a page in the browser, and as Markdown; both say the same.
@@ -96,8 +120,17 @@ def sections(found: Iterable[tuple[str, Iterable[Block]]]) -> tuple[Section, ...
 
 def to_html(document: Document) -> str:
     """Return one page that opens offline."""
-    parts = (html.section(each.title, *_html(each.blocks)) for each in document.sections)
-    return html.whole_page(document.title, document.verdict, parts)
+    return html.whole_page(document.title, document.verdict, sections_html(document.sections))
+
+
+def sections_html(found: Iterable[Section]) -> Iterator[str]:
+    """Yield sections as parts of a page."""
+    for is_half, group in groupby(found, key=lambda each: each.is_half):
+        drawn = (html.section(each.title, *_html(each.blocks)) for each in group)
+        if is_half:
+            yield f'<div class="columns">{"".join(drawn)}</div>'
+        else:
+            yield from drawn
 
 
 def to_markdown(document: Document) -> str:
@@ -109,37 +142,55 @@ def to_markdown(document: Document) -> str:
 
 
 def _html(blocks: Iterable[Block]) -> Iterator[str]:
-    for kind, group in groupby(blocks, key=type):
-        if kind is Figure:
-            yield _figures_html(block for block in group if isinstance(block, Figure))
-            continue
-        for block in group:
-            yield _block_html(block)
+    for kind, group in groupby(blocks, key=_layout):
+        if kind == "figures":
+            yield figures_html(block for block in group if isinstance(block, Figure))
+        elif kind == "charts":
+            yield f'<div class="two">{"".join(map(_block_html, group))}</div>'
+        else:
+            yield from map(_block_html, group)
+
+
+def _layout(block: Block) -> str:
+    """Return what may stand side by side: figures, and charts that are not wide."""
+    if isinstance(block, Figure):
+        return "figures"
+    return "charts" if isinstance(block, Chart) and not block.wide else "rows"
 
 
 def _block_html(block: Block) -> str:
     match block:
-        case Chart(svg, grade, legend, wide):
-            width = "whole" if wide else "half"
-            note = html.note(f"{grade.capitalize()}.")
-            return f'<div class="{width}">{svg}{legend}</div>{note}'
-        case Table(headings, rows, grade):
-            return html.table(headings, rows) + html.note(f"{grade.capitalize()}.")
-        case NoteBlock(text):
-            return html.note(text)
+        case Chart(drawing, grade, legend, _, title):
+            said = f"<h3>{html_text(title)}{_mark(grade)}</h3>" if title else ""
+            return f"<div>{said}{html.chart(drawing, legend)}</div>"
+        case Table(headings, rows, grade, has_total):
+            note = "" if grade == "measured" else html.note(f"{grade.capitalize()}.")
+            return html.table(headings, rows, has_total=has_total) + note
+        case NoteBlock(text, title):
+            return (f"<h3>{html_text(title)}</h3>" if title else "") + html.note(text)
         case Figure():
-            return _figures_html([block])
+            return figures_html([block])
         case _:
             assert_never(block)
 
 
-def _figures_html(figures: Iterable[Figure]) -> str:
-    items = "".join(
-        f"<div><dt>{html_text(figure.label)}</dt><dd>{html_text(figure.text)} "
-        f'<span class="grade {figure.grade}">{figure.grade}</span></dd></div>'
-        for figure in figures
+def figures_html(figures: Iterable[Figure]) -> str:
+    """Return figures side by side."""
+    return f'<dl class="figures">{"".join(map(_figure_html, figures))}</dl>'
+
+
+def _figure_html(figure: Figure) -> str:
+    kind = "lead" if figure.leads else "long" if len(figure.text) > _LONG else ""
+    exact = f' title="{figure.value}"' if isinstance(figure.value, Money) else ""
+    return (
+        f'<div class="{kind}"><dt>{html_text(figure.label)}</dt>'
+        f"<dd{exact}>{html_text(figure.text)}{_mark(figure.grade)}</dd></div>"
     )
-    return f'<dl class="figures">{items}</dl>'
+
+
+def _mark(grade: Known) -> str:
+    """Return how a figure is known, where that is not by measuring."""
+    return "" if grade == "measured" else f' <span class="grade">{grade}</span>'
 
 
 def _markdown(blocks: Iterable[Block]) -> Iterator[str]:
@@ -152,17 +203,27 @@ def _markdown(blocks: Iterable[Block]) -> Iterator[str]:
 
 def _block_markdown(block: Block) -> Iterator[str]:
     match block:
-        case Figure(label, _, text, grade):
-            yield f"- {markdown_text(label)}: {markdown_text(text)} ({grade})"
-        case Table(headings, rows, grade):
+        case Figure(label, _, text, grade, _):
+            mark = "" if grade == "measured" else f" ({grade})"
+            yield f"- {markdown_text(label)}: {markdown_text(text)}{mark}"
+        case Table(headings, rows, grade, _):
             yield markdown_row(headings)
             yield f"|{'---|' * len(headings)}"
             for row in rows:
-                yield markdown_row("" if cell is None else str(cell) for cell in row)
-            yield f"\n{grade.capitalize()}."
-        case NoteBlock(text):
+                yield markdown_row(map(_cell_text, row))
+            if grade != "measured":
+                yield f"\n{grade.capitalize()}."
+        case NoteBlock(text, title):
+            if title:
+                yield f"### {markdown_text(title)}\n"
             yield f"{markdown_text(text)}\n"
         case Chart():
             pass
         case _:
             assert_never(block)
+
+
+def _cell_text(cell: object) -> str:
+    if isinstance(cell, html.Cell):
+        return cell.text
+    return "" if cell is None else str(cell)

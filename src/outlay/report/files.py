@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
+from urllib.parse import quote
 
+from outlay.errors import OutlayError
 from outlay.files import write_whole
 from outlay.report.document import Document, to_html, to_markdown
 from outlay.report.pictures import save_picture, write_pictures
-from outlay.report.sweep_page import Chart, charts_of, latex_table, page
+from outlay.report.run_document import RunSetup
+from outlay.report.sweep_page import Chart, Link, charts_of, latex_table, page
 from outlay.runs.reading import RunReading
 from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.aggregator import Aggregate, aggregate, write_reports
 from outlay.sweep.aggregate.comparison import verdict
 from outlay.sweep.state.journal import Event, read_events
+from outlay.sweep.state.manifest import read_manifest
 
 # Everything that is known about one sweep, read once for its reports.
 
@@ -38,11 +43,11 @@ class SweepAccount:
         """Which configuration was best, and how sure that is."""
         return verdict(self.summary.subjects, self.summary.rows)
 
-    def to_html(self) -> str:
+    def to_html(self, link: Link | None = None) -> str:
         """Return the sweep as one page that opens offline."""
         summary = self.summary
         return page(
-            summary.name, summary.subjects, summary.rows, self.events, head=summary.head
+            summary.name, summary.subjects, summary.rows, self.events, head=summary.head, link=link
         )  # fmt: skip
 
     def to_markdown(self) -> str:
@@ -108,10 +113,36 @@ def write_sweep_report(account: SweepAccount, directory: Path, forms: Sequence[F
     if "png" in forms:
         pictures = write_pictures(account.charts(), directory / PICTURES, ["png"])
     texts: Mapping[Form, Callable[[], str]] = {
-        "html": account.to_html,
+        "html": lambda: account.to_html(_links(account, directory)),
         "md": account.to_markdown,
     }
     return _written(directory, forms, texts) + pictures
+
+
+def _links(account: SweepAccount, directory: Path) -> Link:
+    """Return where a page in a directory finds the reports of runs that have one."""
+    dirs = {s.static["id"]: account.root / s.static["run_dir"] for s in account.summary.subjects}
+
+    def link(run: str) -> str:
+        page = dirs[run] / "report.html"
+        return quote(os.path.relpath(page, directory)) if page.exists() else ""
+
+    return link
+
+
+def setup_of(run_dir: Path) -> RunSetup:
+    """Return what a sweep knows of how a run was started; nothing of a run outside one."""
+    try:
+        manifest = read_manifest(run_dir.absolute().parent)
+    except (OutlayError, OSError):
+        return RunSetup()
+    for run, static in manifest.runs.items():
+        if static["run_dir"] == run_dir.absolute().name:
+            return RunSetup(
+                command=manifest.state(run).command or static.get("command") or (),
+                configuration=static.get("params", {}), sweep=str(manifest.about["name"]),
+            )  # fmt: skip
+    return RunSetup()
 
 
 def _written(
@@ -157,7 +188,7 @@ def write_sweep_files(
     """
     reports = write_reports(account.root, account.summary, now_ns, directory)
     html, latex = directory / "report.html", directory / "table.tex"
-    write_whole(html, account.to_html().encode())
+    write_whole(html, account.to_html(_links(account, directory)).encode())
     write_whole(latex, latex_table(account.summary.rows).encode())
     charts = account.charts() if pictures else []
     return SweepFiles(

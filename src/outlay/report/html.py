@@ -1,4 +1,4 @@
-"""The shell of every page: one file, offline, light and dark; a colour for each phase. Pure.
+"""The shell of every page and its small parts: tables, notes, legends, colours. Pure.
 
 Whatever came from a log is escaped here or in ``svg``.
 """
@@ -6,11 +6,16 @@ Whatever came from a log is escaped here or in ``svg``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
 from typing import Final
 
 from outlay.escaping import html_text
 from outlay.goodput import phases as ph
 from outlay.report import svg
+from outlay.units import Money
+from outlay.units.money import MICROS
 from outlay.units.shown import number_text
 
 # One colour for each phase, the same in every report, on light and on dark.
@@ -43,52 +48,32 @@ def of_phase(phase: str) -> str:
     return _PHASES.get(phase, _CUSTOM)
 
 
-_STYLE: Final = """
-:root{--ink:#1b1b1b;--paper:#fff;--soft:#6b6b6b;--line:#d9d9d9;--c0:#0072b2;--c1:#d55e00;
---c2:#009e73;--c3:#cc79a7;--c4:#b8860b;--c5:#56b4e9;--c6:#000}
-@media screen and (prefers-color-scheme:dark){:root{--ink:#eee;--paper:#16181c;--soft:#a8adb5;
---line:#3a3f47;--c0:#56b4e9;--c1:#e69f00;--c2:#2bc79a;--c3:#e39fc4;--c4:#f0e442;--c5:#7cc4ff;--c6:#fff}}
-*{box-sizing:border-box}body{margin:0 auto;padding:1rem;max-width:68rem;color:var(--ink);
-background:var(--paper);font:16px/1.5 system-ui,sans-serif}h1{font-size:1.5rem}
-h2{font-size:1.15rem;margin-top:2rem}.verdict{font-size:1.1rem;border-left:4px solid var(--c0);
-padding-left:.8rem}svg{width:100%;height:auto;display:block;
-overflow:visible}.wide{overflow-x:auto}
-.charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr));gap:0 2rem}
-table{border-collapse:collapse;font-size:.9rem}th,td{padding:.3rem .6rem;text-align:left;
-vertical-align:top;border-bottom:1px solid var(--line);white-space:nowrap}.n{text-align:right;
-font-variant-numeric:tabular-nums}td:last-child{white-space:normal;min-width:6rem}p.note{color:var(--soft);font-size:.9rem}
-text{fill:var(--ink);font:14px system-ui,sans-serif}.tick{fill:var(--soft)}.rule{stroke:var(--line)}
-.front{fill:none;stroke:var(--c1);stroke-width:2}.dot{fill:var(--c0)}.best{fill:var(--c1);
-stroke:var(--ink)}.bar{fill:var(--c0)}.bad{fill:none;stroke:var(--c1);stroke-width:2}
-.cross{fill:var(--c1);font-weight:bold}.curve{fill:none;stroke-width:2}
-.legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;padding:0;list-style:none;font-size:.85rem}
-.legend svg{display:inline-block;width:1.6rem;height:.6rem;vertical-align:middle}
-.half{max-width:40rem}.legend.squares svg{width:.8rem;height:.8rem}
-.figures{display:grid;gap:.4rem 1.5rem;
-grid-template-columns:repeat(auto-fill,minmax(17rem,1fr));margin:0}.figures dt{color:var(--soft);
-font-size:.85rem}.figures dd{margin:0;overflow-wrap:anywhere}.grade{font-size:.7rem;
-color:var(--soft);border:1px solid var(--line);border-radius:.6rem;padding:0 .4rem;
-white-space:nowrap}.grade.estimated{border-style:dashed}.grade.assumed{border-style:dotted;
-color:var(--c1)}
-@media screen and (min-width:40rem){.whole text{font-size:9px}}
-@media (max-width:40rem){svg text{font-size:19px}.legend{font-size:.8rem}}
-@media print{:root{--ink:#000;--soft:#444;--line:#bbb}.charts{grid-template-columns:1fr 1fr}
-section,tr{break-inside:avoid}h2{break-after:avoid}svg text{font-size:18px}.wide{overflow:visible}
-table{font-size:.7rem}}
-"""
-_CURVES: Final = "".join(f".c{n}{{stroke:var(--c{n})}}" for n in range(svg.COLOURS))
+@cache
+def asset(name: str) -> str:
+    """Return the style sheet or the script that every page shares."""
+    return (files("outlay.report") / name).read_text(encoding="utf-8")
+
+
+HEAD: Final = (
+    '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+    '<meta name="viewport" content="width=device-width,initial-scale=1">'
+    '<meta name="color-scheme" content="light dark">'
+)
 
 
 def whole_page(title: str, verdict: str, parts: Iterable[str]) -> str:
     """Return a page as HTML without any reference to the outside."""
     return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width,initial-scale=1">'
-        '<meta name="color-scheme" content="light dark">'
-        f"<title>{html_text(title)}</title><style>{_STYLE}{_CURVES}</style></head>"
-        f'<body><h1>{html_text(title)}</h1><p class="verdict">{html_text(verdict)}</p>'
-        f"{''.join(parts)}</body></html>\n"
+        f"{HEAD}<title>{html_text(title)}</title><style>{asset('style.css')}</style></head><body>"
+        f"<main>{top(title, verdict)}{''.join(parts)}</main>"
+        f"<script>{asset('page.js')}</script></body></html>\n"
     )
+
+
+def top(title: str, verdict: str, crumbs: str = "") -> str:
+    """Return the title of a page and what a reader in a hurry should know."""
+    said = f'<p class="verdict">{html_text(verdict)}</p>' if verdict else ""
+    return f"{crumbs}<h1>{html_text(title)}</h1>{said}"
 
 
 def section(title: str, *parts: str) -> str:
@@ -101,10 +86,25 @@ def note(text: str) -> str:
     return f'<p class="note">{html_text(text)}</p>'
 
 
+def empty(text: str, command: str = "") -> str:
+    """Return what stands where there is nothing to show yet: why, and what to do."""
+    shown = f" <code>{html_text(command)}</code>" if command else ""
+    return f'<p class="empty">{html_text(text)}{shown}</p>'
+
+
 def legend(labels: Iterable[str]) -> str:
-    """Return which line is whose, in the order of their looks."""
-    items = (f"<li>{svg.stroke(n)} {html_text(label)}</li>" for n, label in enumerate(labels))
-    return f'<ul class="legend">{"".join(items)}</ul>'
+    """Return which line is whose, in the order of their looks; each switches its line."""
+    items = (
+        f'<button type="button" class="key" data-look="{n}" aria-pressed="true">'
+        f"{svg.stroke(n)} {html_text(label)}</button>"
+        for n, label in enumerate(labels)
+    )
+    return f'<div class="legend" role="group" aria-label="Lines">{"".join(items)}</div>'
+
+
+def chart(drawing: str, key: str = "") -> str:
+    """Return a chart with its legend and the line in which its read-out appears."""
+    return f'<div class="chart">{drawing}<p class="readout" aria-live="off"></p>{key}</div>'
 
 
 def charts(parts: Iterable[str]) -> str:
@@ -112,19 +112,153 @@ def charts(parts: Iterable[str]) -> str:
     return f'<div class="charts">{"".join(parts)}</div>'
 
 
-def table(headings: Sequence[str], cells: Iterable[Sequence[object]]) -> str:
-    """Return a table; numbers align right, and a wide one scrolls by itself."""
+# Cells of a table. Text is left, numbers are right; money has equal decimals within a column.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A cell with more to it than its text.
+
+    Attributes:
+        value: What a program is given of it.
+        href: Where it leads.
+        title: What is said on hovering over it.
+        chip: A status, which has a colour of its own.
+        share: How much of a bar is full, 0 to 1 and beyond; None for no bar.
+        mark: How it is known, where that is not as usual.
+        is_number: Whether it stands right.
+        check: The name of a box to tick, for choosing rows.
+    """
+
+    text: str
+    value: object = None
+    href: str = ""
+    title: str = ""
+    chip: str = ""
+    share: float | None = None
+    mark: str = ""
+    is_number: bool = False
+    check: str = ""
+
+
+def decimals_of(amounts: Iterable[Money]) -> int:
+    """Return how many decimals a column of amounts shows: cents, or what small ones need."""
+    largest = max((abs(money.micros) for money in amounts), default=0)
+    if largest >= MICROS or not largest:
+        return 2
+    return min(6, 9 - len(str(largest)))
+
+
+def money_text(money: Money, decimals: int | None = None) -> str:
+    """Return an amount as a column shows it; one that would read as zero says so."""
+    digits = decimals_of([money]) if decimals is None else decimals
+    amount = money.amount
+    text = f"{amount:,.{digits}f}"
+    if money.micros and not any(letter in "123456789" for letter in text):
+        text = f"{'-' if money.micros < 0 else ''}<{10**-digits:.{digits}f}"
+    return f"{text} {money.currency}"
+
+
+def amount(money: Money | None, none: str = "no price", mark: str = "") -> Cell | Money:
+    """Return an amount for a table; a word where there is none."""
+    if money is None:
+        return Cell(text=none, is_number=True)
+    return money if not mark else Cell(
+        text=money_text(money), value=money, title=str(money), mark=mark, is_number=True
+    )  # fmt: skip
+
+
+def table(
+    headings: Sequence[str | Cell],
+    cells: Iterable[Sequence[object]],
+    *,
+    has_total: bool = False,
+    caption: str = "",
+) -> str:
+    """Return a table; numbers align right, and a wide one scrolls by itself.
+
+    Args:
+        headings: A heading that sorts is a cell with a link; its chip says in which direction.
+        cells: Rows of text, numbers, amounts and cells.
+        has_total: Whether the last row sums the others up.
+        caption: What the table is, for those who cannot see what stands around it.
+    """
     rows = list(cells)
-    numeric = {n for row in rows for n, value in enumerate(row) if isinstance(value, int | float)}
-    head = "".join(
-        f'<th class="{"n" if n in numeric else ""}">{html_text(text)}</th>'
-        for n, text in enumerate(headings)
+    columns = list(zip(*rows, strict=True)) if rows else []
+    right = [any(map(_is_number, column)) for column in columns] or [False] * len(headings)
+    decimals = [decimals_of(c for c in column if isinstance(c, Money)) for column in columns]
+    head = "".join(map(_heading, headings, right))
+    lines = []
+    for number, row in enumerate(rows):
+        drawn = "".join(_cell(*each) for each in zip(row, right, decimals, strict=True))
+        total = ' class="total"' if has_total and number == len(rows) - 1 else ""
+        lines.append(f"<tr{total}>{drawn}</tr>")
+    said = f'<caption class="hidden">{html_text(caption)}</caption>' if caption else ""
+    return (
+        f'<div class="wide" tabindex="0" role="group" aria-label="{html_text(caption or "Table")}">'
+        f"<table>{said}<thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div>"
     )
-    lines = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead>{lines}</table></div>'
 
 
-def _cell(value: object) -> str:
-    if isinstance(value, int | float):
-        return f'<td class="n">{number_text(value)}</td>'
-    return f"<td>{html_text('' if value is None else str(value))}</td>"
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float | Money) or (isinstance(value, Cell) and value.is_number)
+
+
+def _heading(found: str | Cell, is_right: bool) -> str:  # noqa: FBT001 - called by map
+    align = ' class="n"' if is_right else ""
+    if isinstance(found, str):
+        return f'<th scope="col"{align}>{html_text(found)}</th>'
+    order = f' aria-sort="{found.chip}"' if found.chip else ""
+    arrow = {"ascending": " ↑", "descending": " ↓"}.get(found.chip, "")
+    text = f'<a href="{html_text(found.href)}">{html_text(found.text)}{arrow}</a>'
+    return f'<th scope="col"{align}{order}>{text}</th>'
+
+
+def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 - see above
+    align = ' class="n"' if is_right else ""
+    match value:
+        case Money():
+            number, _, unit = money_text(value, decimals).rpartition(" ")
+            shown = f'{html_text(number)} <span class="unit">{html_text(unit)}</span>'
+            return f'<td{align} title="{value}">{shown}</td>'
+        case Cell():
+            return f"<td{align}{_title(value)}>{_inside(value)}</td>"
+        case bool() | None | str():
+            text = "" if value is None else str(value)
+            long = ' class="text"' if len(text) > 40 and not is_right else align
+            return f"<td{long}>{html_text(text)}</td>"
+        case int() | float():
+            return f"<td{align}>{number_text(value)}</td>"
+        case _:
+            return f"<td{align}>{html_text(str(value))}</td>"
+
+
+def _title(cell: Cell) -> str:
+    return f' title="{html_text(cell.title)}"' if cell.title else ""
+
+
+def _inside(cell: Cell) -> str:
+    text = html_text(cell.text)
+    if cell.check:
+        name = html_text(cell.check)
+        return (
+            f'<input type="checkbox" name="run" value="{name}" form="chosen" '
+            f'aria-label="Choose {text}">'
+        )
+    if cell.chip:
+        text = f'<span class="chip {html_text(cell.chip)}">{text}</span>'
+    if cell.href:
+        text = f'<a href="{html_text(cell.href)}">{text}</a>'
+    if cell.mark:
+        text += f' <span class="grade">{html_text(cell.mark)}</span>'
+    return f"{share_bar(cell.share)}{text}" if cell.share is not None else text
+
+
+def share_bar(share: float) -> str:
+    """Return a bar that is full to a share; one that is passed has another colour."""
+    width = max(0.0, min(share, 1.0)) * 100
+    over = " over" if share > 1 else ""
+    return (
+        f'<svg class="share{over}" viewBox="0 0 100 8" preserveAspectRatio="none" '
+        f'aria-hidden="true"><rect width="{width:.1f}" height="8"/></svg>'
+    )

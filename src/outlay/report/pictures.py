@@ -12,7 +12,8 @@ import numpy as np
 from outlay.errors import InvalidValue, MissingExtra, choices
 from outlay.goodput import phases as ph
 from outlay.report.html import of_phase
-from outlay.report.run_document import own_seconds, verdict
+from outlay.report.run_charts import own_seconds
+from outlay.report.run_document import verdict
 from outlay.report.svg import COLOURS, ticks, time_unit
 from outlay.report.sweep_page import Chart, LineChart, Plane, SpanChart, Waterfall
 from outlay.runs.reading import RunReading

@@ -1,27 +1,40 @@
-"""A run's report: verdict, charts, time and money, what to change. Pure."""
+"""A run's report: verdict, charts, time and money, what was run, what to change. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
 from itertools import pairwise
 from statistics import median
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
-
-from outlay.advise.recommendation import Grade
 from outlay.budget.limits import Bound
 from outlay.clock import utc_text
-from outlay.escaping import html_text
 from outlay.goodput import phases as ph
-from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.summary import GoodputSummary, PhaseRow
-from outlay.goodput.timeline import Timeline
-from outlay.report import html, svg
-from outlay.report.document import Block, Chart, Document, Figure, NoteBlock, Table, sections
-from outlay.report.html import of_phase
+from outlay.report import html
+from outlay.report.document import (
+    Block,
+    Chart,
+    Document,
+    Figure,
+    Known,
+    NoteBlock,
+    Table,
+    sections,
+)
+from outlay.report.html import Cell, amount, money_text
+from outlay.report.run_charts import (
+    Axis,
+    at_risk,
+    metric_charts,
+    phase_legend,
+    phase_strip,
+    step_times,
+)
 from outlay.runs.reading import RunReading
+from outlay.units import Money
 from outlay.units.quantity import duration_text
 
 # A run in a few sentences: what it got for its money, where the rest went, how it ended.
@@ -33,7 +46,7 @@ def verdict(run: RunReading) -> str:
     if not summary.wall_ns:
         return "Nothing happened yet: the run has no wall time."
     state = "So far" if summary.alive else "In all"
-    price = "no price" if summary.cost is None else str(summary.cost)
+    price = "no price" if summary.cost is None else money_text(summary.cost)
     spent = f"{state} {duration_text(summary.wall_ns)} of wall time, {price}"
     if summary.goodput is None:
         got = "; no steps were recorded, so nobody knows how much of it was productive."
@@ -48,12 +61,12 @@ def _loss(summary: GoodputSummary) -> str:
     if not losses:
         return "Nothing was lost."
     worst = max(losses, key=_worth)
-    amount = duration_text(worst.ns)
+    lost = duration_text(worst.ns)
     if worst.cost:
-        amount += f", {worst.cost}"
+        lost += f", {money_text(worst.cost)}"
     noun = "disruption" if len(summary.disruptions) == 1 else "disruptions"
     again = f", over {len(summary.disruptions)} {noun}" if summary.disruptions else ""
-    return f"The largest loss was {worst.phase} ({amount}){again}."
+    return f"The largest loss was {worst.phase} ({lost}){again}."
 
 
 def _worth(row: PhaseRow) -> tuple[int, int]:
@@ -79,123 +92,40 @@ def _stop(run: RunReading) -> str:
     return " It is within its budget."
 
 
-# The charts of one run: phases over time, step times, and what a kill would have cost.
-
-_COLUMNS: Final = 160
-_POINTS: Final = 240
-_MOST_CHECKPOINTS: Final = 200
-_STRIP_HEIGHT: Final = 90
-
-
-def phase_strip(timeline: Timeline, order: list[str]) -> str:
-    """Return the run from left to right, each column split into the phases that filled it."""
-    start_ns, whole_ns = timeline.start_ns, timeline.end_ns - timeline.start_ns
-    columns = []
-    for index in range(_COLUMNS):
-        begin_ns = start_ns + whole_ns * index // _COLUMNS
-        end_ns = start_ns + whole_ns * (index + 1) // _COLUMNS
-        found = timeline.between(begin_ns, end_ns)
-        columns.append(_column(index, found, end_ns - begin_ns, order))
-    ends = (
-        f'<text class="tick" x="0" y="{_STRIP_HEIGHT + 18}">0</text>'
-        f'<text class="tick" x="{svg.WIDTH}" y="{_STRIP_HEIGHT + 18}" text-anchor="end">'
-        f"{duration_text(whole_ns)}</text>"
-    )
-    return svg.picture("Phases over time", "".join(columns) + ends, _STRIP_HEIGHT + 24)
-
-
-def _column(index: int, found: dict[str, int], whole_ns: int, order: list[str]) -> str:
-    width, top, parts = svg.WIDTH / _COLUMNS, 0.0, []
-    for phase in order:
-        height = found.get(phase, 0) / (whole_ns or 1) * _STRIP_HEIGHT
-        if height > 0:
-            parts.append(
-                f'<rect fill="{of_phase(phase)}" x="{index * width:.1f}" y="{top:.1f}" '
-                f'width="{width + 0.2:.1f}" height="{height:.1f}"/>'
-            )
-            top += height
-    return "".join(parts)
-
-
-def phase_legend(order: list[str], texts: dict[str, str]) -> str:
-    """Return which colour is which phase, with what is said of each."""
-    items = (
-        f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><rect fill="{of_phase(phase)}" '
-        f'width="12" height="12"/></svg> {html_text(phase)} {html_text(texts[phase])}</li>'
-        for phase in order
-    )
-    return f'<ul class="legend squares">{"".join(items)}</ul>'
-
-
-def step_times(timeline: Timeline) -> tuple[str, list[str]] | None:
-    """Return the own time of steps by their order of execution, and what its curves are called.
-
-    A long run is drawn in groups of steps: the median and the longest of each, so that no stall is
-    lost between two points.
-    """
-    own = own_seconds(timeline)
-    if len(own) < 2:
-        return None
-    groups = np.array_split(own, min(len(own), _POINTS))
-    firsts = np.cumsum([0, *(len(group) for group in groups[:-1])])
-    middle = tuple(
-        (float(at), float(np.median(group))) for at, group in zip(firsts, groups, strict=True)
-    )
-    longest = tuple((float(at), float(g.max())) for at, g in zip(firsts, groups, strict=True))
-    curves = [svg.Curve(label="median", points=middle), svg.Curve(label="longest", points=longest)]
-    if len(groups) == len(own):
-        curves = [svg.Curve(label="each step", points=longest)]
-    chart = svg.curves(curves, x_title="steps executed", y_title="seconds a step")
-    return chart, [curve.label for curve in curves]
-
-
-def own_seconds(timeline: Timeline) -> NDArray[np.float64]:
-    """Return the own time of every step of the run, in the order of execution."""
-    return np.concatenate([attempt.own_times() for attempt in _attempt_timelines(timeline)]) / 1e9
-
-
-def at_risk(timeline: Timeline) -> str | None:
-    """Return how much work a kill would have undone at each moment.
-
-    None without a checkpoint, and with so many that no eye could tell their teeth apart.
-    """
-    attempts = _attempt_timelines(timeline)
-    count = sum(len(attempt.checkpoints) for attempt in attempts)
-    if not 0 < count <= _MOST_CHECKPOINTS:
-        return None
-    curves = [
-        svg.Curve(label=f"attempt {number}", points=tuple(_sawtooth(timeline, attempt)))
-        for number, attempt in enumerate(attempts, 1)
-    ]
-    return svg.curves(curves, x_title="seconds", y_title="seconds of work not yet safe")
-
-
-def _sawtooth(timeline: Timeline, attempt: AttemptTimeline) -> list[tuple[float, float]]:
-    points = []
-    since_ns = attempt.start_ns
-    commits = sorted(c.t_ns for c in attempt.checkpoints if c.t_ns <= attempt.end_ns)
-    for until_ns in [*commits, attempt.end_ns]:
-        found = timeline.between(since_ns, until_ns)
-        worked_ns = found.get(ph.STEP, 0) + found.get(ph.WASTED_PROGRESS, 0)
-        points += [
-            ((since_ns - timeline.start_ns) / 1e9, 0.0),
-            ((until_ns - timeline.start_ns) / 1e9, worked_ns / 1e9),
-        ]
-        since_ns = until_ns
-    return points
-
-
-def _attempt_timelines(timeline: Timeline) -> list[AttemptTimeline]:
-    return [stretch.timeline for stretch in timeline.stretches if stretch.timeline is not None]
-
-
 # A run's report: what became of its time and money, how sure that is, and what to change.
 
 _MOST_ROWS: Final = 20
+_MOST_CHARTS: Final = 24
+_ESTIMATES: Final = (
+    "Amounts are time multiplied by a price. Measured: by the run's own log, at a price that a "
+    "source of offers asked. Stated: measured time at a price that somebody typed. Estimated: computed "
+    "from measurements. Assumed: nobody measured it."
+)
 
 
-def run_document(run: RunReading) -> Document:
-    """Return a run's report."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSetup:
+    """What a run was started with, as far as others than its log know it.
+
+    Attributes:
+        configuration: Parameters by name.
+        sweep: The name of the sweep that it belongs to.
+        hide: Takes names of people out of a text, where they are not to be shown.
+    """
+
+    command: Sequence[str] = ()
+    configuration: Mapping[str, object] = field(default_factory=dict)
+    sweep: str = ""
+    hide: Callable[[str], str] = str
+
+
+_NO_SETUP: Final = RunSetup()
+
+
+def run_document(
+    run: RunReading, setup: RunSetup = _NO_SETUP, axes: Sequence[Axis] = ("steps", "dollars")
+) -> Document:
+    """Return a run's report; ``axes`` are what its metrics are drawn along."""
     identity = run.view.identity
     return Document(
         title=identity.name or identity.model or identity.run_id,
@@ -203,44 +133,106 @@ def run_document(run: RunReading) -> Document:
         sections=sections(
             [
                 ("The run", _run(run)),
-                ("Budget", _budget(run)),
+                ("Timeline", _timeline(run)),
+                ("Metrics", _metrics(run, axes)),
                 ("Where time and money went", _phases(run)),
+                ("Budget", _budget(run)),
+                ("Attempts", _attempt_rows(run)),
                 ("What a unit cost", _units(run)),
                 ("Step times", _steps(run)),
                 ("Checkpoints", _checkpoints(run)),
                 ("Reliability", _reliability(run.goodput)),
                 ("What to change", _advice(run)),
+                ("What was run", _setup(run, setup)),
                 ("What the figures rest on", _ground(run)),
-            ]
+            ],
+            whole=("The run", "Timeline", "Metrics"),
         ),
     )
 
 
 def _run(run: RunReading) -> Iterator[Block]:
     summary, cost = run.goodput, run.cost
+    if summary.cost is not None:
+        text = money_text(summary.cost)
+        yield Figure("cost", summary.cost, text, _cost_grade(run), leads=True)
+    burn = run.view.burn_micros_per_hour
+    if burn and summary.cost is not None:
+        per_hour = Money(burn, summary.cost.currency)
+        yield Figure("costs now", per_hour, f"{money_text(per_hour)}/h", leads=True)
+    if summary.goodput is not None:
+        yield Figure("goodput", summary.goodput, f"{summary.goodput:.1%}", leads=True)
+    yield Figure("wall time", summary.wall_ns, duration_text(summary.wall_ns), leads=True)
+    if cost.steps:
+        yield Figure("steps executed", cost.steps, f"{cost.steps:,}", leads=True)
+    if cost.accuracy is not None:
+        yield Figure("best accuracy", cost.accuracy, f"{cost.accuracy:.4g}", leads=True)
+    yield Figure("status", run.status, run.status)
     yield Figure("started", summary.window.start_ns, utc_text(summary.window.start_ns))
     until = "present" if summary.alive else "ended"
     yield Figure(until, summary.window.end_ns, utc_text(summary.window.end_ns))
-    yield Figure("wall time", summary.wall_ns, duration_text(summary.wall_ns))
     yield Figure("attempts", len(run.view.timeline.attempts), _attempts(run))
-    if summary.goodput is not None:
-        yield Figure("goodput", summary.goodput, f"{summary.goodput:.1%}")
-    if summary.cost is not None:
-        yield Figure("cost", summary.cost, str(summary.cost), _cost_grade(run))
-    yield from _guard(run)
+    if summary.assumed:
+        yield Figure("of which assumed", summary.assumed, str(summary.assumed), "assumed")
     yield Figure("GPU time", cost.gpu_ns, duration_text(cost.gpu_ns))
-    if cost.steps:
-        yield Figure("steps executed", cost.steps, f"{cost.steps:,}")
     if cost.tokens:
         yield Figure("tokens", cost.tokens, f"{cost.tokens:,}")
     if cost.samples:
         yield Figure("samples", cost.samples, f"{cost.samples:,}")
-    if cost.accuracy is not None:
-        yield Figure("best accuracy", cost.accuracy, f"{cost.accuracy:.4g}")
     rate = summary.throughput
     if rate.tokens:
         text = f"{rate.per_wall_second:,.0f} tokens/s of wall time"
         yield Figure("throughput", rate.per_wall_second, text)
+    yield from _guard(run)
+
+
+def _metrics(run: RunReading, axes: Sequence[Axis]) -> Iterator[Block]:
+    """Yield what the training reported, along each axis."""
+    drawn = list(metric_charts(run.view, axes))
+    for title, picture in drawn[:_MOST_CHARTS]:
+        yield Chart(picture, title=title)
+    if len(drawn) > _MOST_CHARTS:
+        yield NoteBlock(f"The first {_MOST_CHARTS} of {len(drawn):,} charts are shown.")
+
+
+def _attempt_rows(run: RunReading) -> Iterator[Block]:
+    """Yield when each attempt ran, where, and how it ended; one alone is told with the run."""
+    attempts = run.view.timeline.attempts
+    if len(attempts) < 2:
+        return
+    rows = tuple(
+        (
+            number, utc_text(each.start_ns), duration_text(each.last_sign_ns - each.start_ns),
+            each.header.host, "no end recorded" if each.end is None else each.end.status,
+            "" if each.end is None else each.end.reason,
+        )
+        for number, each in list(enumerate(attempts, 1))[-_MOST_ROWS:]
+    )  # fmt: skip
+    yield Table(("attempt", "started", "for", "host", "end", "reason"), rows)
+
+
+def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
+    """Yield what was run, where and by whom: what is needed to run it again."""
+    header = run.view.timeline.attempts[-1].header
+    command = " ".join(setup.command)
+    stated = {
+        "run": run.run_id, "model": run.view.identity.model, "sweep": setup.sweep,
+        "command": command, "commit": header.git_commit, "host": header.host, "user": header.user,
+        "GPU": f"{header.gpus} x {header.gpu}" if header.gpu else "",
+        "Slurm job": header.slurm_job, "partition": header.slurm_partition,
+        "machine": header.instance_id, "directory": str(run.view.dir or ""),
+    }  # fmt: skip
+    for label, text in stated.items():
+        if text:
+            yield Figure(label, setup.hide(text), setup.hide(text))
+    for price in run.cost.prices[-1:]:
+        yield Figure("price", str(price), f"{price.rate} a GPU, {price.source or 'stated'}")
+    for title, found in (
+        ("parameter", {**setup.configuration, **header.config}), ("tag", header.tags),
+        ("version of", header.versions),
+    ):  # fmt: skip
+        if found:
+            yield Table((title, "value"), tuple((name, str(found[name])) for name in found))
 
 
 def _guard(run: RunReading) -> Iterator[Block]:
@@ -269,7 +261,7 @@ def _budget(run: RunReading) -> Iterator[Block]:
         yield NoteBlock("The run was started without a budget.")
         return
     rows = tuple(_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known)
-    yield Table(("limit", "used", "of", "left", "share"), rows)
+    yield Table(("limit", "share", "used", "of", "left"), rows)
     if report.cost is not None:
         parts = tuple(report.cost.rows(report.budget.charge_cost))
         yield Table(("part of the cost", "cost", "budget"), parts)
@@ -285,35 +277,43 @@ def _budget(run: RunReading) -> Iterator[Block]:
 
 
 def _limit(bound: Bound, used: int) -> tuple[object, ...]:
-    text = bound.dimension.text
-    share = f"{used / bound.limit:.1%}" if bound.limit else "-"
-    return (bound.dimension.key, text(used), text(bound.limit), text(bound.limit - used), share)
+    def shown(value: int) -> Cell:
+        return Cell(text=bound.dimension.text(value), value=value, is_number=True)
+
+    share = used / bound.limit if bound.limit else None
+    part = Cell(text="-" if share is None else f"{share:.1%}", value=share, share=share)
+    left = bound.limit - used
+    return (bound.dimension.key, part, shown(used), shown(bound.limit), shown(left))
+
+
+def _timeline(run: RunReading) -> Iterator[Block]:
+    """Yield the run from left to right: its phases, and where its attempts began."""
+    rows = run.goodput.phases
+    if rows:
+        order = [row.phase for row in rows]
+        legend = phase_legend(order, {row.phase: f"{row.share:.1%}" for row in rows})
+        yield Chart(phase_strip(run.view.timeline, order), legend=legend, wide=True)
 
 
 def _phases(run: RunReading) -> Iterator[Block]:
     summary, cost = run.goodput, run.cost
     if not summary.phases:
         return
-    order = [row.phase for row in summary.phases]
-    texts = {row.phase: f"{row.share:.1%}" for row in summary.phases}
-    strip = phase_strip(run.view.timeline, order)
-    yield Chart(strip, legend=phase_legend(order, texts), wide=True)
-    rows = [
-        (row.phase, duration_text(row.ns), f"{row.share:.2%}", row.cost) for row in summary.phases
-    ]
-    total = ("total", duration_text(summary.wall_ns), "100%", cost.cost)
-    yield Table(("phase", "time", "share", "cost"), (*rows, total), _cost_grade(run))
-    bars = [
-        svg.Bar(label=phase, value=part.micros, text=str(part))
-        for phase in order
-        if (part := cost.by_phase.get(phase))
-    ]
-    if bars:
-        yield Chart(svg.bars(bars, title="Where the money went"), _cost_grade(run))
+    rows = [(row.phase, *_phase_cells(row.ns, row.share, row.cost)) for row in summary.phases]
+    total = ("total", *_phase_cells(summary.wall_ns, 1.0, cost.cost))
+    headings = ("phase", "share of time", "time", "cost")
+    yield Table(headings, (*rows, total), _cost_grade(run), has_total=True)
+    if cost.assumed:
+        yield Figure("of the cost, assumed", cost.assumed, str(cost.assumed), "assumed")
     for phase, ns in summary.beside.items():
         yield Figure(f"beside: {phase}", ns, f"{duration_text(ns)}, overlapped with training")
     if summary.idle_ns:
         yield Figure("idle after completion", summary.idle_ns, duration_text(summary.idle_ns))
+
+
+def _phase_cells(ns: int, share: float, cost: Money | None) -> tuple[object, ...]:
+    part = Cell(text=f"{share:.1%}", value=share, share=share)
+    return (part, Cell(text=duration_text(ns), value=ns, is_number=True), amount(cost))
 
 
 def _units(run: RunReading) -> Iterator[Block]:
@@ -321,15 +321,24 @@ def _units(run: RunReading) -> Iterator[Block]:
     if whole is None:
         yield NoteBlock("The run has no price: start it with price=, or set one in the grid.")
         return
-    for unit, amount in run.cost.unit_costs().items():
-        if amount is not None:
+    for unit, each in run.cost.unit_costs().items():
+        if each is not None:
             label = f"per {unit.replace('_', ' ')}"
-            yield Figure(label, amount, f"{amount:.3g} {whole.currency}", _cost_grade(run))
+            yield Figure(label, each, f"{plain_text(each)} {whole.currency}", _cost_grade(run))
 
 
-def _cost_grade(run: RunReading) -> Grade:
+def plain_text(value: float) -> str:
+    """Return three digits of a number without a power of ten, cents at least."""
+    if abs(value) >= 1 or not value:
+        return f"{value:,.2f}"
+    return f"{Decimal(f'{value:.3g}'):f}"
+
+
+def _cost_grade(run: RunReading) -> Known:
     """Money is as sure as the weakest thing it rests on."""
-    return "assumed" if run.goodput.assumptions else "measured"
+    if run.goodput.assumptions:
+        return "assumed"
+    return "measured" if all(price.offer for price in run.cost.prices) else "stated"
 
 
 def _steps(run: RunReading) -> Iterator[Block]:
@@ -366,12 +375,11 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
         yield Figure("between two", between, f"{duration_text(between)} (median)")
     if progress.committed_step is not None:
         yield Figure("safe up to", progress.committed_step, f"step {progress.committed_step:,}")
-    lost = "" if progress.at_risk_cost is None else f" ({progress.at_risk_cost})"
+    lost = "" if progress.at_risk_cost is None else f" ({money_text(progress.at_risk_cost)})"
     yield Figure("at risk", progress.at_risk_ns, f"{duration_text(progress.at_risk_ns)}{lost}")
     chart = at_risk(timeline)
     if chart is not None:
-        yield NoteBlock("What a kill would have undone, moment by moment:")
-        yield Chart(chart)
+        yield Chart(chart, title="What a kill would have undone, moment by moment")
 
 
 def _reliability(summary: GoodputSummary) -> Iterator[Block]:
@@ -405,21 +413,18 @@ def _advice(run: RunReading) -> Iterator[Block]:
     elif not run.advice:
         yield NoteBlock("Nothing worth changing was found.")
     for each in run.advice:
-        saves = f"saves {each.estimated_savings:,.4g} {each.currency}"
+        saves = f"saves {plain_text(each.estimated_savings)} {each.currency}"
         if each.savings_low is not None and each.savings_high is not None:
-            saves += f" ({each.savings_low:,.4g} to {each.savings_high:,.4g})"
-        yield Figure(each.title, each.estimated_savings, saves, each.grade)
-        yield NoteBlock(each.description)
+            saves += f" ({plain_text(each.savings_low)} to {plain_text(each.savings_high)})"
+        how = "" if each.grade == "measured" else f", {each.grade}"
+        yield NoteBlock(each.description, title=f"{each.title}: {saves}{how}")
         for label, lines in (("Evidence", each.evidence), ("Assumed", each.assumptions)):
             if lines:
                 yield NoteBlock(f"{label}: {'; '.join(lines)}.")
 
 
 def _ground(run: RunReading) -> Iterator[Block]:
-    yield NoteBlock(
-        "Measured: by the run's own log. Estimated: computed from measurements. "
-        "Assumed: nobody measured it."
-    )
+    yield NoteBlock(_ESTIMATES)
     for text in run.goodput.assumptions:
         yield NoteBlock(f"Assumed: {text}.")
     for finding in run.goodput.findings:

@@ -97,17 +97,22 @@ _INSET: Final = 8
 _GUTTER: Final = 206
 """Room for names left of bars."""
 _FITTING: Final = 20
+_LABELLED: Final = 24
+"""Points up to which each may have its name beside it."""
+_LABEL_WIDTH: Final = 130
+_LABEL_HEIGHT: Final = 15
 COLOURS: Final = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A run in a plane."""
+    """A run in a plane; those of the same look have one colour."""
 
     x: float
     y: float
     label: str
     on_front: bool = False
+    look: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +159,15 @@ class _Axes:
         """Return the place of a value on the vertical axis."""
         return round(_FOOT - _INSET - _share(value, self._ys) * (_FOOT - _TOP - 2 * _INSET), 1)
 
+    def data(self, x_title: str) -> str:
+        """Return what a script needs to turn places into values: both ends, and where they are."""
+        xs, ys = self._xs, self._ys
+        x0, x1, y0, y1 = xs[0].value, xs[-1].value, ys[0].value, ys[-1].value
+        return (
+            f'data-x="{x0!r} {x1!r} {self.x(x0)} {self.x(x1)}" data-x-title="{html_text(x_title)}" '
+            f'data-y="{y0!r} {y1!r} {self.y(y0)} {self.y(y1)}" tabindex="0"'
+        )
+
     def frame(self, x_title: str, y_title: str) -> str:
         """Return the axes with round values on each."""
         across = (
@@ -184,11 +198,11 @@ def _share(value: float, scale: Sequence[Tick]) -> float:
     return (value - first) / (last - first)
 
 
-def picture(title: str, body: str, height: int = HEIGHT) -> str:
+def picture(title: str, body: str, height: int = HEIGHT, data: str = "") -> str:
     """Return shapes as a picture that scales with the page and names itself to screen readers."""
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html_text(title)}" '
-        f'xmlns="http://www.w3.org/2000/svg"><title>{html_text(title)}</title>{body}</svg>'
+        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html_text(title)}" {data} '
+        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
     )
 
 
@@ -197,14 +211,37 @@ def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
     axes = _Axes([p.x for p in points], [p.y for p in points])
     front = sorted((p for p in points if p.on_front), key=lambda p: p.x)
     line = " ".join(f"{axes.x(p.x)},{axes.y(p.y)}" for p in front)
-    marks = "".join(
-        f'<circle class="{"best" if p.on_front else "dot"}" cx="{axes.x(p.x)}" cy="{axes.y(p.y)}" '
-        f'r="{6 if p.on_front else 4}"><title>{html_text(p.label)}: {p.y:.4g} at {p.x:.4g}</title>'
-        "</circle>"
-        for p in points
+    marks = "".join(_mark(p, axes) for p in points)
+    labels = _beside(points, axes) if len(points) <= _LABELLED else ""
+    body = f'{axes.frame(x_title, y_title)}<polyline class="front" points="{line}"/>{marks}{labels}'
+    return picture(f"{y_title} against {x_title}", body, data=axes.data(x_title))
+
+
+def _mark(point: Point, axes: _Axes) -> str:
+    text = html_text(point.label)
+    return (
+        f'<circle class="mark c{point.look % COLOURS} {"best" if point.on_front else "dot"}" '
+        f'data-label="{text}" data-look="{point.look}" cx="{axes.x(point.x)}" '
+        f'cy="{axes.y(point.y)}" r="{7 if point.on_front else 5}">'
+        f"<title>{text}: {point.y:.4g} at {point.x:.4g}</title></circle>"
     )
-    body = f'{axes.frame(x_title, y_title)}<polyline class="front" points="{line}"/>{marks}'
-    return picture(f"{y_title} against {x_title}", body)
+
+
+def _beside(points: Sequence[Point], axes: _Axes) -> str:
+    """Return the names of points beside them; one that would lie on another is left out."""
+    drawn, taken = [], list[tuple[float, float]]()
+    for point in sorted(points, key=lambda p: not p.on_front):
+        x, y = axes.x(point.x), axes.y(point.y)
+        if any(abs(x - a) < _LABEL_WIDTH and abs(y - b) < _LABEL_HEIGHT for a, b in taken):
+            continue
+        taken.append((x, y))
+        is_left = x > WIDTH - _LABEL_WIDTH
+        drawn.append(
+            f'<text class="tick" x="{x - 10 if is_left else x + 10}" y="{y + 4}" '
+            f'text-anchor="{"end" if is_left else "start"}">{html_text(_fitting(point.label))}'
+            "</text>"
+        )
+    return "".join(drawn)
 
 
 def curves(lines: Sequence[Curve], *, x_title: str, y_title: str) -> str:
@@ -216,10 +253,11 @@ def curves(lines: Sequence[Curve], *, x_title: str, y_title: str) -> str:
         path = " ".join(f"{axes.x(x)},{axes.y(y)}" for x, y in line.points)
         look = index if line.look is None else line.look
         drawn.append(
-            f'<polyline {_stroke(look)} points="{path}"><title>{html_text(line.label)}</title>'
-            "</polyline>"
+            f'<polyline {_stroke(look)} data-label="{html_text(line.label)}" data-look="{look}" '
+            f'points="{path}"><title>{html_text(line.label)}</title></polyline>'
         )
-    return picture(f"{y_title} along {x_title}", axes.frame(x_title, y_title) + "".join(drawn))
+    body = axes.frame(x_title, y_title) + "".join(drawn)
+    return picture(f"{y_title} along {x_title}", body, data=axes.data(x_title))
 
 
 def stroke(look: int) -> str:
@@ -288,11 +326,14 @@ def time_unit(longest_s: float) -> tuple[int, str]:
 
 def _name(text: str, y: int) -> str:
     """Return a row's name left of its bar, shortened at its end where it would not fit."""
-    fitting = text if len(text) <= _FITTING else f"{text[: _FITTING - 1]}…"
     return (
         f'<text class="tick" x="{_GUTTER}" y="{y}" text-anchor="end">'
-        f"<title>{html_text(text)}</title>{html_text(fitting)}</text>"
+        f"<title>{html_text(text)}</title>{html_text(_fitting(text))}</text>"
     )
+
+
+def _fitting(text: str) -> str:
+    return text if len(text) <= _FITTING else f"{text[: _FITTING - 1]}…"
 
 
 def _stretch(one: ChartStretch, left: float, right: float, y: int) -> str:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, assert_never
 
 from outlay.escaping import latex_text
 from outlay.goodput.phases import added
-from outlay.report import svg
-from outlay.report.html import charts, legend, note, section, table, whole_page
+from outlay.report import html, svg
+from outlay.report.html import Cell, charts, legend, note, section, table, whole_page
 from outlay.report.svg import Bar, ChartStretch, Curve, Point
-from outlay.sweep.aggregate.comparison import HEAD, fairness, replicates, verdict
+from outlay.sweep.aggregate.comparison import (
+    HEAD,
+    fairness,
+    is_clear,
+    ranked,
+    replicates,
+    verdict,
+)
 from outlay.sweep.aggregate.rows import Row, Subject, exact_money, in_time
 from outlay.sweep.grid.reading import Target
 from outlay.sweep.state.journal import Event
@@ -22,12 +29,13 @@ from outlay.units.shown import number_text
 
 
 def latex_table(rows: Sequence[Row]) -> str:
-    """Return a booktabs table: a line per configuration, means over seeds."""
+    """Return a booktabs table: a line per configuration, means over seeds and their intervals."""
     metric = next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
     lines = [
         r"\begin{tabular}{lrrr}",
         r"\toprule",
-        f"configuration & runs & {latex_text(metric)} & cost \\\\",
+        f"configuration & runs & {latex_text(metric)}, mean $\\pm$ half of the 95\\,\\% interval "
+        "& mean cost \\\\",
         r"\midrule",
     ]
     for one in replicates(rows):
@@ -46,6 +54,8 @@ def latex_table(rows: Sequence[Row]) -> str:
 _AXES: Final = (
     ("cost", "cost"), ("wall_minutes", "minutes"), ("tokens", "tokens"), ("energy_Wh", "Wh"),
 )  # fmt: skip
+_ALIKE: Final = 0.05
+"""Runs that used the same but for this share of it are not told apart by what they used."""
 _FRONT: Final = "Measured, a point per run. The line joins those that no cheaper run equals."
 _SPREAD: Final = "Estimated: a run's dollars are spread evenly over its wall time."
 _CROSS: Final = "A cross: it failed, was ended or killed."
@@ -62,11 +72,12 @@ class _Titled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plane(_Titled):
-    """Runs as points: what they got against what they used."""
+    """Runs as points: what they got against what they used; ``labels`` as of a line chart."""
 
     x_title: str
     y_title: str
     points: tuple[Point, ...]
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +130,22 @@ def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane
         money = column == "cost"
         for unit in _units(row.get("currency") if money else used for row in known):
             mine = [row for row in known if not money or (row.get("currency") or "") == unit.name]
-            if any(row[column] for row in mine):
+            if _differ([row[column] for row in mine]):
                 yield _plane(target, column, mine, unit, used)
+
+
+def _differ(values: Sequence[float]) -> bool:
+    """Say whether an axis would show anything: what a budget made equal is none."""
+    alike = len(values) > 1 and max(values) - min(values) <= _ALIKE * max(values)
+    return any(values) and not alike
 
 
 def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: str) -> Plane:
     """Return the metric of runs against one thing that they used."""
     pairs = [(row[column], row["accuracy_value"]) for row in rows]
     front = pareto(pairs, more_is_better=target.direction == "max")
+    looks = dict.fromkeys(row["configuration"] for row in rows)
+    places = {label: place for place, label in enumerate(looks)}
     return Plane(
         name=unit.in_name(f"metric_against_{used.lower()}"),
         title=unit.in_title(f"{target.metric} against {used}"),
@@ -134,9 +153,10 @@ def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: 
         x_title=unit.name or used,
         y_title=target.metric,
         points=tuple(
-            Point(x=x, y=y, label=row["run_id"], on_front=best)
+            Point(x=x, y=y, label=row["run_id"], on_front=best, look=places[row["configuration"]])
             for (x, y), row, best in zip(pairs, rows, front, strict=True)
         ),
+        labels=tuple(looks),
     )
 
 
@@ -245,6 +265,10 @@ def _attempts(events: Iterable[Event]) -> Iterator[ChartStretch]:
 # A sweep as one page that opens offline: verdict, charts, tables, and what they rest on.
 
 
+Link = Callable[[str], str]
+"""Where a run of a sweep is shown, by its id; empty for nowhere."""
+
+
 def page(
     name: str,
     subjects: Sequence[Subject],
@@ -252,14 +276,28 @@ def page(
     events: Sequence[Event],
     *,
     head: str = "",
+    link: Link | None = None,
 ) -> str:
-    """Return the whole page as HTML without any reference to the outside."""
-    parts = [
+    """Return the whole page as HTML without any reference to the outside but to its runs."""
+    found = parts(subjects, rows, events, head=head, link=link)
+    return whole_page(name, verdict(subjects, rows), found)
+
+
+def parts(
+    subjects: Sequence[Subject],
+    rows: Sequence[Row],
+    events: Sequence[Event],
+    *,
+    head: str = "",
+    link: Link | None = None,
+) -> list[str]:
+    """Return the parts of the page below its verdict."""
+    return [
+        *_ranking(subjects, rows),
         charts(map(_drawn, charts_of(subjects, rows, events))),
-        *_tables(rows),
+        *_tables(rows, link or (lambda _: "")),
         *_ground(subjects, head),
     ]
-    return whole_page(name, verdict(subjects, rows), parts)
 
 
 def _drawn(chart: Chart) -> str:
@@ -267,9 +305,10 @@ def _drawn(chart: Chart) -> str:
     match chart:
         case Plane():
             drawing = svg.scatter(chart.points, x_title=chart.x_title, y_title=chart.y_title)
+            drawing = html.chart(drawing, legend(chart.labels))
         case LineChart():
             lines = svg.curves(chart.curves, x_title=chart.x_title, y_title=chart.y_title)
-            drawing = lines + legend(chart.labels)
+            drawing = html.chart(lines, legend(chart.labels))
         case Waterfall():
             drawing = svg.bars(chart.bars, title=chart.title)
         case SpanChart():
@@ -279,31 +318,69 @@ def _drawn(chart: Chart) -> str:
     return section(chart.title, drawing, note(chart.note))
 
 
-def _tables(rows: Sequence[Row]) -> Iterable[str]:
-    together = replicates(rows)
-    if together:
-        cells = [[one.label, len(one.runs), str(one), one.cost, one.currency] for one in together]
-        headings = ["configuration", "runs", "metric", "mean cost", "currency"]
-        yield section("Configurations", table(headings, cells), note(_INTERVAL))
+def _ranking(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the configurations, the best first; those of equal mean share a place."""
+    found = ranked(subjects, rows)
+    if not found:
+        return
+    metric = next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
+    best = found[0]
+    cells = [
+        [
+            1 + sum(other.mean != one.mean for other in found[:place]),
+            one.label, len(one.runs),
+            Cell(text=str(one), value=one.mean, is_number=True),
+            "" if one is best else "clear" if is_clear(best, one) else "may be luck",
+            _mean_cost(one.cost, one.currency),
+        ]
+        for place, one in enumerate(found)
+    ]  # fmt: skip
+    headings = ["place", "configuration", "runs", metric, "behind the first", "mean cost"]
+    yield section("Configurations", table(headings, cells, caption="Ranking"), note(_INTERVAL))
+
+
+def _mean_cost(cost: float | None, currency: str | None) -> object:
+    return None if cost is None else Money.parse(cost, currency=currency or "")
+
+
+def _tables(rows: Sequence[Row], link: Link) -> Iterable[str]:
     equal = [
         [one.limit, one.runs, f"{one.least:.1%}", f"{one.most:.1%}", f"{one.spread:.1%}"]
         for one in fairness(rows)
     ]
     if equal:
         headings = ["limit", "runs", "least used", "most used", "spread"]
-        yield section("How equal the budgets were", table(headings, equal))
-    cells = [[exact_money(name, row.get(name)) for name in _SHOWN] for row in rows]
-    yield section("Runs", table(_SHOWN, cells), note(_AMOUNTS))
+        yield section("How equal the budgets were", table(headings, equal, caption="Budgets"))
+    left_out = () if any(row.get("assumed_cost") for row in rows) else ("assumed_cost",)
+    shown = [name for name in _SHOWN if name not in left_out]
+    cells = [[_run_cell(name, row, link) for name in shown] for row in rows]
+    titles = ["run" if name == "run_id" else name.replace("_", " ") for name in shown]
+    yield section("Runs", table(titles, cells, caption="Runs"), note(_AMOUNTS))
 
 
+def _run_cell(name: str, row: Row, link: Link) -> object:
+    value = row.get(name)
+    if name == "run_id":
+        return Cell(text=str(value), value=value, href=link(str(value)))
+    if name == "status":
+        return Cell(text=str(value), value=value, chip=str(value))
+    if name == "goodput" and value is not None:
+        return Cell(text=f"{value:.1%}", value=value, is_number=True)
+    if name in _MONEY and value is not None:
+        return _mean_cost(value, row.get("currency"))
+    return exact_money(name, value)
+
+
+_MONEY: Final = ("planned_cost", "cost", "assumed_cost", "charged_cost")
 _SHOWN: Final = (
-    "run_id", "status", "accuracy_value", "accuracy_best", "planned_cost", "cost", "charged_cost",
-    "currency", "goodput", "errors",
+    "run_id", "status", "configuration", "accuracy_value", "accuracy_best", "planned_cost", "cost",
+    "assumed_cost", "charged_cost", "goodput", "errors",
 )  # fmt: skip
 _AMOUNTS: Final = (
     "cost: from the start of a run's first process to the end of its last, all attempts, as its "
     "ceiling captured it. planned_cost: what its budget or timeout foresaw. charged_cost: what its "
-    "own budget charged; the rest of the cost is start-up and what the budget leaves out."
+    "own budget charged; the rest of the cost is start-up and what the budget leaves out. "
+    "assumed_cost: what of the cost in its log no record says that it was to be paid."
 )
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 

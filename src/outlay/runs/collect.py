@@ -12,13 +12,13 @@ log of a run that has ended is opened again only when it may have changed:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, overload
 
-from outlay.clock import SYSTEM, Clock, parse_moment
+from outlay.clock import SYSTEM, Clock, parse_moment, utc_text
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
 from outlay.runs.directories import InboxNotice, notices
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
 
     from outlay.runs.figures import RunFigures
 
-FIGURES_VERSION = 3
+ReadFigures = Callable[[Path, int], "RunFigures"]
+"""Returns how the run in a directory stands at an instant."""
+
+FIGURES_VERSION = 4
 """Raised when what is derived from a log changes: rows of an earlier one are derived anew."""
 
 CHECKED = 500
@@ -127,6 +130,19 @@ def findings_in(runs: Iterable[RunRow | RunFigures]) -> list[Finding]:
     ]
 
 
+def dead_runs(rows: Iterable[RunRow]) -> list[Finding]:
+    """Return the runs that died without recording an end."""
+    return [
+        Finding(
+            source=row.dir,
+            message=f"{row.name} gave no sign of life since {utc_text(row.last_seen_ns)} "
+            "and recorded no end (killed or crashed)",
+            severity="warning",
+        )
+        for row in rows
+    ]
+
+
 def find_runs(roots: Iterable[Path]) -> Iterator[Path]:
     """Yield every directory at or below the roots that holds a run log, each once."""
     seen: set[Path] = set()
@@ -156,26 +172,34 @@ def _starts_ns(run_dir: Path) -> list[int]:
     return [segment.start_ns for path in segment_paths(run_dir) if (segment := id_from_name(path))]
 
 
-def read_runs(run_dirs: Iterable[Path], now_ns: int) -> Collected:
-    """Read the logs of runs; one that cannot be read does not stop the others."""
+def read_runs(run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = None) -> Collected:
+    """Read the logs of runs; one that cannot be read does not stop the others.
+
+    Args:
+        run_dirs: Where the runs are.
+        now_ns: The present.
+        read: How one is read, by those who follow logs that they have read before.
+    """
     from outlay.runs.figures import read_figures
 
     found = Collected([], [])
     for run_dir in run_dirs:
         try:
-            found.figures.append(read_figures(run_dir, now_ns))
+            found.figures.append((read or read_figures)(run_dir, now_ns))
         except (OutlayError, OSError) as error:
             found.findings.append(Finding(source=str(run_dir), message=str(error)))
     return found
 
 
-def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
+def collect(
+    engine: Engine, run_dirs: Iterable[Path], now_ns: int, read: ReadFigures | None = None
+) -> Collected:
     """Read the runs and register them; one that cannot be read does not stop the others."""
     # A record that is written while the log is read makes another stamp: it will be read again.
     stamps = {str(run_dir): log_stamp(run_dir) for run_dir in run_dirs}
     if not stamps:
         return Collected([], [])
-    collected = read_runs(map(Path, stamps), now_ns)
+    collected = read_runs(map(Path, stamps), now_ns, read)
     rows = [row_of(run, stamps.get(run.dir), now_ns) for run in collected.figures]
     register(engine, [row for row in rows if _unstorable(row) is None])
     for row in rows:
@@ -189,7 +213,7 @@ def collect(engine: Engine, run_dirs: Iterable[Path], now_ns: int) -> Collected:
     return collected
 
 
-def refresh_registered(engine: Engine, now_ns: int) -> Collected:
+def refresh_registered(engine: Engine, now_ns: int, read: ReadFigures | None = None) -> Collected:
     """Register the runs that left a notice, and read again what may have changed.
 
     A run leaves its notice before its first record: one whose log is not there yet keeps it.
@@ -199,7 +223,7 @@ def refresh_registered(engine: Engine, now_ns: int) -> Collected:
     noticed = [n.run_dir for n in settled if log_stamp(n.run_dir) is not None]
     in_doubt = runs_in_doubt(engine, figures_version=FIGURES_VERSION, newest=CHECKED)
     changed = [Path(row.dir) for row in in_doubt if _may_have_changed(row)]
-    collected = collect(engine, dict.fromkeys([*noticed, *changed]), now_ns)
+    collected = collect(engine, dict.fromkeys([*noticed, *changed]), now_ns, read)
     for notice in settled:
         notice.path.unlink(missing_ok=True)
     return replace(collected, findings=[*unreadable, *collected.findings])

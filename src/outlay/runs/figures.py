@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from outlay.rates import RateFunction, kind_of_cost, total_gpus
 from outlay.units import Money
 
 if TYPE_CHECKING:
+    from outlay.account.run import RunAccount
     from outlay.goodput.follower import RunView
 
 
@@ -29,6 +31,9 @@ class RunFigures:
         kind: Of the cost: ``cash``, or ``showback``; the two are never added.
         assumed: What of the cost is assumed: no record says whether it was to be paid.
         burn_micros_per_hour: What it costs now; 0 unless it runs, None without a price.
+        goodput: Productive share of wall time, 0 to 1; None where no step was recorded.
+        metric: The name of the metric that tells most: an accuracy, else a loss, else the first
+            that was reported; ``metric_value`` is its last value.
     """
 
     run_id: str
@@ -59,6 +64,9 @@ class RunFigures:
     burn_micros_per_hour: int | None
     assumptions: tuple[str, ...]
     findings: tuple[Finding, ...]
+    goodput: float | None = None
+    metric: str | None = None
+    metric_value: float | None = None
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -82,6 +90,27 @@ class RunFigures:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """What runs cost per hour together, of one currency and one kind."""
+
+    kind: Kind
+    money: Money
+
+    def __str__(self) -> str:
+        return f"{self.money}/h" if self.kind == "cash" else f"{self.money}/h {self.kind}"
+
+
+def total_burn(running: Iterable[RunFigures]) -> list[Burn]:
+    """Return what the runs cost per hour together; cash and showback each by itself."""
+    totals: dict[tuple[Kind, str], int] = {}
+    for figures in running:
+        if figures.cost is not None and figures.burn_micros_per_hour is not None:
+            key = figures.kind, figures.cost.currency
+            totals[key] = totals.get(key, 0) + figures.burn_micros_per_hour
+    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(totals.items())]
+
+
 def read_figures(run_dir: Path, now_ns: int) -> RunFigures:
     """Return how the run in a directory stands at ``now_ns``.
 
@@ -103,6 +132,7 @@ def figures_of(view: RunView) -> RunFigures:
     leading = [account.segments[attempt.segment] for attempt in attempts]
     work = account.work
     last_steps = (segment.last_number for segment in reversed(leading))
+    metric, metric_value = _metric(account)
     return RunFigures(
         run_id=view.identity.run_id,
         model=view.identity.model,
@@ -132,7 +162,21 @@ def figures_of(view: RunView) -> RunFigures:
         burn_micros_per_hour=view.burn_micros_per_hour,
         assumptions=_assumptions(view.rates),
         findings=view.findings,
+        goodput=view.break_down().goodput if work.steps else None,
+        metric=metric,
+        metric_value=metric_value,
     )
+
+
+def _metric(account: RunAccount) -> tuple[str | None, float | None]:
+    """Return the metric that tells most, and its last finite value."""
+    from outlay.cost.run_cost import ACCURACY, LOSS
+
+    reported = account.metric_names()
+    for name in [*(n for n in (*ACCURACY, *LOSS) if n in reported), *reported]:
+        if points := account.series(name, most=1):
+            return name, points[-1].value
+    return None, None
 
 
 def _cost(view: RunView) -> Money | None:

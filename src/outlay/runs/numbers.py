@@ -30,8 +30,10 @@ class RunNumbers:
         phases_ns: Nanoseconds of wall time by phase; they sum to the wall time.
         goodput: The productive share of wall time, 0 to 1; None where nobody knows.
         budget: How much of each limit is used: 1 is all of it.
+        view: The reading that all of it is from.
     """
 
+    view: RunView
     t_ns: int
     figures: RunFigures
     cost: RunCost
@@ -105,6 +107,7 @@ def numbers_of(view: RunView) -> RunNumbers:
     breakdown = view.break_down()
     budget = budget_report(view)
     return RunNumbers(
+        view=view,
         t_ns=view.timeline.end_ns,
         figures=figures_of(view),
         cost=cost_of(view),

@@ -23,7 +23,7 @@ from outlay.ledger.price import is_price_name, typed_price
 from outlay.record import facts
 from outlay.record.configuration import recorded_config
 from outlay.record.machine import node_count, node_gpus
-from outlay.record.ranks import Place, find_place
+from outlay.record.ranks import RankPlace, find_place
 from outlay.record.slurm import SlurmJob
 from outlay.runs.directories import DefaultDirectory
 from outlay.runs.preemption import stated_grace
@@ -90,7 +90,7 @@ class RunOptions:
     notice: signal.Signals | None = None
     grace: Duration | None = None
     config: dict[str, Any] = field(default_factory=dict)
-    place: Place = field(default_factory=Place)
+    place: RankPlace = field(default_factory=RankPlace)
     default_dir: DefaultDirectory | None = None
 
 

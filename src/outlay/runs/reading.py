@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from outlay.account.segment import MetricPoint
 from outlay.advise.recommendation import OptimizationRecommendation
@@ -36,6 +37,11 @@ class RunReading:
     def status(self) -> str:
         """``running``, ``dead`` (no end, no sign of life), or how the last attempt ended."""
         return self.view.status
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """What its last attempt was configured with, without secrets; {} where nobody said."""
+        return self.view.timeline.attempts[-1].header.config
 
     @cached_property
     def figures(self) -> RunFigures:

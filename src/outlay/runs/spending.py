@@ -5,6 +5,7 @@ With an instant, it is what was known then: logs are read as if nothing had been
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -80,13 +81,7 @@ def read_spending(
     spending = spending_of(reports, runs, rentals, as_of_ns=as_of_ns)
     findings = (*spending.findings, *found, *troubles)
     return SpendingReading(
-        reports=tuple(reports),
-        spending=Spending(
-            spends=spending.spends,
-            unpriced=spending.unpriced,
-            as_of_ns=as_of_ns,
-            findings=findings,
-        ),
+        reports=tuple(reports), spending=dataclasses.replace(spending, findings=findings)
     )
 
 
@@ -155,16 +150,13 @@ class Rented:
     micros: int
 
 
-def read_rentals(
-    book: CostBook, now_ns: int, *, as_of_ns: int | None = None
-) -> tuple[list[Spend], list[Finding]]:
+def read_rentals(book: CostBook, now_ns: int) -> tuple[list[Spend], list[Finding]]:
     """Return what the rentals known here cost in no run, and which spend logs cannot be read."""
     from outlay.guard.rental.reap import known_logs
 
     if not known_logs():
         return [], []
-    until_ns = now_ns if as_of_ns is None else min(as_of_ns, now_ns)
-    return _rentals(book.reports(with_charges=True), until_ns)
+    return _rentals(book.reports(with_charges=True), now_ns)
 
 
 def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[Spend], list[Finding]]:
@@ -224,7 +216,7 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
     from outlay.cost.charges import month_edges
     from outlay.rates import cost_at_most
 
-    on_it = list(_charges_on(rented, reports))
+    on_it = list(charges_on(rented.hold, rented.rate.currency, reports))
     edges = month_edges(rented.start_ns, rented.end_ns)
     for start_ns, end_ns in pairwise(edges):
         is_first, is_last = start_ns == edges[0], end_ns == edges[-1]
@@ -253,12 +245,12 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
         )
 
 
-def _charges_on(rented: Rented, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
-    """Yield what runs were charged on a rented machine, in its own currency."""
+def charges_on(hold: Hold, currency: str, reports: Iterable[CostRow]) -> Iterator[AttemptCharge]:
+    """Yield what runs were charged in cash on the machine that a hold rents, in its currency."""
     from outlay.guard.entries import is_machine
 
     for report in reports:
-        if (report.currency, report.kind) == (rented.rate.currency, "cash"):
+        if (report.currency, report.kind) == (currency, "cash"):
             for charge in report.charges or ():
-                if is_machine(rented.hold.resource, charge.machine):
+                if is_machine(hold.resource, charge.machine):
                     yield charge

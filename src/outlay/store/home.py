@@ -13,3 +13,14 @@ def outlay_home() -> Path:
     if chosen := os.environ.get("OUTLAY_HOME"):
         return Path(chosen).expanduser()
     return Path(platformdirs.user_data_dir("outlay", appauthor=False))
+
+
+def settings_path() -> Path:
+    """Return where ``outlay.toml`` is sought: ``$OUTLAY_CONFIG``, else in the outlay home.
+
+    One in ``/etc/outlay`` counts for users who have none of their own.
+    """
+    if chosen := os.environ.get("OUTLAY_CONFIG"):
+        return Path(chosen).expanduser()
+    own, shared = outlay_home() / "outlay.toml", Path("/etc/outlay/outlay.toml")
+    return shared if shared.exists() and not own.exists() else own

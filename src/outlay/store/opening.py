@@ -159,6 +159,10 @@ MIGRATIONS = (
             schema.cost_reports.c.charges,
         ),
     ),
+    Migration(
+        version=7,
+        adds=(schema.runs.c.goodput, schema.runs.c.metric, schema.runs.c.metric_value),
+    ),
 )
 NEWEST = MIGRATIONS[-1].version
 

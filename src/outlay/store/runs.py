@@ -5,10 +5,23 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
+from functools import reduce
+from operator import add
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Engine, Result, delete, func, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    Engine,
+    Result,
+    String,
+    cast,
+    delete,
+    func,
+    literal,
+    or_,
+    select,
+)
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding
@@ -30,6 +43,8 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
         findings: What is wrong in the log; the first of them.
         kind: Of the cost: ``cash`` or ``showback``.
         assumed_micros: What of the cost is assumed; no record says it.
+        goodput: Productive share of wall time, 0 to 1; None where no step was recorded.
+        metric: The name of the metric that tells most, and ``metric_value`` its last value.
     """
 
     run_id: str
@@ -57,6 +72,9 @@ class RunRow(msgspec.Struct, frozen=True, kw_only=True):
     findings: tuple[Finding, ...] = ()
     kind: str = "cash"
     assumed_micros: int = 0
+    goodput: float | None = None
+    metric: str | None = None
+    metric_value: float | None = None
 
     @property
     def cost(self) -> Money | None:
@@ -78,7 +96,10 @@ class RunFilter:
     Attributes:
         since_ns: Only runs seen alive at or after this instant.
         is_priced: Only runs with a price, or without one.
+        until_ns: Only runs that were started before this instant.
         tag: The name of a tag that a run has, and ``tag_value`` its value where that matters.
+        below: Only runs in directories below this one.
+        text: Words that stand, each, in its name, id, model, user, host, status, directory or tags.
     """
 
     status: str | None = None
@@ -88,6 +109,9 @@ class RunFilter:
     tag_value: str | None = None
     since_ns: int | None = None
     is_priced: bool | None = None
+    until_ns: int | None = None
+    text: str = ""
+    below: str = ""
 
     def conditions(self) -> Iterator[ColumnElement[bool]]:
         """Yield what holds of the rows that are asked for."""
@@ -102,9 +126,24 @@ class RunFilter:
         if self.is_priced is not None:
             cost = runs.c.cost_micros
             yield cost.is_not(None) if self.is_priced else cost.is_(None)
+        if self.until_ns is not None:
+            yield runs.c.started_ns < self.until_ns
+        if self.below:
+            yield runs.c.dir.startswith(f"{self.below}/", autoescape=True)
+        if self.text:
+            # One text of all that is searched is compared several times as fast as each by itself.
+            every = reduce(add, (runs.c[name] + "\n" for name in _SEARCHED), literal(""))
+            found = func.lower(every + cast(runs.c.tags, String))
+            for word in self.text.lower().split():
+                yield found.contains(word, autoescape=True)
 
 
 _EVERY = RunFilter()
+_SEARCHED = ("name", "run_id", "model", "user", "host", "status", "dir")
+SORTED_BY = (
+    "started_ns", "last_seen_ns", "name", "model", "user", "host", "status", "steps", "attempts",
+    "cost_micros", "goodput", "metric_value",
+)  # fmt: skip
 
 
 def register(engine: Engine, rows: Iterable[RunRow]) -> None:
@@ -124,11 +163,27 @@ def forget(engine: Engine, run_ids: Iterable[str]) -> None:
 
 
 def list_runs(
-    engine: Engine, wanted: RunFilter = _EVERY, *, limit: int | None = None
+    engine: Engine,
+    wanted: RunFilter = _EVERY,
+    *,
+    limit: int | None = None,
+    offset: int = 0,
+    sort: str = "-started_ns",
 ) -> list[RunRow]:
-    """Return registered runs, the latest started first, at most ``limit`` of them."""
-    query = select(runs).where(*wanted.conditions()).limit(limit)
-    query = query.order_by(runs.c.started_ns.desc(), runs.c.run_id)
+    """Return registered runs, the latest started first, at most ``limit`` of them.
+
+    Args:
+        engine: From ``open_store``.
+        wanted: Which runs.
+        limit: At most this many, after the first ``offset``.
+        offset: How many to pass over.
+        sort: One of ``SORTED_BY``, the largest first with a minus before it; what is not known
+            comes last.
+    """
+    by = runs.c[sort.removeprefix("-")]
+    order = by.desc() if sort.startswith("-") else by.asc()
+    query = select(runs).where(*wanted.conditions()).limit(limit).offset(offset or None)
+    query = query.order_by(by.is_(None), order, runs.c.run_id)
     with engine.begin() as connection:
         return rows_from(connection.execute(query))
 
@@ -138,6 +193,21 @@ def count_runs(engine: Engine, wanted: RunFilter = _EVERY) -> int:
     query = select(func.count()).select_from(runs).where(*wanted.conditions())
     with engine.begin() as connection:
         return connection.execute(query).scalar_one()
+
+
+def run_dirs(engine: Engine) -> list[str]:
+    """Return the directories of registered runs, the latest started first."""
+    with engine.begin() as connection:
+        found = connection.execute(select(runs.c.dir).order_by(runs.c.started_ns.desc()))
+        return [str(directory) for (directory,) in found]
+
+
+def values_of(engine: Engine, column: str, *, limit: int) -> list[str]:
+    """Return the different values of a column of registered runs that are not empty, sorted."""
+    cell = runs.c[column]
+    with engine.begin() as connection:
+        query = select(cell).where(cell != "").distinct().order_by(cell).limit(limit)
+        return [str(value) for (value,) in connection.execute(query)]
 
 
 def runs_in_doubt(engine: Engine, *, figures_version: int, newest: int) -> list[RunRow]:

@@ -57,6 +57,9 @@ runs = Table(
     Column("findings", JSON(none_as_null=True)),
     Column("kind", String),
     Column("assumed_micros", BigInteger),
+    Column("goodput", Float),
+    Column("metric", String),
+    Column("metric_value", Float),
     Index("runs_by_start", "started_ns", "run_id"),
     Index("runs_by_last_seen", "last_seen_ns"),
 )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outlay.cli.cost.tables import AsOf, open_books, parse_as_of
+from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
 from outlay.cost.spending import Spend, Spending, Unit, owner_by
@@ -81,7 +81,7 @@ def allocate_cost(
     period, named = month_window(month), owner_by(by)
     invoice = None if bill is None else Money.parse(bill, name="--bill")
     books = open_books(parse_as_of(as_of))
-    found = books.reading().spending.within(period.start_ns, period.end_ns)
+    found = books.reading.spending.within(period.start_ns, period.end_ns)
     chosen = kind or _kind_of(found)
 
     def owner_of(spend: Spend) -> str:
@@ -92,8 +92,7 @@ def allocate_cost(
         for unit in _units(found, chosen, invoice)
     ]
     findings = [
-        *books.findings, *found.findings, *found.unpriced_finding(),
-        *_of_other_kinds(found, chosen),
+        *books.findings, *found.unpriced_finding(), *_of_other_kinds(found, chosen),
         *(finding for each in bills for finding in each.findings),
     ]  # fmt: skip
     rows = [row for each in bills for row in _rows(each.allocation)]
@@ -211,20 +210,21 @@ def _print(bills: Sequence[Bill], month: str) -> None:
     if not any(bill.allocation.rows for bill in bills):
         console.print(f"Nothing was spent in {month} that is known here.")
         return
-    table = new_table(
-        "owner", ">runs", ">GPU-hours", ">direct", ">shared", ">idle", ">total",
-        ">of which assumed",
-    )  # fmt: skip
+    assumed = [ASSUMED] if any(bill.allocation.assumed for bill in bills) else []
+    parts = ("direct", "shared", "idle")
+    table = new_table("owner", ">runs", ">GPU-hours", *(f">{p}" for p in parts), ">total", *assumed)
     for bill in bills:
         result = bill.allocation
         for row in result.rows:
-            amounts = [row.direct, row.shared, row.idle, row.total, row.assumed]
+            amounts = [Money(getattr(row, part), result.currency) for part in parts]
+            whole = Money(row.total, result.currency), Money(row.assumed, result.currency)
             table.add_row(
                 row.owner, f"{row.runs:,}", f"{row.gpu_hours:,.2f}",
-                *(str(Money(each, result.currency)) for each in amounts),
+                *(f"{part.amount:,.2f}" for part in amounts),
+                *map(str, whole[: 1 + len(assumed)]),
             )  # fmt: skip
         table.add_section()
-        sums = str(result.total), str(result.assumed)
-        table.add_row("total", "", "", "", "", "", *sums, style="bold")
+        sums = (result.total, result.assumed)[: 1 + len(assumed)]
+        table.add_row("total", "", "", "", "", "", *map(str, sums), style="bold")
         table.add_section()
     console.print(table)

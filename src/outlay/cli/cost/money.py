@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outlay.cli.cost.tables import (
+    AsOf,
     amount,
     budget_rows,
     budget_table,
     interval,
     must_be_drawable,
     open_books,
+    parse_as_of,
 )
 from outlay.cli.output import AsJson, Png, console, must_be_directory, print_findings, print_json
 from outlay.clock import SYSTEM
@@ -98,9 +100,22 @@ def forecast_lines(found: dict[str, Any]) -> list[str]:
         lines.append(found["note"])
     if found["budget"] is not None:
         used = f"{amount(found['spent'], currency)} of {amount(found['budget'], currency)} spent"
-        over = f", {amount(found['overage'], currency)} over" if found["overage"] else ""
-        lines.append(f"budget {found['budget_status']}: {used}{over}")
+        lines.append(f"budget: {used}; {_budget_forecast(found)}")
     return lines
+
+
+def _budget_forecast(found: dict[str, Any]) -> str:
+    """Return how the budget will stand after the planned runs, which is not how it stands."""
+    match found["budget_status"]:
+        case "OVER":
+            over = amount(found["overage"], found["currency"])
+            return f"forecast {over} over it"
+        case "WARNING":
+            return "forecast above 90 % of it"
+        case "OK":
+            return "forecast within it"
+        case _:
+            return "no forecast"
 
 
 def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool) -> None:
@@ -113,7 +128,9 @@ def _show_rest(run: Path, steps: int | None, png: Path | None, *, as_json: bool)
     if png is not None:
         _save_rest(rest, view, png)
     if as_json:
-        print_json({"target_steps": target, "rest": rest, "findings": findings})
+        currency = None if view.rates is None else view.rates.currency
+        said = {"target_steps": target, "rest": rest, "currency": currency}
+        print_json(said | {"findings": findings})
         return
     if rest is None:
         console.print("No step was recorded yet: nothing to go by.")
@@ -190,23 +207,25 @@ def set_budget(
 
 
 @app.command("status")
-def status(as_json: AsJson = False) -> None:
+def status(as_of: AsOf = None, as_json: AsJson = False) -> None:
     """Show how much of each model's ceiling is spent, and tell each threshold once.
 
     Example: outlay cost ceiling status
     """
-    _show(as_json=as_json)
+    _show(as_of=as_of, as_json=as_json)
 
 
-def _show(only: str | None = None, *, as_json: bool) -> None:
+def _show(only: str | None = None, *, as_of: str | None = None, as_json: bool) -> None:
     from outlay.compat.cost_module.analyzer import CostAnalyzer
 
-    books = open_books()
-    rows = [row for row in budget_rows(books.book) if only in (None, row.model)]
+    books = open_books(parse_as_of(as_of))
+    rows = [row for row in budget_rows(books) if only in (None, row.model)]
     analyzer = CostAnalyzer()
-    alerts = [alert for row in rows if (alert := analyzer.check_budget(row.model))]
+    told = rows if as_of is None else []  # A look back tells nobody anything new.
+    alerts = [alert for row in told if (alert := analyzer.check_budget(row.model))]
+    findings = [*books.findings, *(each for row in rows for each in books.unpriced(row.model))]
     if as_json:
-        print_json({"budgets": rows, "alerts": alerts, "findings": books.findings})
+        print_json({"budgets": rows, "alerts": alerts, "as_of": as_of, "findings": findings})
         return
     if not rows:
         console.print('No model has a ceiling: outlay cost ceiling set MODEL "1000 USD"')
@@ -215,7 +234,7 @@ def _show(only: str | None = None, *, as_json: bool) -> None:
     for alert in alerts:
         console.print("alert ", style="yellow", end="")
         console.print(alert.message)
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 # ``outlay cost import`` and ``export``: the files of a cost report script.
@@ -247,7 +266,9 @@ def export_files(directory: Files, as_json: AsJson = False) -> None:
     from outlay.compat.cost_module.analyzer import CostAnalyzer, export_costs
     from outlay.compat.cost_module.optimizer import CostOptimizer, export_recommendations
 
+    books = open_books()
     done = export_costs(CostAnalyzer(), directory.expanduser())
+    done = replace(done, findings=(*books.findings, *books.unpriced(), *done.findings))
     written = export_recommendations(CostOptimizer(), directory.expanduser())
     _show_exchanged(done, written, f"in {directory}", as_json=as_json)
 

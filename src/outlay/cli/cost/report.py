@@ -15,6 +15,7 @@ from outlay.cli.cost.tables import (
     budget_rows,
     budget_table,
     comparison_table,
+    keep_cost_files,
     open_books,
 )
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
@@ -77,6 +78,7 @@ def show_cost_report(
         sections["budgets"] = _budgets(books)
     if forecast is not None:
         sections["forecast"] = _forecast(*forecast)
+    books.findings.extend(books.unpriced(model))
     if as_json:
         values = {name: values for name, (values, _) in sections.items()}
         print_json(values | {"findings": [*books.findings, *from_vendors]})
@@ -113,6 +115,7 @@ def _fetched(books: CostBooks) -> tuple[Section, list[Finding]]:
     book = PriceBook(books.store)
     book.record(snapshots)
     book.publish()
+    keep_cost_files()
     values = {one.source: None if one.failed else len(one.offers) for one in snapshots}
 
     def show() -> None:
@@ -186,7 +189,7 @@ def _recommendations(books: CostBooks) -> Section:
 
 
 def _budgets(books: CostBooks) -> Section:
-    rows = budget_rows(books.book)
+    rows = budget_rows(books)
     return rows, lambda: console.print(budget_table(rows) if rows else "No budget is set.")
 
 

@@ -15,6 +15,7 @@ from outlay.cli.cost import money as cost_budget
 from outlay.cli.cost import money as cost_files
 from outlay.cli.cost import money as cost_forecast
 from outlay.cli.cost.tables import (
+    ASSUMED,
     AsOf,
     UnknownModel,
     amount,
@@ -93,11 +94,15 @@ def summary(png: Png = None, as_of: AsOf = None, as_json: AsJson = False) -> Non
         from outlay.cost.chart import save_bars
 
         must_be_drawable(png, models, "a cost")
+        units = sorted({figures.currency for figures in models.values()})
         save_bars(
-            {name: figures.total_cost for name, figures in models.items()},
+            {
+                name if len(units) == 1 else f"{name}, {figures.currency}": figures.total_cost
+                for name, figures in models.items()
+            },
             png,
             title="Cost by model",
-            unit="/".join(sorted({figures.currency for figures in models.values()})),
+            unit=" or ".join(units),
         )
     if as_json:
         print_json(
@@ -142,15 +147,17 @@ def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> Non
         return
     console.print(comparison_table(models))
     console.print()
-    columns = ("run", "when", ">cost", ">of which assumed", ">GPU-hours", ">accuracy", "source")
-    print_rows(columns, [_run_cells(row) for row in rows])
+    with_assumed = any(row.assumed for row in rows)
+    assumed = [ASSUMED] if with_assumed else []
+    columns = ("run", "when", ">cost", *assumed, ">GPU-hours", ">accuracy", "source")
+    print_rows(columns, [_run_cells(row, with_assumed=with_assumed) for row in rows])
     print_findings(findings)
 
 
-def _run_cells(row: CostRow) -> Sequence[str]:
+def _run_cells(row: CostRow, *, with_assumed: bool) -> Sequence[str]:
     return (
         row.run_id, utc_text(row.at_ns)[:10], f"{row.cost}{kind_suffix(row.kind)}",
-        str(row.assumed) if row.assumed else "-", f"{row.gpu_us / 3.6e9:,.2f}",
+        *([str(row.assumed)] if with_assumed else []), f"{row.gpu_us / 3.6e9:,.2f}",
         score(row.accuracy), row.source,
     )  # fmt: skip
 
@@ -168,7 +175,7 @@ def compare_models(
     Example: outlay cost compare --model bert-base --png front.png
     """
     books = open_books()
-    rows = books.book.reports(model)
+    rows = books.reports(model)
     candidates = candidates_of(rows)
     front = pareto_front(candidates)
     models = {name: compare(found) for name, found in by_model(rows).items()}
@@ -177,24 +184,27 @@ def compare_models(
 
         must_be_drawable(png, candidates, "a run with an accuracy")
         save_front(candidates, front, png, title=model or "All runs")
+    findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json({"models": models, "front": front, "findings": books.findings})
+        print_json({"models": models, "front": front, "findings": findings})
         return
     if models:
         console.print(comparison_table(models))
     if front:
         console.print("\nNothing beats", style="bold")
-        table = new_table("run", ">accuracy", ">cost", ">hours", ">Wh")
+        assumed = [ASSUMED] if any(each.assumed for each in front) else []
+        table = new_table("run", ">accuracy", ">cost", *assumed, ">hours", ">Wh")
         for each in front:
             energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
             table.add_row(
                 each.name, score(each.metric), amount(each.cost, each.currency),
+                *([amount(each.assumed, each.currency)] if assumed else []),
                 f"{each.hours:,.2f}", energy,
             )  # fmt: skip
         console.print(table)
     else:
         console.print("No run with an accuracy is known: run.metric('accuracy', ...) records one.")
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 @app.command("roi")
@@ -211,8 +221,9 @@ def roi(model: Model, as_json: AsJson = False) -> None:
     books.findings.extend(analyzer.damage)
     if not found["runs"]:
         raise UnknownModel(model, [row.model for row in books.book.reports()])
+    findings = [*books.findings, *books.unpriced(model)]
     if as_json:
-        print_json(found | {"findings": books.findings})
+        print_json(found | {"findings": findings})
         return
     currency = found["currency"]
     assumed = Money.parse(found["assumed_investment"], currency=currency)
@@ -231,7 +242,7 @@ def roi(model: Model, as_json: AsJson = False) -> None:
                 amount(gain["spent"], currency), rate,
             )  # fmt: skip
         console.print(table)
-    print_findings(books.findings)
+    print_findings(findings)
 
 
 def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:

@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec.structs import replace
 from rich.table import Table
 from sqlalchemy import Engine
 
 from outlay.cli.output import new_table
 from outlay.clock import SYSTEM, parse_moment
-from outlay.cost.book import CostBook, CostRow
+from outlay.compat.cost_module.data_directory import data_directory
+from outlay.cost.book import CostBook, CostRow, budgeted
 from outlay.cost.compare import ModelComparison, percent_used, standing
 from outlay.cost.spending import Spend, Spending
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -28,6 +31,7 @@ from outlay.units.quantity import duration_text
 if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost
 
+ASSUMED = ">of which assumed"
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _STANDING = {
     None: "ok",
@@ -55,7 +59,7 @@ def parse_as_of(text: str | None) -> int | None:
     return parse_moment(bare, name="--as-of", now_ns=SYSTEM.wall_ns())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CostBooks:
     """The store with every registered run's report up to date, and what could not be read.
 
@@ -69,18 +73,28 @@ class CostBooks:
     now_ns: int
     as_of_ns: int | None = None
 
+    @cached_property
     def reading(self) -> SpendingReading:
-        """Return all that was spent, by attempt and month."""
-        damage = self.findings
-        return read_spending(self.store, self.now_ns, as_of_ns=self.as_of_ns, damage=damage)
+        """All that was spent, by attempt and month; what is in doubt joins the findings."""
+        found = read_spending(self.store, self.now_ns, as_of_ns=self.as_of_ns, damage=self.findings)
+        self.findings.extend(found.spending.findings)
+        return found
 
     def reports(self, model: str | None = None) -> list[CostRow]:
         """Return the reports of all runs, or those of a model, oldest first."""
         if self.as_of_ns is None:
             return self.book.reports(model)
-        every = self.reading()
-        self.findings.extend(every.spending.findings)
-        return [row for row in every.reports if model in (None, row.model)]
+        found = self.reading.reports
+        return [replace(row, charges=None) for row in found if model in (None, row.model)]
+
+    def rentals(self) -> list[Spend]:
+        """Return what rentals cost in no run."""
+        if self.as_of_ns is not None:
+            spends = self.reading.spending.spends
+            return [spend for spend in spends if spend.source == "rental"]
+        found, findings = read_rentals(self.book, self.now_ns)
+        self.findings.extend(findings)
+        return found
 
     def unpriced(self, model: str | None = None) -> list[Finding]:
         """Return the one finding that some runs, or some of a model, have no price."""
@@ -89,15 +103,22 @@ class CostBooks:
         known = tuple(run for run in runs if run.started_ns <= until_ns)
         return Spending(spends=(), unpriced=known).unpriced_finding()
 
-    def rentals(self) -> list[Spend]:
-        """Return what rentals cost in no run."""
-        spends, findings = read_rentals(self.book, self.now_ns, as_of_ns=self.as_of_ns)
-        self.findings.extend(findings)
-        return spends
+
+def keep_cost_files() -> None:
+    """Take over the files of ``~/.context/training``, and bring them up to date; if it exists."""
+    if data_directory(None) is None:
+        return
+    from outlay.compat.cost_module.analyzer import CostAnalyzer  # Few users have that directory.
+    from outlay.compat.cost_module.optimizer import CostOptimizer
+    from outlay.compat.cost_module.tracker import GPUPriceTracker
+
+    for made in (CostAnalyzer, CostOptimizer, GPUPriceTracker):
+        made()
 
 
 def open_books(as_of_ns: int | None = None) -> CostBooks:
     """Open the store, and derive the reports of runs that changed."""
+    keep_cost_files()
     store, now_ns = open_store(), SYSTEM.wall_ns()
     findings = refresh_books(store, now_ns)
     return CostBooks(
@@ -152,15 +173,15 @@ def score(value: float | None) -> str:
 
 def comparison_table(models: dict[str, ModelComparison]) -> Table:
     """Return one row for each model."""
+    assumed = [ASSUMED] if any(figures.assumed_cost for figures in models.values()) else []
     table = new_table(
-        "model", ">runs", ">total", ">of which assumed", ">per run", ">GPU-hours",
-        ">mean accuracy", ">best",
-    )  # fmt: skip
+        "model", ">runs", ">total", *assumed, ">per run", ">GPU-hours", ">accuracy", ">best"
+    )
     for name, figures in models.items():
         currency = f"{figures.currency}{kind_suffix(figures.kind)}"
         table.add_row(
             name, str(figures.runs), amount(figures.total_cost, currency),
-            amount(figures.assumed_cost, figures.currency) if figures.assumed_cost else "-",
+            *([amount(figures.assumed_cost, figures.currency)] if assumed else []),
             amount(figures.avg_cost_per_run, currency), f"{figures.gpu_hours:,.1f}",
             score(figures.avg_accuracy), score(figures.best_accuracy),
         )  # fmt: skip
@@ -209,29 +230,38 @@ def unit_lines(cost: RunCost) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetRow:
-    """How a model's budget stands."""
+    """How a model's budget stands.
+
+    Attributes:
+        assumed: What of the spent money is assumed.
+        not_counted: What was paid in another currency, or is of another kind.
+    """
 
     model: str
     limit: Money
     spent: Money
+    assumed: Money
     left: Money
     percent_used: float
     status: str
+    not_counted: tuple[Money, ...]
 
 
-def budget_rows(book: CostBook) -> list[BudgetRow]:
+def budget_rows(books: CostBooks) -> list[BudgetRow]:
     """Return how every model's budget stands."""
     rows = []
-    for model, budget in book.budgets().items():
-        spent = book.spent(model, budget.limit.currency)
+    for model, budget in books.book.budgets().items():
+        found = budgeted(books.reports(model), budget.limit.currency)
         rows.append(
             BudgetRow(
                 model=model,
                 limit=budget.limit,
-                spent=spent,
-                left=budget.limit - spent,
-                percent_used=percent_used(spent, budget.limit),
-                status=_STANDING[standing(spent, budget.limit)],
+                spent=found.spent,
+                assumed=found.assumed,
+                left=budget.limit - found.spent,
+                percent_used=percent_used(found.spent, budget.limit),
+                status=_STANDING[standing(found.spent, budget.limit)],
+                not_counted=found.beside,
             )
         )
     return rows
@@ -239,9 +269,14 @@ def budget_rows(book: CostBook) -> list[BudgetRow]:
 
 def budget_table(rows: list[BudgetRow]) -> Table:
     """Return how every model's ceiling stands, for reading."""
-    table = new_table("scope", ">spent", ">of", ">left", ">share", "status")
+    assumed = [ASSUMED] if any(row.assumed for row in rows) else []
+    beside = [">not counted"] if any(row.not_counted for row in rows) else []
+    table = new_table("scope", ">spent", *assumed, ">of", ">left", ">share", "status", *beside)
     for row in rows:
         share = "all" if row.percent_used == float("inf") else f"{row.percent_used:.1f} %"
-        spent, limit, left = str(row.spent), str(row.limit), str(row.left)
-        table.add_row(f"model {row.model}", spent, limit, left, share, row.status)
+        others = ", ".join(map(str, row.not_counted)) or "-"
+        table.add_row(
+            f"model {row.model}", str(row.spent), *([str(row.assumed)] if assumed else []),
+            str(row.limit), str(row.left), share, row.status, *([others] if beside else []),
+        )  # fmt: skip
     return table

@@ -23,14 +23,15 @@ from outlay.cli.output import (
     print_json,
 )
 from outlay.clock import SYSTEM, wall_ns_of
+from outlay.cost.book import CostBook
 from outlay.errors import InvalidValue, Refused
 from outlay.guard.balance import Hold, ScopeStanding
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import cost_on_machine
 from outlay.guard.entries import AnyLine, Simple, parse_timestamp
 from outlay.guard.locking import why_stale
 from outlay.rates import cost_at_most
 from outlay.runs.collect import refresh_registered
+from outlay.runs.spending import charges_on, refresh_books
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money, Rate
@@ -261,17 +262,13 @@ class RentalShares:
 
 def _shares(hold: Hold) -> RentalShares:
     assert hold.rental is not None
+    now_ns, rate = SYSTEM.wall_ns(), Rate.parse(hold.rental.rate)
     started_ns = wall_ns_of(parse_timestamp(hold.rental.started))
-    rate = Rate.parse(hold.rental.rate)
-    cost = cost_at_most(rate, max(SYSTEM.wall_ns() - started_ns, 0))
-    in_runs = Money(0, rate.currency)
-    if hold.resource:
-        store = open_store()
-        refresh_registered(store, SYSTEM.wall_ns())
-        for row in list_runs(store, RunFilter(since_ns=started_ns)):
-            part = cost_on_machine(Path(row.dir), hold.resource)
-            if part is not None and part.currency == rate.currency:
-                in_runs += part
+    cost = cost_at_most(rate, max(now_ns - started_ns, 0))
+    store = open_store()
+    refresh_books(store, now_ns)
+    charges = charges_on(hold, rate.currency, CostBook(store).reports(with_charges=True))
+    in_runs = Money(sum(charge.micros for charge in charges), rate.currency)
     return RentalShares(hold=hold, cost=cost, in_runs=in_runs)
 
 

@@ -51,7 +51,10 @@ MaxAge = Annotated[
     str | None, typer.Option(help="Leave out what was last seen longer ago, such as 7d.")
 ]
 At = Annotated[
-    str | None, typer.Option(help="As of an instant instead of now, such as 2026-01-31.")
+    str | None,
+    typer.Option(
+        help="As of an instant instead of now: 2026-01-31T12:00+01:00; without a zone it is UTC."
+    ),
 ]
 
 
@@ -264,5 +267,5 @@ def _instant(text: str) -> int:
     try:
         return wall_ns_of(as_utc(datetime.fromisoformat(text)))
     except ValueError:
-        expected = "an ISO date or time such as 2026-01-31T12:00"
+        expected = "an ISO date or time such as 2026-01-31T12:00Z; without a zone it is UTC"
         raise InvalidValue("--at", text, expected) from None

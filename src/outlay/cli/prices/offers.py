@@ -12,6 +12,7 @@ import typer
 from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 
+from outlay.cli.cost.tables import keep_cost_files
 from outlay.cli.output import (
     AsJson,
     console,
@@ -115,7 +116,9 @@ def series_table(points: Sequence[PricePoint]) -> Table:
         )
         table.add_row(*cells)
     first, last = points[0].at_ns, points[-1].at_ns
-    table.caption = f"{utc_text(first)} to {utc_text(last)}, in USD per GPU-hour"
+    has_others = any(series.currency != "USD" for series in by_series)
+    unit = "in USD where no currency is named" if has_others else "in USD"
+    table.caption = f"{utc_text(first)} to {utc_text(last)}, per GPU-hour, {unit}"
     table.caption_justify = "left"
     return table
 
@@ -157,6 +160,7 @@ def fetch_prices(
     snapshots = ask(source or VENDORS)
     book.record(snapshots)
     book.publish()
+    keep_cost_files()
     instants = {snapshot.fetched_ns for snapshot in snapshots}
     raised = [alert for alert in alerts(store, since_ns=min(instants)) if alert.at_ns in instants]
     if as_json:

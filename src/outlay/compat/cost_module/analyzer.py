@@ -8,12 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import msgspec
+from msgspec.structs import replace
 
-from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
+from outlay.clock import SYSTEM, Clock, utc_datetime, wall_ns_of
+from outlay.compat.cost_module.data_directory import (
+    BUDGETS,
+    HISTORY,
+    beside_the_store,
+    data_directory,
+    read_json,
+    report_taken,
+    write_json,
+)
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
 from outlay.cost.book import CostBook, CostRow, ModelBudget
 from outlay.cost.compare import (
@@ -29,11 +40,11 @@ from outlay.cost.compare import (
     return_on_investment,
 )
 from outlay.cost.forecast import Estimate, forecast_runs
-from outlay.decoding import BadDocument, convert, read_document
+from outlay.decoding import convert
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.files import write_whole
 from outlay.store import open_store
 from outlay.units import Money
+from outlay.units.money import per
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 # The files of the cost module that CostAnalyzer comes from, read and written.
@@ -42,18 +53,7 @@ from outlay.units.quantity import MILLIJOULES_PER_WH
 # ``{model: limit}``, in dollars: budgets in other currencies are not in it. A file that cannot be
 # read is neither imported nor written over.
 
-HISTORY, BUDGETS = "cost_history.json", "budgets.json"
-T = TypeVar("T")
-
-
-class CorruptCosts(OutlayError):
-    """A cost file is not what its name says."""
-
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(
-            f"{path} cannot be read: {reason}. Repair it or move it away first; "
-            "it was left as it is."
-        )
+US_PER_HOUR = 3_600_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,28 +65,45 @@ class Exchanged:
     findings: tuple[Finding, ...] = ()
 
 
-def import_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
+def import_costs(analyzer: CostAnalyzer, directory: Path, *, only_new: bool = False) -> Exchanged:
     """Add the reports and budgets of a directory; any number of times with the same result.
+
+    Args:
+        analyzer: Whose store they go into.
+        directory: Where the files are.
+        only_new: Whether to leave out the runs and models that the store knows already.
 
     Raises:
         CorruptCosts: A file is there and cannot be read; nothing was imported.
     """
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
+    if only_new:
+        runs, models = analyzer.run_ids, analyzer.limits
+        history = {run_id: value for run_id, value in history.items() if run_id not in runs}
+        budgets = {model: value for model, value in budgets.items() if model not in models}
     findings: list[Finding] = []
-    reports = _take(history, lambda name, value: _import_report(analyzer, name, value), findings)
+    recorded = {row.run_id for row in analyzer.recorded()}
+    unknown = {name: value for name, value in history.items() if name not in recorded}
+    reports = _take(unknown, lambda name, value: _import_report(analyzer, name, value), findings)
+    if ours := len(history) - len(unknown):
+        message = f"{ours:,} reports are of runs whose own logs are known here: those count"
+        findings.append(Finding(source=HISTORY, message=message, severity="warning"))
     limits = _take(budgets, analyzer.set_budget, findings)
     return Exchanged(reports=reports, budgets=limits, findings=tuple(findings))
 
 
 def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
-    """Write all stated reports and budgets, with what stands in the files already.
+    """Write the reports of all runs and all budgets, with what stands in the files already.
 
     Raises:
         CorruptCosts: A file is there and cannot be read; nothing was written.
     """
     history, budgets = _read(directory / HISTORY), _read(directory / BUDGETS)
+    recorded = analyzer.recorded()
+    history |= {row.run_id: _report_behind(row) for row in recorded if row.kind == "cash"}
     history |= {run_id: report.to_dict() for run_id, report in analyzer.cost_history.items()}
     limits = analyzer.limits
+    budgets = {model: value for model, value in budgets.items() if model not in limits}
     budgets |= {model: float(m.amount) for model, m in limits.items() if m.currency == "USD"}
     write_json(directory / HISTORY, history)
     write_json(directory / BUDGETS, budgets)
@@ -95,6 +112,9 @@ def export_costs(analyzer: CostAnalyzer, directory: Path) -> Exchanged:
         for model, limit in limits.items()
         if limit.currency != "USD"
     ]
+    if shown := sum(row.kind != "cash" for row in recorded):
+        message = f"{shown:,} reports are showback, of which the file knows nothing: not written"
+        left_out.append(Finding(source=HISTORY, message=message, severity="warning"))
     findings = (*left_out, *analyzer.damage)
     return Exchanged(reports=len(history), budgets=len(budgets), findings=findings)
 
@@ -114,8 +134,36 @@ def _take(values: dict[str, Any], take: Callable[[str, Any], None], findings: li
 
 def _import_report(analyzer: CostAnalyzer, run_id: str, report: object) -> None:
     values = convert(report, dict[str, Any])
-    metrics = values.get("metrics") or _metrics_behind(values, run_id)
-    analyzer.analyze_training_run(TrainingMetrics.from_dict(metrics))
+    metrics = TrainingMetrics.from_dict(values.get("metrics") or _metrics_behind(values, run_id))
+    analyzer.keep_training(metrics, assumed_cost=values.get("assumed_cost", 0))
+
+
+def _report_behind(row: CostRow) -> dict[str, Any]:
+    """Return the report of a run that nobody stated, as the files know it."""
+    gpus, rest = divmod(row.gpu_us, row.wall_us or 1)
+    is_whole = gpus > 0 and rest == 0  # Else hours of GPUs are what is kept exactly.
+    hours = Decimal(row.wall_us if is_whole else row.gpu_us) / US_PER_HOUR
+    metrics = TrainingMetrics(
+        run_id=row.run_id,
+        model_name=row.model,
+        num_samples=row.samples,
+        num_epochs=row.epochs,
+        batch_size=0,
+        learning_rate=0.0,
+        total_duration_hours=float(hours),
+        gpu_name="",
+        gpu_price_per_hour=per(row.cost, Fraction(row.gpu_us, US_PER_HOUR)) or 0.0,
+        validation_loss=row.loss,
+        test_accuracy=row.accuracy,
+        tokens_processed=row.tokens,
+        timestamp=utc_datetime(row.at_ns),
+        gpu_count=gpus if is_whole else 1,
+        total_cost=float(row.cost.amount),
+        energy_wh=None if row.energy_mj is None else row.energy_mj / MILLIJOULES_PER_WH,
+        currency=row.currency,
+    )
+    report = TrainingCostReport.of(metrics).to_dict()
+    return report | {"assumed_cost": float(row.assumed.amount)}
 
 
 def _metrics_behind(report: dict[str, Any], run_id: str) -> dict[str, Any]:
@@ -139,26 +187,6 @@ def _read(path: Path) -> dict[str, Any]:
     return read_json(path, dict[str, Any]) or {}
 
 
-def read_json(path: Path, kind: type[T]) -> T | None:
-    """Return what a file holds; None where there is none.
-
-    Raises:
-        CorruptCosts: It holds something else.
-    """
-    try:
-        return read_document(path, kind)
-    except FileNotFoundError:
-        return None
-    except (OSError, BadDocument) as error:
-        raise CorruptCosts(path, str(error)) from None
-
-
-def write_json(path: Path, values: object) -> None:
-    """Write a file whole: a reader sees the old one or the new one."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.format(msgspec.json.encode(values), indent=2), synced=True)
-
-
 _WARN_PERCENT = 90
 
 
@@ -166,13 +194,29 @@ class CostAnalyzer:
     """Analyses what trainings cost and holds them against a budget for each model.
 
     Args:
-        data_dir: Where to keep the reports; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        data_dir: Where to keep the reports; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. Files of
+            the cost module in it, else in ``~/.context/training``, are taken over and kept up to
+            date.
         clock: When a budget is set and an alert is raised.
     """
 
     def __init__(self, data_dir: Path | str | None = None, *, clock: Clock = SYSTEM) -> None:
         self._book = CostBook(open_store(data_dir))
         self._clock = clock
+        self._directory: Path | None = None
+        if (directory := data_directory(data_dir)) is not None:
+            with beside_the_store(directory):
+                taken = import_costs(self, directory, only_new=True)
+                report_taken(taken.reports, "cost reports", directory)
+                report_taken(taken.budgets, "budgets", directory)
+            self._directory = directory
+            self._write_files()
+
+    def _write_files(self) -> None:
+        """Write what the store holds to the cost module's files, where it has a directory."""
+        if self._directory is not None:
+            with beside_the_store(self._directory):
+                export_costs(self, self._directory)
 
     @property
     def damage(self) -> list[Finding]:
@@ -185,9 +229,28 @@ class CostAnalyzer:
         Raises:
             InvalidValue: A figure cannot be counted with; nothing is kept.
         """
+        return self.keep_training(metrics)
+
+    def keep_training(
+        self, metrics: TrainingMetrics, *, assumed_cost: object = 0
+    ) -> TrainingCostReport:
+        """Do the same for a training of whose cost a part is assumed."""
         report = TrainingCostReport.of(metrics)
-        self._book.record([_row(metrics, self._clock.wall_ns())])
+        assumed = Money.parse(assumed_cost, name="assumed_cost", currency=report.currency)
+        row = replace(_row(metrics, self._clock.wall_ns()), assumed_micros=assumed.micros)
+        known = self._book.report(row.run_id)
+        if known is not None and known.charges is not None and known.cost == row.cost:
+            # Its own log says the same cost, and also who spent it when.
+            row = replace(row, charges=known.charges, assumed_micros=known.assumed_micros)
+        if known is not None and _is_same(row, known):
+            row = replace(row, updated_ns=known.updated_ns)  # Nothing new was stated.
+        self._book.record([row])
+        self._write_files()
         return report
+
+    def recorded(self) -> list[CostRow]:
+        """Return what the logs of runs say that nobody stated."""
+        return [row for row in self._book.reports() if row.source == "ledger"]
 
     def set_budget(self, model_name: str, limit: object) -> None:
         """Set what may be spent on all runs of a model; it need not have any yet.
@@ -199,6 +262,7 @@ class CostAnalyzer:
         if not model_name:
             raise InvalidValue("model_name", model_name, "a non-empty name")
         self._book.set_budget(model_name, Money.parse(limit, name="limit"), self._clock.wall_ns())
+        self._write_files()
 
     def check_budget(
         self, model_name: str, current_cost: float | None = None
@@ -309,6 +373,11 @@ class CostAnalyzer:
         return {model: budget.limit for model, budget in self._book.budgets().items()}
 
     @property
+    def run_ids(self) -> set[str]:
+        """Every run that has a report, stated or recorded."""
+        return {row.run_id for row in self._book.reports()}
+
+    @property
     def cost_history(self) -> dict[str, TrainingCostReport]:
         """Every report that was analysed from stated metrics, by run."""
         found: dict[str, TrainingCostReport] = {}
@@ -318,6 +387,10 @@ class CostAnalyzer:
             except (OutlayError, KeyError, TypeError, ValueError, OverflowError) as error:
                 self._book.leave_out(f"cost of run {run_id}", f"{type(error).__name__}: {error}")
         return found
+
+
+def _is_same(row: CostRow, known: CostRow) -> bool:
+    return replace(row, metrics=None) == replace(known, updated_ns=row.updated_ns)
 
 
 def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
@@ -337,7 +410,7 @@ def _row(metrics: TrainingMetrics, now_ns: int) -> CostRow:
         tokens=metrics.tokens_processed,
         accuracy=metrics.test_accuracy,
         loss=metrics.validation_loss,
-        at_ns=wall_ns_of(as_utc(metrics.timestamp)),
+        at_ns=wall_ns_of(metrics.timestamp),
         metrics=metrics.to_dict(),
         updated_ns=now_ns,
     )

@@ -41,14 +41,17 @@ class GPUPrice:
     timestamp: datetime = field(default_factory=utc_now)
     tier: str = field(default="on-demand", kw_only=True)
 
+    def __post_init__(self) -> None:
+        self.timestamp = as_utc(self.timestamp)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, the timestamp in ISO 8601."""
-        return asdict(self) | {"timestamp": as_utc(self.timestamp).isoformat()}
+        return asdict(self) | {"timestamp": self.timestamp.isoformat()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> GPUPrice:
         """Return what ``to_dict`` made."""
-        return cls(**(values | {"timestamp": as_utc(datetime.fromisoformat(values["timestamp"]))}))
+        return cls(**(values | {"timestamp": datetime.fromisoformat(values["timestamp"])}))
 
     @classmethod
     def from_offer(cls, offer: Offer) -> GPUPrice:
@@ -89,7 +92,7 @@ class GPUPrice:
             availability=self.availability or None,
             cuda=self.cuda_version,
             offer_id=self.instance_id,
-            fetched_ns=wall_ns_of(as_utc(self.timestamp)),
+            fetched_ns=wall_ns_of(self.timestamp),
             source=tracked_source(self.provider, self.gpu_name),
             given=None if float(price.amount) == float(given) else given,
         )
@@ -118,6 +121,9 @@ class PriceHistory:
     provider: str
     prices: list[tuple[datetime, float]] = field(default_factory=list)
     clock: Clock = field(default=SYSTEM, repr=False, compare=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        self.prices = [(as_utc(at), price) for at, price in self.prices]
 
     def add_price(self, price: float, timestamp: datetime | None = None) -> None:
         """Add a point; now, unless a time is given."""
@@ -161,6 +167,7 @@ class PriceAlert:
     message: str = ""
 
     def __post_init__(self) -> None:
+        self.timestamp = as_utc(self.timestamp)
         if not self.message:
             self.message = (
                 f"{_WORDS[self.alert_type]}: {self.gpu_name} at {self.provider} is "

@@ -15,7 +15,15 @@ from outlay.advise.overhead import Checkpointing, recommend_checkpoint_interval
 from outlay.advise.recommendation import OptimizationRecommendation, merged, total_savings
 from outlay.advise.run_advice import Circumstances, advise_run
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, wall_ns_of
-from outlay.compat.cost_module.analyzer import CorruptCosts, read_json, write_json
+from outlay.compat.cost_module.data_directory import (
+    RECOMMENDATIONS,
+    CorruptCosts,
+    beside_the_store,
+    data_directory,
+    read_json,
+    report_taken,
+    write_json,
+)
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue
 from outlay.goodput.follower import RunView, read_view
@@ -30,14 +38,18 @@ from outlay.store.schema import recommendations
 # ``OptimizationRecommendation.to_dict`` writes it. A file that cannot be read is neither imported
 # nor written over.
 
-RECOMMENDATIONS = "recommendations.json"
 _EVER_HOURS = 1_000_000.0
 
 
 def import_recommendations(
-    optimizer: CostOptimizer, directory: Path
+    optimizer: CostOptimizer, directory: Path, *, only_new: bool = False
 ) -> tuple[int, tuple[Finding, ...]]:
     """Keep the advice of a file, any number of times with the same result.
+
+    Args:
+        optimizer: Whose store it goes into.
+        directory: Where the file is.
+        only_new: Whether to leave out the advice that the store has already.
 
     Returns:
         How many pieces were taken, and which could not be.
@@ -48,11 +60,13 @@ def import_recommendations(
     path = directory / RECOMMENDATIONS
     taken: list[OptimizationRecommendation] = []
     findings: list[Finding] = []
+    known = {each.key for each in optimizer.recommendations} if only_new else set[str]()
     for line, row in enumerate(read_json(path, list[Any]) or [], 1):
         try:
             taken.append(_parsed(row))
         except BadDocument as error:
             findings.append(Finding(source=str(path), message=f"recommendation {line}: {error}"))
+    taken = [each for each in taken if each.key not in known]
     optimizer.keep(taken)
     return len(taken), tuple(findings)
 
@@ -68,7 +82,7 @@ def export_recommendations(optimizer: CostOptimizer, directory: Path) -> int:
         present = [_parsed(row) for row in read_json(path, list[Any]) or []]
     except BadDocument as error:
         raise CorruptCosts(path, str(error)) from None
-    everything = merged([*present, *optimizer.get_all_recommendations(hours=_EVER_HOURS)])
+    everything = merged([*present, *optimizer.recommendations])
     write_json(path, [each.to_dict() for each in everything])
     return len(everything)
 
@@ -89,7 +103,9 @@ class CostOptimizer:
     that sharpen it. Every method returns None where nothing worth saying is known.
 
     Args:
-        data_dir: Where to keep recommendations; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        data_dir: Where to keep recommendations; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. A file
+            of the cost module in it, else in ``~/.context/training``, is taken over and kept up to
+            date.
         clock: When advice is given, and what "recent" ends at.
 
     Attributes:
@@ -100,6 +116,22 @@ class CostOptimizer:
         self._store = open_store(data_dir)
         self._clock = clock
         self.damage: list[Finding] = []
+        self._directory: Path | None = None
+        if (directory := data_directory(data_dir)) is not None:
+            with beside_the_store(directory):
+                taken, findings = import_recommendations(self, directory, only_new=True)
+                report_taken(taken, "recommendations", directory)
+                if findings:
+                    raise CorruptCosts(directory / RECOMMENDATIONS, findings[0].message)
+                self._directory = directory
+            self._write_file()
+
+    def _write_file(self) -> None:
+        """Write all advice to the cost module's file, where it has a directory."""
+        if self._directory is not None:
+            with beside_the_store(self._directory):
+                advice = [each.to_dict() for each in self.recommendations]
+                write_json(self._directory / RECOMMENDATIONS, advice)
 
     def recommend_batch_size(
         self,
@@ -293,6 +325,11 @@ class CostOptimizer:
                 self.damage.append(Finding(source=f"advice {key!s}", message=message))
         return merged(found)
 
+    @property
+    def recommendations(self) -> list[OptimizationRecommendation]:
+        """All advice that was ever given and kept, each piece once, the largest saving first."""
+        return self.get_all_recommendations(hours=_EVER_HOURS)
+
     def get_high_confidence_recommendations(
         self, confidence_threshold: float = 0.8
     ) -> list[OptimizationRecommendation]:
@@ -337,3 +374,4 @@ class CostOptimizer:
                 mine = recommendations.c.subject == instead_of
                 connection.execute(recommendations.delete().where(mine))
             upsert(connection, recommendations, rows, newer="at_ns")
+        self._write_file()

@@ -13,19 +13,17 @@ from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 from sqlalchemy import Engine
 
 from outlay.clock import as_utc, utc_datetime
+from outlay.compat.cost_module.data_directory import price_file, write_json
 from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, InvalidValue, OutlayError
-from outlay.files import write_whole
 from outlay.prices.book import PriceBook
 from outlay.prices.offer import Offer, Snapshot
 from outlay.prices.series import points
 
-_FILE_IN_DIRECTORY = Path("prices") / "price_history.json"
 _Histories = dict[str, list[tuple[float, datetime]]]
 
 
@@ -59,7 +57,7 @@ class ImportedPrices:
 
 def history_file(path: Path) -> Path:
     """Return the history file itself where its data directory was named."""
-    return path / _FILE_IN_DIRECTORY if path.is_dir() else path
+    return price_file(path) if path.is_dir() else path
 
 
 def read_history(path: Path) -> list[Tracked]:
@@ -85,7 +83,7 @@ def import_history(store: Engine, path: Path) -> ImportedPrices:
     """Add a file's prices to the store; those that are there already are not added again."""
     wanted = Counter(read_history(path))
     findings: list[Finding] = []
-    known = Counter(_tracked_in(store, findings))
+    known = Counter(_tracked_in(store, findings)) | Counter(_fetched_in(store, findings))
     offers: list[Offer] = []
     for tracked, count in (wanted - known).items():
         try:
@@ -114,13 +112,29 @@ def export_history(store: Engine, path: Path, damage: list[Finding] | None = Non
     damage = [] if damage is None else damage
     known = Counter(_tracked_in(store, damage)) | Counter(_fetched_in(store, damage))
     everything = known | present
+    _write(path, everything)
+    return everything.total()
+
+
+def append_price(path: Path, price: GPUPrice) -> None:
+    """Add a price that was just tracked to a file, with what stands in it already.
+
+    Raises:
+        CorruptHistory: There is something else in the file's place.
+    """
+    present = Counter(read_history(path)) if path.exists() else Counter[Tracked]()
+    at = as_utc(price.timestamp)
+    _write(
+        path, present + Counter([Tracked(price.gpu_name, price.provider, at, price.price_per_hour)])
+    )
+
+
+def _write(path: Path, prices: Counter[Tracked]) -> None:
     histories: dict[str, list[tuple[float, str]]] = {}
-    for tracked in sorted(everything.elements(), key=lambda tracked: tracked[:3]):
+    for tracked in sorted(prices.elements(), key=lambda tracked: tracked[:3]):
         key = f"{tracked.gpu}|{tracked.provider}"
         histories.setdefault(key, []).append((tracked.price, tracked.at.isoformat()))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, msgspec.json.format(msgspec.json.encode(histories), indent=2), synced=True)
-    return everything.total()
+    write_json(path, histories)
 
 
 def _price_of(tracked: Tracked) -> GPUPrice:

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from outlay.clock import SYSTEM, Clock, utc_datetime
+from outlay.compat.cost_module.data_directory import (
+    beside_the_store,
+    data_directory,
+    price_file,
+    report_taken,
+)
 from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
+from outlay.compat.cost_module.price_history import append_price, export_history, import_history
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
 from outlay.prices.book import PriceBook
@@ -45,6 +52,22 @@ class PriceRecommendation(NamedTuple):
     reason: str
 
 
+class CurrentPrice(float):
+    """A price per GPU-hour: a number, with the fields of the ``GPUPrice`` that it is from."""
+
+    def __new__(cls, price: GPUPrice) -> CurrentPrice:
+        """Return the number."""
+        return super().__new__(cls, price.price_per_hour)
+
+    def __init__(self, price: GPUPrice) -> None:
+        self.price = price
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "price":  # It has none while it is being copied.
+            raise AttributeError(name)
+        return getattr(self.price, name)
+
+
 class TieredKey(NamedTuple):
     """What prices are compared by: on-demand is not measured against spot."""
 
@@ -61,7 +84,9 @@ class GPUPriceTracker:
     """Tracks GPU prices across providers and says when they move.
 
     Args:
-        data_dir: Where to keep the prices; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``.
+        data_dir: Where to keep the prices; else ``$OUTLAY_STORE`` or ``$OUTLAY_HOME``. A file of
+            the cost module in it, else below ``~/.context/training``, is taken over and kept up to
+            date.
         drop_percent: A fall of more than this raises an alert.
         surge_percent: A rise of more than this raises an alert.
         vast: Whom ``fetch_vastai_prices`` asks.
@@ -83,6 +108,14 @@ class GPUPriceTracker:
         self._clock = clock
         self.findings: list[Finding] = []
         self.damage: list[Finding] = []
+        self._file: Path | None = None
+        if (directory := data_directory(data_dir)) is not None:
+            with beside_the_store(directory):
+                file = price_file(directory)
+                if file.exists():
+                    report_taken(import_history(self._store, file).added, "prices", directory)
+                export_history(self._store, file)
+                self._file = file
 
     def track_price(self, price: GPUPrice) -> PriceAlert | None:
         """Track a price point; return the alert that it raises, if any.
@@ -93,6 +126,9 @@ class GPUPriceTracker:
         offer = price.to_offer()
         snapshot = Snapshot(source=offer.source, fetched_ns=offer.fetched_ns, offers=(offer,))
         self._book.record([snapshot])
+        if self._file is not None:
+            with beside_the_store(self._file.parent):
+                append_price(self._file, price)
         for alert in alerts(self._store, since_ns=offer.fetched_ns, until_ns=offer.fetched_ns):
             if alert.series == series_of(offer) and alert.current == offer.price:
                 return PriceAlert.from_alert(alert)
@@ -164,11 +200,11 @@ class GPUPriceTracker:
         return _histories(points(self._store, currency=_CURRENCY), _key, self._clock)
 
     @property
-    def current_prices(self) -> dict[Key, GPUPrice]:
-        """The cheapest price that can be had now, by GPU and provider."""
-        cheapest: dict[Key, GPUPrice] = {}
+    def current_prices(self) -> dict[Key, CurrentPrice]:
+        """The cheapest price that can be had now, by GPU and provider: a number."""
+        cheapest: dict[Key, CurrentPrice] = {}
         for price in self._rentable():
-            cheapest.setdefault((price.gpu_name, price.provider), price)
+            cheapest.setdefault((price.gpu_name, price.provider), CurrentPrice(price))
         return cheapest
 
     @property

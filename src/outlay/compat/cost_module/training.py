@@ -66,6 +66,7 @@ class TrainingMetrics:
     currency: str = field(default="USD", kw_only=True)
 
     def __post_init__(self) -> None:
+        self.timestamp = as_utc(self.timestamp)
         if self.test_accuracy is None:
             self.test_accuracy = self.accuracy
         self.accuracy = self.test_accuracy
@@ -95,14 +96,14 @@ class TrainingMetrics:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, the timestamp in ISO 8601."""
-        return asdict(self) | {"timestamp": as_utc(self.timestamp).isoformat()}
+        return asdict(self) | {"timestamp": self.timestamp.isoformat()}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> TrainingMetrics:
         """Return what ``to_dict`` made; names that are not known here are left out."""
         known = {f.name: values[f.name] for f in fields(cls) if f.name in values}
         if "timestamp" in known:
-            known["timestamp"] = as_utc(datetime.fromisoformat(known["timestamp"]))
+            known["timestamp"] = datetime.fromisoformat(known["timestamp"])
         return cls(**known)
 
     def cost(self) -> Money:
@@ -175,11 +176,13 @@ class TrainingCostReport:
     timestamp: datetime = field(default_factory=utc_now)
     currency: str = field(default="USD", kw_only=True)
 
+    def __post_init__(self) -> None:
+        self.timestamp = as_utc(self.timestamp)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, timestamps in ISO 8601."""
         nested = None if self.metrics is None else self.metrics.to_dict()
-        stamp = as_utc(self.timestamp).isoformat()
-        return asdict(self) | {"metrics": nested, "timestamp": stamp}
+        return asdict(self) | {"metrics": nested, "timestamp": self.timestamp.isoformat()}
 
     @classmethod
     def of(cls, metrics: TrainingMetrics) -> TrainingCostReport:

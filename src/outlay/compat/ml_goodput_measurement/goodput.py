@@ -15,6 +15,7 @@ from outlay.goodput.types import (
     BadputType,
     GoodputType,
     IntervalWorkloadMetricDetails,
+    JobGoodput,
     WorkloadMetricDetails,
 )
 
@@ -30,6 +31,17 @@ __all__ = [
 
 _log = logging.getLogger("outlay")
 _CloudLogger = CloudLogger
+
+
+class GoodputPercent(float):
+    """A share in percent that has the types of badput, too.
+
+    The documented example calls the share ``goodput``, as the module is called, and goes on to look
+    for ``goodput.BadputType``.
+    """
+
+    BadputType = BadputType
+    GoodputType = GoodputType
 
 
 class GoodputCalculator(calculator.GoodputCalculator):
@@ -58,3 +70,12 @@ class GoodputCalculator(calculator.GoodputCalculator):
             cache_dir=cache_dir,
             clock=clock,
         )
+
+    def get_job_goodput(
+        self,
+        include_badput_breakdown: bool = False,  # noqa: FBT001, FBT002 - documented as positional
+        configured_ideal_step_time: float | None = None,
+    ) -> JobGoodput:
+        """Return the job's goodput, its badput by type if asked for, and its last step."""
+        found = super().get_job_goodput(include_badput_breakdown, configured_ideal_step_time)
+        return found._replace(goodput=GoodputPercent(found.goodput))

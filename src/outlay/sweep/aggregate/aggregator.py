@@ -87,8 +87,8 @@ def _beside(told: RunFacts | None, watched: RunFacts | None) -> RunFacts | None:
     """Return what a training's files say, with the time and the money that its supervisor saw."""
     if told is None or watched is None:
         return told or watched
-    seen = ("cost_micros", "currency", "wall_ns", "started_ns", "attempts", "phases",
-            "phase_micros", "assumptions", "findings")  # fmt: skip
+    seen = ("cost_micros", "assumed_micros", "currency", "wall_ns", "started_ns", "attempts",
+            "phases", "phase_micros", "assumptions", "findings")  # fmt: skip
     return msgspec.structs.replace(told, **{name: getattr(watched, name) for name in seen})
 
 

@@ -21,6 +21,9 @@ _T: Final = (
 )  # fmt: skip
 
 
+_MOST_SEEDS: Final = 1000
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replicates:
     """One configuration over its seeds: the mean of the metric, and half its 95 % interval.
@@ -59,9 +62,12 @@ def half_width(values: Sequence[float]) -> float | None:
     """Return half the 95 % interval of a mean; None for fewer than two values."""
     if len(values) < 2:
         return None
-    freedom = len(values) - 1
-    factor = _T[min(freedom, len(_T)) - 1]
-    return factor * stdev(values) / math.sqrt(len(values))
+    return _factor(len(values)) * stdev(values) / math.sqrt(len(values))
+
+
+def _factor(count: int) -> float:
+    """Return Student's t for a mean of so many values."""
+    return _T[min(max(count - 1, 1), len(_T)) - 1]
 
 
 def replicates(rows: Sequence[Row]) -> list[Replicates]:
@@ -143,13 +149,54 @@ def verdict(subjects: Sequence[Subject], rows: Sequence[Row]) -> str:
         return f"{sentence}; it is the only configuration."
     second = best_of(others, direction=target.direction)
     assert second is not None
+    if second.mean == best.mean:
+        tied = ", ".join(one.label for one in found if one.mean == best.mean)
+        return f"A tie: {tied}, each with {target.metric} {best.mean:.4g}. {_more(best, second)}"
+    after = f"next: {second.label} with {second}"
     if best.half_width is None or second.half_width is None:
-        doubt = "with one run each nobody knows whether that is luck"
-    elif abs(best.mean - second.mean) <= best.half_width + second.half_width:
-        doubt = "their intervals overlap, so the order may be luck"
-    else:
-        doubt = "their intervals do not overlap"
-    return f"{sentence}; next: {second.label} with {second} ({doubt})."
+        return f"{sentence}; {after} (with one run each nobody knows whether that is luck)."
+    if is_clear(best, second):
+        return f"{sentence}; {after} (their intervals do not overlap)."
+    leads = f"{best.label} leads with {target.metric} {best}{money}"
+    return f"No winner yet: {leads}; {after}. {_more(best, second)}"
+
+
+def is_clear(best: Replicates, second: Replicates) -> bool:
+    """Say whether the intervals of two configurations lie apart."""
+    if best.half_width is None or second.half_width is None:
+        return False
+    return abs(best.mean - second.mean) > best.half_width + second.half_width
+
+
+def _more(best: Replicates, second: Replicates) -> str:
+    """Say what would tell two configurations apart."""
+    if best.half_width is None or second.half_width is None:
+        return "More seeds of each would tell."
+    count = seeds_to_tell(best, second)
+    if count is None:
+        return "Their intervals overlap, and more seeds would hardly tell."
+    seeds = "seed" if count == 1 else "seeds"
+    return f"Their intervals overlap: about {count:,} more {seeds} of each would tell."
+
+
+def seeds_to_tell(best: Replicates, second: Replicates) -> int | None:
+    """Return how many more seeds of each would keep two intervals apart; an estimate.
+
+    It holds if means and deviations stay as they are. None where nothing affordable would.
+    """
+    apart = abs(best.mean - second.mean)
+    spread = sum(_deviation(one) for one in (best, second))
+    fewest = min(len(best.runs), len(second.runs))
+    for count in range(fewest, _MOST_SEEDS):
+        if _factor(count) * spread / math.sqrt(count) < apart:
+            return max(count - fewest, 1)
+    return None
+
+
+def _deviation(one: Replicates) -> float:
+    """Return the standard deviation that an interval was computed from."""
+    count = len(one.runs)
+    return (one.half_width or 0.0) * math.sqrt(count) / _factor(count)
 
 
 # The summary as a Markdown page.
@@ -158,7 +205,7 @@ _LEADING: Final = ("run_id", "status")
 _FIGURES: Final = (
     "world_size", "ips_mean", "step_time_ms", "bytes_per_step", "accuracy_metric",
     "accuracy_value", "accuracy_best", "time_to_target_min", "planned_cost", "cost",
-    "charged_cost", "currency", "energy_Wh", "goodput", "errors",
+    "assumed_cost", "charged_cost", "currency", "energy_Wh", "goodput", "errors",
 )  # fmt: skip
 
 
@@ -196,7 +243,8 @@ def page(name: str, subjects: Sequence[Subject], rows: Sequence[Row], *, head: s
 
 def _runs(rows: Sequence[Row]) -> str:
     params = dict.fromkeys(name for row in rows for name in row if name.startswith("param_"))
-    shown = [name for name in _FIGURES if any(row.get(name) not in (None, "") for row in rows)]
+    empty = {"assumed_cost": (None, 0.0)}
+    shown = [n for n in _FIGURES if any(row.get(n) not in empty.get(n, (None, "")) for row in rows)]
     columns = [*_LEADING, *params, *shown]
     return _table(
         columns, [[_cell(exact_money(name, row.get(name))) for name in columns] for row in rows]

@@ -138,7 +138,7 @@ def _place(row: dict[str, str]) -> tuple[int | None, int | None, float | None]:
 # A run's figures from its own log; of a log that has not changed, from a file beside it.
 
 CACHE: Final = "outlay_facts.json"
-_VERSION: Final = 3
+_VERSION: Final = 4
 
 
 class _Cached(msgspec.Struct, frozen=True):
@@ -201,6 +201,7 @@ def _facts(view: RunView) -> RunFacts:
         energy_mj=view.energy_mj() or None,
         flops=work.flops or None,
         cost_micros=None if parts.cost is None else parts.cost.micros,
+        assumed_micros=0 if parts.assumed is None else parts.assumed.micros,
         currency="" if parts.cost is None else parts.cost.currency,
         goodput=known_goodput(view, parts),
         wall_ns=parts.wall_ns,

@@ -51,6 +51,7 @@ class RunFacts(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     flops: int | None = None
     fidelity_mean: float | None = None
     cost_micros: int | None = None
+    assumed_micros: int = 0
     currency: str = ""
     goodput: float | None = None
     wall_ns: int | None = None
@@ -191,8 +192,8 @@ Row = dict[str, Any]
 FIRST: Final = (
     "run_id", "status", "world_size", "ips_mean", "step_time_ms", "bytes_per_step",
     "accuracy_metric", "accuracy_value", "accuracy_best", "target_value", "time_to_target_min",
-    "energy_Wh", "fidelity_mean", "planned_cost", "cost", "charged_cost", "currency", "goodput",
-    "wall_minutes", "stop_reason", "errors", "configuration", "budget_mode",
+    "energy_Wh", "fidelity_mean", "planned_cost", "cost", "assumed_cost", "charged_cost",
+    "currency", "goodput", "wall_minutes", "stop_reason", "errors", "configuration", "budget_mode",
 )  # fmt: skip
 TOTALS: Final = ("steps", "time_minutes", "tokens", "comm_bytes", "epochs", "flops")
 
@@ -275,6 +276,8 @@ def _figures(facts: RunFacts) -> Row:
         "wall_minutes": None if facts.wall_ns is None else facts.wall_ns / 60e9,
         "stop_reason": facts.stop_reason or None,
     }
+    if facts.cost_micros is not None:
+        row["assumed_cost"] = facts.assumed_micros / 1e6
     return row
 
 

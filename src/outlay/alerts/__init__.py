@@ -1,0 +1,1 @@
+"""Rules in ``outlay.toml``, what they are judged by, and who is told; each alert once."""

@@ -1,0 +1,153 @@
+"""Telling somebody: standard error, a file, a webhook, or whatever apprise reaches.
+
+What fails is an error without the address in it: the address is a secret.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, assert_never
+
+import msgspec
+
+from outlay.alerts.rules import AlertTarget, Shape
+from outlay.clock import utc_text
+from outlay.errors import MissingExtra, OutlayError
+from outlay.escaping import json_text
+
+TIMEOUT_S = 10.0
+_LONGEST_DISCORD = 1900  # Discord refuses 2,000 characters and more.
+
+
+class AlertMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One alert as it is delivered.
+
+    Attributes:
+        at: When it was raised, UTC.
+        heads: The hash of the last line of each spend log, for ``outlay guard verify --expect``.
+        body: More than the sentence, in Markdown: a digest's page.
+    """
+
+    at: str
+    when: str
+    key: str
+    severity: str
+    text: str
+    subject: str
+    value: float | None = None
+    limit: float | None = None
+    heads: dict[str, str] = {}
+    body: str = ""
+
+
+class DeliveryFailed(OutlayError):
+    """A target did not take a message."""
+
+    def __init__(self, target: str, why: str) -> None:
+        super().__init__(f"alert target {target}: {why}")
+
+
+def deliver(
+    target: AlertTarget,
+    message: AlertMessage,
+    *,
+    say: Callable[[str], None],
+    environ: Mapping[str, str] | None = None,
+) -> None:
+    """Hand a message to a target.
+
+    Args:
+        target: Who is told.
+        message: What.
+        say: Puts a line on standard error.
+        environ: Where the variables of addresses are; default: the process's own.
+
+    Raises:
+        DeliveryFailed: It was not taken.
+    """
+    environ = os.environ if environ is None else environ
+    match target.kind:
+        case "stderr":
+            say(_plain(message))
+        case "file":
+            _append(target, message)
+        case "webhook":
+            _post(target, _address(target, environ), payload(message, target.shape))
+        case "apprise":
+            _notify(target, _address(target, environ), message)
+        case _:
+            assert_never(target.kind)
+
+
+def payload(message: AlertMessage, shape: Shape) -> dict[str, Any]:
+    """Return a message as a webhook takes it."""
+    match shape:
+        case "json":
+            document: dict[str, Any] = msgspec.to_builtins(message)
+            return document
+        case "slack":
+            return {"text": _plain(message)}
+        case "discord":
+            # Names in it may look like mentions: nobody is pinged.
+            return {
+                "content": _plain(message)[:_LONGEST_DISCORD],
+                "allowed_mentions": {"parse": []},
+            }
+        case _:
+            assert_never(shape)
+
+
+def _plain(message: AlertMessage) -> str:
+    first = f"{message.severity}: {message.text}"
+    return f"{first}\n\n{message.body}" if message.body else first
+
+
+def _address(target: AlertTarget, environ: Mapping[str, str]) -> str:
+    found = environ.get(target.address, "")
+    if not found:
+        raise DeliveryFailed(target.name, f"the variable {target.address} is not set")
+    return found
+
+
+def _append(target: AlertTarget, message: AlertMessage) -> None:
+    path = Path(target.address).expanduser()
+    line = json_text(msgspec.json.encode(message).decode()) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab", buffering=0) as stream:
+            stream.write(line.encode())
+    except OSError as error:
+        raise DeliveryFailed(target.name, str(error.strerror)) from None
+
+
+def _post(target: AlertTarget, address: str, document: dict[str, Any]) -> None:
+    import httpx
+
+    try:
+        answer = httpx.post(address, json=document, timeout=TIMEOUT_S)
+    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        raise DeliveryFailed(target.name, type(error).__name__) from None
+    if not answer.is_success:
+        raise DeliveryFailed(target.name, f"it answered {answer.status_code}")
+
+
+def _notify(target: AlertTarget, address: str, message: AlertMessage) -> None:
+    try:
+        import apprise
+    except ImportError:
+        raise DeliveryFailed(
+            target.name, str(MissingExtra("alerts through apprise", "alerts"))
+        ) from None
+    teller = apprise.Apprise()
+    if not teller.add(address):
+        raise DeliveryFailed(target.name, f"apprise knows no service like ${target.address}")
+    kind = apprise.NotifyType.FAILURE if message.severity == "error" else apprise.NotifyType.WARNING
+    if not teller.notify(title=f"outlay: {message.when}", body=_plain(message), notify_type=kind):
+        raise DeliveryFailed(target.name, "apprise could not deliver it")
+
+
+def message_time(now_ns: int) -> str:
+    """Return an instant as a message states it."""
+    return utc_text(now_ns)

@@ -1,0 +1,218 @@
+"""What rules are judged by: live runs, runs that died, budgets, ceilings, rentals, prices.
+
+A shell around readings that exist: it gathers, and judges nothing.
+"""
+
+from __future__ import annotations
+
+import getpass
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from sqlalchemy import Engine
+
+from outlay.clock import SYSTEM, Clock, wall_ns_of
+from outlay.cost.book import CostBook
+from outlay.cost.collect import refresh_reports
+from outlay.cost.forecast import rest_of
+from outlay.errors import Finding, OutlayError
+from outlay.export.live_runs import LiveReading, LiveRuns
+from outlay.guard.entries import is_machine, parse_timestamp
+from outlay.guard.rental.reap import RentedHold, living_rentals
+from outlay.ledger import AttemptStarted, derive_attempts, read_lives
+from outlay.prices.series import Alert, alerts
+from outlay.runs.numbers import RunNumbers
+from outlay.store.runs import RunFilter, RunRow, list_runs
+from outlay.units import Money
+
+_A_DAY_NS = 86_400 * 10**9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpend:
+    """A model's budget, what was spent of it, and what its live runs will still spend."""
+
+    model: str
+    limit: Money
+    spent: Money
+    to_come: Money
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """Something that is paid for by the hour: a rental, or a Slurm job's allocation.
+
+    Attributes:
+        since_ns: When it was rented or granted; or when its last run was seen alive.
+        rate: As text; empty where it is not known.
+    """
+
+    name: str
+    since_ns: int
+    rate: str = ""
+    has_run: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """Everything that rules are judged by, at one instant in UTC nanoseconds."""
+
+    t_ns: int
+    live: LiveReading
+    dead: tuple[RunRow, ...]
+    budgets: tuple[ModelSpend, ...]
+    machines: tuple[Machine, ...]
+    overdue: tuple[RentedHold, ...]
+    price_changes: tuple[Alert, ...]
+    findings: tuple[Finding, ...]
+
+    @property
+    def heads(self) -> dict[str, str]:
+        """The last line's hash of each spend log, so that a rollback shows against any alert."""
+        return {str(guard.log_path): guard.head for guard in self.live.guards}
+
+
+class EvidenceReader:
+    """Gathers evidence again and again.
+
+    Args:
+        store: Where runs and prices are.
+        log_paths: The spend logs.
+        clock: The clock to use.
+    """
+
+    def __init__(self, store: Engine, log_paths: Sequence[Path], *, clock: Clock = SYSTEM) -> None:
+        self._store = store
+        self._log_paths = tuple(log_paths)
+        self._live = LiveRuns(store, log_paths, clock=clock)
+        self._clock = clock
+
+    def read(self) -> Evidence:
+        """Return the evidence; what cannot be read is a finding."""
+        live = self._live.read()
+        now_ns = live.t_ns
+        rented, findings = living_rentals(self._log_paths, clock=self._clock)
+        recent = list_runs(self._store, RunFilter(since_ns=now_ns - _A_DAY_NS))
+        refreshed = refresh_reports(self._store, now_ns)
+        return Evidence(
+            t_ns=now_ns,
+            live=live,
+            dead=tuple(row for row in recent if row.status == "dead"),
+            budgets=tuple(self._budgets(live.runs)),
+            machines=tuple(_machines(rented, _jobs(), recent, live.runs)),
+            overdue=tuple(each for each in rented if _deadline_ns(each) < now_ns),
+            price_changes=tuple(alerts(self._store, since_ns=now_ns - _A_DAY_NS)),
+            findings=(*live.findings, *refreshed.findings, *findings),
+        )
+
+    def _budgets(self, runs: Sequence[RunNumbers]) -> list[ModelSpend]:
+        book = CostBook(self._store)
+        found = []
+        for model, budget in book.budgets().items():
+            currency = budget.limit.currency
+            mine = [run for run in runs if run.figures.model == model]
+            micros = sum(_to_come(run, currency) for run in mine)
+            found.append(
+                ModelSpend(
+                    model=model,
+                    limit=budget.limit,
+                    spent=book.spent(model, currency),
+                    to_come=Money(micros, currency),
+                )
+            )
+        return found
+
+
+def _to_come(run: RunNumbers, currency: str) -> int:
+    """Return what a run will still cost until its own budget stops it, in micro-units."""
+    from outlay.budget.report import budget_report
+
+    cost, report = run.cost.cost, budget_report(run.view)
+    if cost is None or cost.currency != currency or report is None or report.forecast is None:
+        return 0
+    rest = rest_of(run.view, report.forecast.at_step)
+    return 0 if rest is None else round(rest.cost.point * 1e6)
+
+
+def _deadline_ns(rented: RentedHold) -> int:
+    assert rented.hold.rental is not None
+    return wall_ns_of(parse_timestamp(rented.hold.rental.deadline))
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    id: str
+    name: str
+    start_ns: int
+
+
+def _machines(
+    rented: Sequence[RentedHold],
+    jobs: Sequence[_Job],
+    recent: Sequence[RunRow],
+    live: Sequence[RunNumbers],
+) -> list[Machine]:
+    """Return what is paid for by the hour, and when a run was last seen on each."""
+    headers = [(_header(row), row.last_seen_ns) for row in recent] if rented or jobs else []
+    seen = [(header, at_ns) for header, at_ns in headers if header is not None]
+    going = [run.view.timeline.attempts[-1].header for run in live]
+    found = []
+    for each in rented:
+        hold, rental = each.hold, each.hold.rental
+        assert rental is not None
+        since_ns = wall_ns_of(parse_timestamp(rental.started))
+        last = [at for header, at in seen if is_machine(hold.resource, header.instance_id)]
+        found.append(
+            Machine(
+                name=f"rental {hold.resource or rental.name}",
+                since_ns=max([since_ns, *last]),
+                rate=rental.rate,
+                has_run=any(is_machine(hold.resource, header.instance_id) for header in going),
+            )
+        )
+    for job in jobs:
+        last = [at for header, at in seen if header.slurm_job == job.id]
+        found.append(
+            Machine(
+                name=f"Slurm job {job.id} ({job.name})",
+                since_ns=max([job.start_ns, *last]),
+                has_run=any(header.slurm_job == job.id for header in going),
+            )
+        )
+    return found
+
+
+def _header(row: RunRow) -> AttemptStarted | None:
+    try:
+        attempts = derive_attempts(read_lives(Path(row.dir)))
+    except (OutlayError, OSError):
+        return None
+    return attempts[-1].header if attempts else None
+
+
+def _jobs() -> list[_Job]:
+    """Return this user's running Slurm jobs; none where Slurm is missing or does not answer."""
+    if shutil.which("squeue") is None:
+        return []
+    command = ["squeue", "--noheader", "--states=RUNNING", "--format=%A|%S|%j"]
+    try:
+        done = subprocess.run(
+            [*command, f"--user={getpass.getuser()}"],
+            capture_output=True, text=True, check=False, timeout=20,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    found = []
+    for line in done.stdout.splitlines():
+        job, _, rest = line.partition("|")
+        start, _, name = rest.partition("|")
+        try:
+            began = datetime.fromisoformat(start).astimezone()  # Slurm prints this machine's time.
+        except ValueError:
+            continue
+        found.append(_Job(job, name, wall_ns_of(began)))
+    return found

@@ -1,0 +1,288 @@
+"""One round of alerts: what holds is judged, what is new is told once, what failed is tried again.
+
+What was told stands in ``alerts.json`` in the outlay home, written before and after delivery, so
+that a round that is killed tells nothing twice but the message it was about to finish.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from outlay.alerts.delivery import AlertMessage, DeliveryFailed, deliver, message_time
+from outlay.alerts.evidence import Evidence, EvidenceReader
+from outlay.alerts.judging import BusyMark, RaisedAlert, judge
+from outlay.alerts.rules import AlertSettings, WatchRule, read_alert_settings
+from outlay.clock import SYSTEM, Clock
+from outlay.decoding import BadDocument, read_document
+from outlay.errors import Finding
+from outlay.files import write_whole
+from outlay.guard.rental.reap import known_logs
+from outlay.store import open_store, outlay_home
+
+_KEPT_NS = 86_400 * 10**9
+"""What could not be delivered for a day is lost, and counted."""
+
+
+class Undelivered(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that a target has yet to take."""
+
+    target: str
+    message: AlertMessage
+    since_ns: int
+    tries: int = 0
+    trouble: str = ""
+
+
+class AlertBook(msgspec.Struct, frozen=True, kw_only=True):
+    """What stands, since when; what waits; and what became of the rest."""
+
+    standing: dict[str, int] = {}
+    waiting: tuple[Undelivered, ...] = ()
+    marks: dict[str, BusyMark] = {}
+    digests: dict[str, int] = {}
+    delivered: int = 0
+    lost: int = 0
+    trouble: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRound:
+    """What a round found and did.
+
+    Attributes:
+        alerts: Everything that holds now.
+        told: Those of them that are new.
+        book: What is kept for the next round.
+    """
+
+    alerts: tuple[RaisedAlert, ...]
+    told: tuple[RaisedAlert, ...]
+    book: AlertBook
+    findings: tuple[Finding, ...] = ()
+
+
+def book_path() -> Path:
+    """Return where the book of alerts is."""
+    return outlay_home() / "alerts.json"
+
+
+def read_book() -> AlertBook:
+    """Return the book of alerts; an empty one where there is none that can be read."""
+    try:
+        return read_document(book_path(), AlertBook)
+    except (OSError, BadDocument):
+        return AlertBook()
+
+
+def look(settings: AlertSettings, evidence: Evidence) -> AlertRound:
+    """Return what holds, without telling anybody or keeping anything."""
+    book = read_book()
+    judged = judge(settings.rules, evidence, book.marks)
+    told = tuple(each for each in judged.alerts if each.key not in book.standing)
+    findings = (*evidence.findings, *_troubles(book))
+    return AlertRound(alerts=judged.alerts, told=told, book=book, findings=findings)
+
+
+def run_round(
+    settings: AlertSettings,
+    evidence: Evidence,
+    *,
+    say: Callable[[str], None],
+    digest: Callable[[WatchRule], str] | None = None,
+    environ: Mapping[str, str] | None = None,
+) -> AlertRound | None:
+    """Judge, tell and keep; None when another process is at it.
+
+    Args:
+        settings: The rules and targets.
+        evidence: What goes on.
+        say: Puts a line on standard error.
+        digest: Returns the page that a ``digest`` rule sends.
+        environ: Where the variables of addresses are; default: the process's own.
+    """
+    with _only_one() as ours:
+        if not ours:
+            return None
+        before = read_book()
+        judged = judge(settings.rules, evidence, before.marks)
+        now_ns = evidence.t_ns
+        new = [each for each in judged.alerts if each.key not in before.standing]
+        told = tuple(each for each in new if not each.implied)
+        messages = [(each.to, _message(each, evidence)) for each in told]
+        due = [] if digest is None else list(_due(settings.rules, before, now_ns))
+        messages += [(rule.to, _digest_message(rule, evidence, digest)) for rule in due if digest]
+        waiting = [
+            Undelivered(target=name, message=message, since_ns=now_ns)
+            for to, message in messages
+            for name in to
+        ]
+        standing = {each.key: before.standing.get(each.key, now_ns) for each in judged.alerts}
+        book = msgspec.structs.replace(
+            before,
+            standing=standing,
+            waiting=(*before.waiting, *waiting),
+            marks=dict(judged.marks),
+            digests=before.digests | {_digest_key(rule): now_ns for rule in due},
+        )
+        _keep(book)
+        book = _deliver(book, settings, now_ns, say, environ)
+        _keep(book)
+        findings = (*evidence.findings, *_troubles(book))
+        return AlertRound(alerts=judged.alerts, told=told, book=book, findings=findings)
+
+
+class AlertWatch:
+    """Evaluates the rules of ``outlay.toml`` round after round; edits of the file count at once.
+
+    Args:
+        say: Puts a line on standard error.
+        log_paths: Returns the spend logs whose ceilings and rentals are watched.
+        digest: Returns the page that a ``digest`` rule sends.
+        clock: The clock to use.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        log_paths: Callable[[], tuple[Path, ...]] = known_logs,
+        digest: Callable[[WatchRule], str] | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._say = say
+        self._log_paths = log_paths
+        self._digest = digest
+        self._clock = clock
+        self._reader: EvidenceReader | None = None
+        self._read_paths: tuple[Path, ...] = ()
+
+    def round(self) -> AlertRound | None:
+        """Judge, tell and keep; None without rules, or when another process is at it.
+
+        Raises:
+            SettingsUnusable: ``outlay.toml`` cannot be read.
+            InvalidValue: A rule or a target says something that cannot be used.
+        """
+        settings = read_alert_settings()
+        if not settings.rules:
+            return None
+        return run_round(settings, self._evidence(), say=self._say, digest=self._digest)
+
+    def look(self) -> AlertRound:
+        """Return what holds, and tell nobody."""
+        return look(read_alert_settings(), self._evidence())
+
+    def _evidence(self) -> Evidence:
+        paths = self._log_paths()
+        if self._reader is None or paths != self._read_paths:
+            self._reader = EvidenceReader(open_store(), paths, clock=self._clock)
+            self._read_paths = paths
+        return self._reader.read()
+
+
+def _deliver(
+    book: AlertBook,
+    settings: AlertSettings,
+    now_ns: int,
+    say: Callable[[str], None],
+    environ: Mapping[str, str] | None,
+) -> AlertBook:
+    waiting, delivered, lost, trouble = [], book.delivered, book.lost, ""
+    failed: set[str] = set()  # A target that failed is not asked again in the same round.
+    for each in book.waiting:
+        target = settings.targets.get(each.target)
+        if target is None or now_ns - each.since_ns > _KEPT_NS:
+            lost += 1
+            trouble = each.trouble or f"there is no target {each.target} any more"
+            continue
+        if target.name in failed:
+            waiting.append(each)
+            continue
+        try:
+            deliver(target, each.message, say=say, environ=environ)
+            delivered += 1
+        except DeliveryFailed as error:
+            failed.add(target.name)
+            trouble = str(error)
+            tried = msgspec.structs.replace(each, tries=each.tries + 1, trouble=trouble)
+            waiting.append(tried)
+    return msgspec.structs.replace(
+        book,
+        waiting=tuple(waiting),
+        delivered=delivered,
+        lost=lost,
+        trouble=trouble if waiting or lost > book.lost else "",
+    )
+
+
+def _message(alert: RaisedAlert, evidence: Evidence) -> AlertMessage:
+    return AlertMessage(
+        at=message_time(evidence.t_ns), when=alert.when, key=alert.key, severity=alert.severity,
+        text=alert.text, subject=alert.subject, value=alert.value, limit=alert.limit,
+        heads=evidence.heads,
+    )  # fmt: skip
+
+
+def _digest_key(rule: WatchRule) -> str:
+    return f"{rule.lasting} {' '.join(rule.to)}"
+
+
+def _due(rules: Sequence[WatchRule], book: AlertBook, now_ns: int) -> Iterator[WatchRule]:
+    """Yield the digests whose time has come."""
+    for rule in rules:
+        if rule.when == "digest":
+            last_ns = book.digests.get(_digest_key(rule))
+            if last_ns is None or now_ns - last_ns >= rule.lasting.ns:
+                yield rule
+
+
+def _digest_message(
+    rule: WatchRule, evidence: Evidence, digest: Callable[[WatchRule], str]
+) -> AlertMessage:
+    return AlertMessage(
+        at=message_time(evidence.t_ns), when="digest", key=_digest_key(rule), severity="digest",
+        text=f"what was spent in the last {rule.lasting}", subject="", heads=evidence.heads,
+        body=digest(rule),
+    )  # fmt: skip
+
+
+def _troubles(book: AlertBook) -> tuple[Finding, ...]:
+    found = []
+    if book.waiting:
+        tries = max(each.tries for each in book.waiting)
+        message = f"{len(book.waiting)} could not be delivered in {tries} tries: {book.trouble}"
+        found.append(Finding(source="alerts", message=message, severity="warning"))
+    if book.lost:
+        message = f"{book.lost} were never delivered"
+        found.append(Finding(source="alerts", message=message, severity="warning"))
+    return tuple(found)
+
+
+def _keep(book: AlertBook) -> None:
+    book_path().parent.mkdir(parents=True, exist_ok=True)
+    write_whole(book_path(), msgspec.json.encode(book), private=True)
+
+
+@contextlib.contextmanager
+def _only_one() -> Iterator[bool]:
+    """Yield whether this is the only process at it; others leave the round to it."""
+    outlay_home().mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(
+        outlay_home() / "alerts.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600
+    )
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,11 @@
+"""``python -m outlay.compat.cost_module --summary``: the flags of a cost report script."""
+
+from __future__ import annotations
+
+import sys
+
+from outlay.cli.app import main
+
+if __name__ == "__main__":
+    sys.argv[1:1] = ["cost-report"]
+    main()

@@ -1,0 +1,62 @@
+"""accelerate: a tracker, for loops of one's own that log through an Accelerator.
+
+``Accelerator(log_with=OutlayTracker("bert", price="1.50 USD/h"))``
+
+accelerate tells a tracker its configuration, its metrics and its end, and nothing of steps: the
+loop itself is wrapped with ``tracker.run.steps(loader)``. The tracker is made on every rank, after
+the process group (``PartialState()``), and closed with ``accelerator.end_training()``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from outlay.errors import MissingExtra
+from outlay.record.configuration import recorded_config
+from outlay.runs.live import Run
+from outlay.runs.starting import run as start_run
+
+try:
+    from accelerate.tracking import GeneralTracker
+except ImportError:
+    raise MissingExtra("outlay.integrations.accelerate", "accelerate") from None
+
+
+class OutlayTracker(GeneralTracker):
+    """Records what an Accelerator logs as metrics of a run.
+
+    Args:
+        model: What is trained.
+        **options: What ``outlay.run`` takes.
+
+    Attributes:
+        run: The run: ``for batch in tracker.run.steps(loader)``.
+    """
+
+    name = "outlay"
+    requires_logging_directory = False
+    main_process_only = False
+
+    def __init__(self, model: str, **options: Any) -> None:
+        super().__init__(_blank=True)
+        self.run: Run = start_run(model, **options)
+
+    @property
+    def tracker(self) -> Run:
+        """What ``accelerator.get_tracker("outlay", unwrap=True)`` returns."""
+        return self.run
+
+    def store_init_configuration(self, values: dict[str, Any]) -> None:
+        """Record what ``init_trackers`` was given, without secrets."""
+        self.run.note("configuration", **recorded_config(values, os.environ))
+
+    def log(self, values: dict[str, Any], step: int | None = None, **_: Any) -> None:
+        """Record the numbers among the values."""
+        for name, value in values.items():
+            if isinstance(value, int | float):
+                self.run.metric(name, value, step)
+
+    def finish(self) -> None:
+        """Close the run."""
+        self.run.close()

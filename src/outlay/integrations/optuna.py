@@ -1,0 +1,81 @@
+"""Optuna: a pruner that ends a trial whose budget is used up, and asks another one otherwise.
+
+``optuna.create_study(pruner=BudgetPruner(MedianPruner()))``
+
+A trial names its tracker (``pruner.watch(trial, run.budget)``), or counts by itself with the budget
+that each trial is given: ``BudgetPruner(budget=outlay.iso_time("5min"))``, where time runs from the
+trial's first report.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from outlay.budget.config import read_budget
+from outlay.budget.limits import TIME
+from outlay.budget.terms import Budget
+from outlay.budget.tracker import BudgetTracker
+from outlay.budget.usage import Usage
+from outlay.clock import SYSTEM, Clock
+from outlay.errors import InvalidValue, MissingExtra
+
+try:
+    from optuna.pruners import BasePruner
+except ImportError:
+    raise MissingExtra("outlay.integrations.optuna", "optuna") from None
+
+
+class BudgetPruner(BasePruner):
+    """Prunes a trial once its budget is used up; before that another pruner decides.
+
+    Args:
+        inner: The pruner that decides while there is budget left; default: none is pruned.
+        budget: What each trial may use, where it names no tracker of its own: a limit on time.
+        clock: Times trials that name no tracker.
+
+    Raises:
+        InvalidValue: The budget limits something else than time, which only a tracker can count.
+    """
+
+    def __init__(
+        self,
+        inner: BasePruner | None = None,
+        *,
+        budget: object = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._inner = inner
+        self._budget = _time_budget(budget)
+        self._clock = clock
+        self._trackers: dict[int, BudgetTracker] = {}
+        self._begun_ns: dict[int, int] = {}
+
+    def watch(self, trial: Any, tracker: BudgetTracker | None) -> None:
+        """Prune this trial when its tracker says so; a run without a budget has none."""
+        if tracker is not None:
+            self._trackers[trial.number] = tracker
+
+    def tracker_of(self, trial: Any) -> BudgetTracker | None:
+        """Return what counts for a trial; its time goes on with every question."""
+        number = trial.number
+        if number in self._trackers or self._budget is None:
+            return self._trackers.get(number)
+        now_ns = self._clock.monotonic_ns()
+        tracker = BudgetTracker.of(self._budget, clock=self._clock)
+        tracker.add(Usage(time_ns=now_ns - self._begun_ns.setdefault(number, now_ns)))
+        return tracker
+
+    def prune(self, study: Any, trial: Any) -> bool:
+        """Say whether a trial is to end; what Optuna asks at ``trial.should_prune()``."""
+        tracker = self.tracker_of(trial)
+        if tracker is not None and tracker.should_stop():
+            return True
+        return self._inner is not None and self._inner.prune(study, trial)
+
+
+def _time_budget(value: object) -> Budget | None:
+    budget = read_budget(value)
+    if budget is not None and set(budget.limits) != {TIME.key}:
+        expected = "a limit on time alone; for others name each trial's tracker with watch()"
+        raise InvalidValue("budget", sorted(budget.limits), expected)
+    return budget

@@ -1,0 +1,345 @@
+"""Offline runs of Weights & Biases, read from their ``.wandb`` files without W&B.
+
+The file is a log of blocks of 32 KiB, as LevelDB writes them, of protobuf messages. Only what
+becomes part of a run log is decoded: the run, its history, system metrics, configuration and end.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from outlay.decoding import BadDocument, decode, read_document, read_file
+from outlay.errors import Finding, OutlayError
+
+_MAGIC = b":W&B\xe1\xbe\x00"
+_BLOCK = 32 * 1024
+_HEADER = struct.Struct("<IHB")  # Checksum, length, kind.
+_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_LARGEST = 4 << 30
+Value = float | str | bool | None
+
+
+class NotAWandbRun(OutlayError):
+    """A file is no ``.wandb`` log, or holds no run."""
+
+    def __init__(self, path: Path, problem: str) -> None:
+        super().__init__(f"{path}: {problem}; expected a .wandb file of an offline run")
+
+
+@dataclass(slots=True, kw_only=True)
+class HistoryRow:
+    """What was logged at once; the instant is UTC nanoseconds."""
+
+    t_ns: int
+    step: int
+    values: dict[str, Value]
+
+
+@dataclass(slots=True, kw_only=True)
+class SystemRow:
+    """System metrics at an instant in UTC nanoseconds, under W&B's names."""
+
+    t_ns: int
+    values: dict[str, Value]
+
+
+@dataclass(slots=True, kw_only=True)
+class TrackedRun:
+    """A run as a tracker knows it.
+
+    Attributes:
+        exit_code: None where no end was recorded.
+        runtime_s: As the tracker counted it at the end; None where it did not.
+        summary: The last figures that were set.
+        axes: What metrics are shown against, by name or pattern.
+        findings: What could not be read.
+    """
+
+    run_id: str = ""
+    entity: str = ""
+    project: str = ""
+    name: str = ""
+    host: str = ""
+    user: str = ""
+    gpu: str = ""
+    gpus: int = 0
+    started_ns: int = 0
+    exit_code: int | None = None
+    runtime_s: float | None = None
+    config: dict[str, Value] = field(default_factory=dict)
+    summary: dict[str, Value] = field(default_factory=dict)
+    axes: dict[str, str] = field(default_factory=dict)
+    history: list[HistoryRow] = field(default_factory=list)
+    system: list[SystemRow] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+def read_offline_run(path: Path) -> TrackedRun:
+    """Return what a ``.wandb`` file holds; a torn or damaged end is a finding.
+
+    Raises:
+        NotAWandbRun: It is no such file, or names no run.
+        OSError: It cannot be read.
+    """
+    run = TrackedRun()
+    try:
+        for message in read_messages(read_file(path, largest=_LARGEST)):
+            _fold(run, message)
+    except _Damaged as damaged:
+        run.findings.append(Finding(source=str(path), message=str(damaged), severity="warning"))
+    except BadDocument as error:
+        raise NotAWandbRun(path, str(error)) from None
+    if not run.run_id:
+        raise NotAWandbRun(path, "it names no run")
+    _add_metadata(run, path.parent / "files" / "wandb-metadata.json")
+    return run
+
+
+# The log
+
+
+class _Damaged(Exception):
+    """The rest of a file cannot be read."""
+
+
+def read_messages(data: bytes) -> Iterator[bytes]:
+    """Yield the messages of a ``.wandb`` file, in order.
+
+    Raises:
+        BadDocument: It is no such file.
+        _Damaged: What follows is torn or was changed.
+    """
+    if not data.startswith(_MAGIC):
+        raise BadDocument("it does not begin as a W&B log")
+    place = len(_MAGIC)
+    parts: list[bytes] = []
+    while place < len(data):
+        left = _BLOCK - place % _BLOCK
+        if left < _HEADER.size:  # Too small for a header: padding.
+            place += left
+            continue
+        if len(data) - place < _HEADER.size:
+            raise _Damaged(f"it ends in the middle of a header, at byte {place}")
+        checksum, length, kind = _HEADER.unpack_from(data, place)
+        begin = place + _HEADER.size
+        part = data[begin : begin + length]
+        if len(part) < length:
+            raise _Damaged(f"it ends in the middle of a record, at byte {place}")
+        if zlib.crc32(part, zlib.crc32(bytes([kind]))) != checksum:
+            raise _Damaged(f"the record at byte {place} was changed")
+        place = begin + length
+        if kind in (_FULL, _FIRST):
+            parts = []
+        parts.append(part)
+        if kind in (_FULL, _LAST):
+            yield b"".join(parts)
+
+
+# The messages: fields by number, as W&B's wandb_internal.proto has them.
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield the fields of a protobuf message: numbers as they are, the rest as bytes.
+
+    Raises:
+        BadDocument: It is no message.
+    """
+    place = 0
+    try:
+        while place < len(message):
+            tag, place = _varint(message, place)
+            match tag & 7:
+                case 0:
+                    value, place = _varint(message, place)
+                    yield tag >> 3, value
+                case 1:
+                    yield tag >> 3, message[place : place + 8]
+                    place += 8
+                case 2:
+                    length, place = _varint(message, place)
+                    if place + length > len(message):
+                        raise BadDocument("a field is longer than its message")
+                    yield tag >> 3, message[place : place + length]
+                    place += length
+                case 5:
+                    yield tag >> 3, message[place : place + 4]
+                    place += 4
+                case _:
+                    raise BadDocument("a field of no known kind")
+    except IndexError:
+        raise BadDocument("a message ends in the middle of a field") from None
+
+
+def _varint(message: bytes, place: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = message[place]
+        value |= (byte & 0x7F) << shift
+        place += 1
+        if byte < 0x80:
+            return value, place
+        shift += 7
+        if shift > 63:
+            raise BadDocument("a number of more than 64 bits")
+
+
+def _fold(run: TrackedRun, record: bytes) -> None:
+    for number, body in fields(record):
+        if isinstance(body, int):
+            continue
+        match number:
+            case 2:
+                _fold_history(run, body)
+            case 3:
+                run.summary |= _items(body, 1)
+            case 5:
+                run.config |= _items(body, 1)
+            case 7:
+                _fold_stats(run, body)
+            case 12:
+                _fold_metric(run, body)
+            case 17:
+                _fold_run(run, body)
+            case 18:
+                _fold_exit(run, body)
+            case 26:
+                _fold_environment(run, body)
+            case _:
+                pass
+
+
+def _fold_history(run: TrackedRun, body: bytes) -> None:
+    values = _items(body, 1)
+    stated = [dict(fields(part)).get(1, 0) for part in _parts(body, 2)]
+    step = values.pop("_step", stated[0] if stated else len(run.history))
+    at_s = values.pop("_timestamp", None)
+    for name in [name for name in values if name.startswith("_")]:
+        del values[name]
+    if isinstance(at_s, int | float) and isinstance(step, int | float):
+        run.history.append(HistoryRow(t_ns=round(at_s * 1e9), step=int(step), values=values))
+
+
+def _fold_stats(run: TrackedRun, body: bytes) -> None:
+    at_ns = next(map(_timestamp, _parts(body, 2)), 0)
+    run.system.append(SystemRow(t_ns=at_ns, values=_items(body, 3)))
+
+
+def _fold_run(run: TrackedRun, body: bytes) -> None:
+    for number, part in fields(body):
+        if not isinstance(part, bytes):
+            continue
+        match number:
+            case 1:
+                run.run_id = _text(part)
+            case 2:
+                run.entity = _text(part)
+            case 3:
+                run.project = _text(part)
+            case 4:
+                run.config |= _items(part, 1)
+            case 8:
+                run.name = _text(part)
+            case 13:
+                run.host = _text(part)
+            case 17:
+                run.started_ns = run.started_ns or _timestamp(part)
+            case _:
+                pass
+
+
+def _fold_metric(run: TrackedRun, body: bytes) -> None:
+    found = {number: _text(part) for number, part in fields(body) if isinstance(part, bytes)}
+    if name := found.get(1) or found.get(2):
+        run.axes[name] = found.get(4, "")
+
+
+def _fold_exit(run: TrackedRun, body: bytes) -> None:
+    found = {number: value for number, value in fields(body) if isinstance(value, int)}
+    run.exit_code = found.get(1, 0)
+    run.runtime_s = found.get(2)
+
+
+def _fold_environment(run: TrackedRun, body: bytes) -> None:
+    for number, value in fields(body):
+        match number, value:
+            case 12, bytes():
+                run.host = run.host or _text(value)
+            case 13, bytes():
+                run.user = _text(value)
+            case 18, bytes():
+                run.gpu = _text(value)
+            case 19, int():
+                run.gpus = value
+            case _:
+                pass
+
+
+def _items(body: bytes, wanted: int) -> dict[str, Value]:
+    """Return the items of a record: each has a key, or a nested one, and a value."""
+    found: dict[str, Value] = {}
+    for item in _parts(body, wanted):
+        keys: list[str] = []
+        value: Value = None
+        for part, content in fields(item):
+            if part in (1, 2) and isinstance(content, bytes):
+                keys.append(_text(content))
+            else:
+                value = _value(part, content)
+        found["/".join(keys)] = value
+    return found
+
+
+def _parts(body: bytes, wanted: int) -> Iterator[bytes]:
+    """Yield the messages in a message that have one number."""
+    for number, part in fields(body):
+        if number == wanted and isinstance(part, bytes):
+            yield part
+
+
+def _value(number: int, content: int | bytes) -> Value:
+    """Return an item's value: JSON as older versions write it, or typed."""
+    match number, content:
+        case ((8 | 16), bytes()):
+            try:
+                plain: Any = decode(content, object)
+            except BadDocument:
+                return {b"NaN": float("nan"), b"Infinity": float("inf")}.get(content)
+            return plain if isinstance(plain, int | float | str) else None
+        case 4, int():
+            return bool(content)
+        case 5, int():
+            return (content >> 1) ^ -(content & 1)  # Zigzag.
+        case 6, bytes():
+            (number_value,) = struct.unpack("<d", content)
+            return float(number_value)
+        case 7, bytes():
+            return _text(content)
+        case _:
+            return None
+
+
+def _timestamp(body: bytes) -> int:
+    found = {number: value for number, value in fields(body) if isinstance(value, int)}
+    return found.get(1, 0) * 10**9 + found.get(2, 0)
+
+
+def _text(content: bytes) -> str:
+    return content.decode(errors="replace")
+
+
+def _add_metadata(run: TrackedRun, path: Path) -> None:
+    """Add what older versions keep in a file beside the log."""
+    try:
+        known = read_document(path, dict[str, Any])
+    except (OSError, BadDocument):
+        return
+    run.host = run.host or str(known.get("host", ""))
+    run.user = run.user or str(known.get("username", ""))
+    run.gpu = run.gpu or str(known.get("gpu", ""))
+    count = known.get("gpu_count")
+    run.gpus = run.gpus or (count if isinstance(count, int) and count > 0 else 0)

@@ -1,0 +1,348 @@
+"""Runs that Weights & Biases holds, as run logs: to be priced, compared and forecast from.
+
+From W&B come the history (metrics, steps and when they were), system metrics (GPU load and energy),
+the runtime and how it ended. What W&B does not know stays unknown, and is said.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Engine
+
+from outlay.clock import wall_ns_of
+from outlay.decoding import BadDocument, read_document
+from outlay.errors import Finding, OutlayError
+from outlay.files import write_whole
+from outlay.integrations.wandb_files import (
+    HistoryRow,
+    SystemRow,
+    TrackedRun,
+    Value,
+    read_offline_run,
+)
+from outlay.ledger import (
+    AttemptEnded,
+    AttemptStarted,
+    EndStatus,
+    Heartbeat,
+    KnownRecord,
+    Metric,
+    Note,
+    Price,
+    RunIdentity,
+    SegmentId,
+    Step,
+    claim_identity,
+    encode_line,
+    ledger_dir,
+)
+from outlay.runs.collect import collect
+from outlay.store import outlay_home
+
+SOURCE = "wandb"
+_STEP_KEYS = ("trainer/global_step", "train/global_step", "global_step")
+_MODEL_KEYS = ("model", "model_name", "model_name_or_path", "_name_or_path", "arch")
+_LONGEST_GAP_NS = 300 * 10**9  # Between two system rows; beyond it nobody looked.
+_BATCH = 50  # Runs that are registered at once.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportTerms:
+    """What the user states about runs that W&B does not know.
+
+    Attributes:
+        price: Returns the price of a GPU-hour for a GPU's name; None for no price.
+        gpus: How many GPUs each run had; None for what W&B saw.
+        model: What was trained; None for what the configuration or the project is called.
+    """
+
+    price: Callable[[str], Price | None] = lambda _: None
+    gpus: int | None = None
+    model: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class ImportedRuns:
+    """What became of some runs: those imported, those known already, and why others were not.
+
+    ``missing`` says of how many imported runs W&B did not know something.
+    """
+
+    imported: list[str] = field(default_factory=list)
+    unchanged: int = 0
+    missing: dict[str, int] = field(default_factory=dict)
+    failed: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+
+class _Imported(msgspec.Struct, frozen=True):
+    """What a run was imported from, so that it is not read again unless that changed."""
+
+    source: str
+    stamp: str
+    terms: str
+    segment: str = ""
+
+
+def find_offline_runs(roots: Iterable[Path]) -> list[Path]:
+    """Return the ``.wandb`` files at or below some directories, each once."""
+    found: dict[Path, None] = {}
+    for root in roots:
+        for path in [root] if root.is_file() else sorted(root.rglob("run-*.wandb")):
+            found[path.resolve()] = None  # ``latest-run`` is a link to one of them.
+    return list(found)
+
+
+def import_offline_runs(
+    store: Engine,
+    paths: Sequence[Path],
+    terms: ImportTerms,
+    now_ns: int,
+    advance: Callable[[], None] = lambda: None,
+) -> ImportedRuns:
+    """Import offline runs, any number of times with the same result.
+
+    Each is written as a whole before the next, so that whatever ends the import, the next one goes
+    on from there.
+
+    Args:
+        store: Where they are registered.
+        paths: From ``find_offline_runs``.
+        terms: What the user states about them.
+        now_ns: The present.
+        advance: Called after each.
+    """
+    done = ImportedRuns()
+    waiting: list[Path] = []
+    for path in paths:
+        try:
+            waiting += _import_file(path, terms, done)
+        except (OutlayError, OSError) as error:
+            done.failed.append(Finding(source=str(path), message=_told(error)))
+        if len(waiting) >= _BATCH:
+            done.findings += collect(store, waiting, now_ns).findings
+            waiting = []
+        advance()
+    done.findings += collect(store, waiting, now_ns).findings
+    return done
+
+
+def _import_file(path: Path, terms: ImportTerms, done: ImportedRuns) -> list[Path]:
+    status = path.stat()
+    stamp = _Imported(str(path), f"{status.st_size} {status.st_mtime_ns}", repr(_stated(terms)))
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
+    mark = _marks_dir() / f"{path.stem}-{name}.json"
+    before = _read_mark(mark)
+    if before is not None and msgspec.structs.replace(before, segment="") == stamp:
+        done.unchanged += 1
+        return []
+    segment = import_run(read_offline_run(path), terms, done)
+    if before is not None and before.segment != str(segment):
+        Path(before.segment).unlink(missing_ok=True)  # Of an import under other terms.
+    write_whole(mark, msgspec.json.encode(msgspec.structs.replace(stamp, segment=str(segment))))
+    return [segment.parent.parent]
+
+
+def _stated(terms: ImportTerms) -> tuple[object, ...]:
+    price = terms.price("")
+    return (None if price is None else price.text, terms.gpus, terms.model)
+
+
+def _marks_dir() -> Path:
+    directory = outlay_home() / SOURCE / "imported"
+    directory.mkdir(parents=True, exist_ok=True)
+    return directory
+
+
+def _read_mark(path: Path) -> _Imported | None:
+    try:
+        return read_document(path, _Imported)
+    except (OSError, BadDocument):
+        return None
+
+
+def import_api_runs(
+    store: Engine,
+    runs: Iterable[Any],
+    terms: ImportTerms,
+    now_ns: int,
+    advance: Callable[[], None] = lambda: None,
+) -> ImportedRuns:
+    """Import runs as ``wandb.Api().runs(...)`` returns them; one that fails stops no other."""
+    done = ImportedRuns()
+    for each in runs:
+        try:
+            segment = import_run(_from_api(each), terms, done)
+            done.findings += collect(store, [segment.parent.parent], now_ns).findings
+        except Exception as error:  # noqa: BLE001 - W&B's client raises anything; it is listed
+            source = "/".join(map(str, getattr(each, "path", ["a W&B run"])))
+            done.failed.append(Finding(source=source, message=_told(error)))
+        advance()
+    return done
+
+
+def _from_api(run: Any) -> TrackedRun:
+    metadata = run.metadata or {}
+    ended = run.state not in ("running", "pending")
+    runtime = run.summary.get("_runtime")
+    count = metadata.get("gpu_count")
+    found = TrackedRun(
+        run_id=run.id, entity=run.entity, project=run.project, name=run.name or "",
+        host=str(metadata.get("host", "")), user=str(metadata.get("username", "")),
+        gpu=str(metadata.get("gpu", "")), gpus=count if isinstance(count, int) else 0,
+        started_ns=wall_ns_of(datetime.fromisoformat(run.created_at.replace("Z", "+00:00"))),
+        exit_code=None if not ended else int(run.state != "finished"),
+        runtime_s=float(runtime) if isinstance(runtime, int | float) else None,
+        config={name: v for name, v in run.config.items() if isinstance(v, int | float | str)},
+    )  # fmt: skip
+    for row in run.scan_history():
+        at_s, step = row.get("_timestamp"), row.get("_step")
+        if isinstance(at_s, int | float) and isinstance(step, int):
+            values = {name: v for name, v in row.items() if not name.startswith("_")}
+            found.history.append(HistoryRow(t_ns=round(at_s * 1e9), step=step, values=values))
+    for row in run.history(stream="events", pandas=False):
+        if isinstance(at_s := row.get("_timestamp"), int | float):
+            values = {name.removeprefix("system."): v for name, v in row.items()}
+            found.system.append(SystemRow(t_ns=round(at_s * 1e9), values=values))
+    return found
+
+
+def import_run(run: TrackedRun, terms: ImportTerms, done: ImportedRuns) -> Path:
+    """Write a tracked run as a segment of a run log and return its file.
+
+    A run that was resumed has several files with one id, which are attempts of one run.
+    """
+    directory = outlay_home() / SOURCE / f"{run.project or 'run'}-{run.run_id}".replace("/", "-")
+    header, body, missing = records_of(run, terms)
+    claim_identity(
+        directory,
+        RunIdentity(
+            run_id=header.run_id, model=header.model, name=header.name, created_ns=header.t_ns
+        ),
+    )
+    segment = SegmentId(header.t_ns, header.rank, header.host or SOURCE)
+    path = ledger_dir(directory) / segment.file_name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = (encode_line(record, place) for place, record in enumerate([header, *body]))
+    write_whole(path, b"".join(lines))
+    done.imported.append(str(directory))
+    done.findings += run.findings
+    for what in missing:
+        done.missing[what] = done.missing.get(what, 0) + 1
+    return path
+
+
+class RecordsOfRun(NamedTuple):
+    """A tracked run as records, and what of a run log it lacks."""
+
+    header: AttemptStarted
+    body: list[KnownRecord]
+    missing: list[str]
+
+
+def records_of(run: TrackedRun, terms: ImportTerms) -> RecordsOfRun:
+    """Return a tracked run as records; nothing is made up."""
+    gpus = terms.gpus or run.gpus
+    price = terms.price(run.gpu)
+    rows = sorted(run.history, key=lambda row: (row.t_ns, row.step))
+    instants = [row.t_ns for row in rows] + [row.t_ns for row in run.system]
+    start_ns = run.started_ns or min(instants, default=0)
+    missing = [
+        what
+        for what, known in (
+            ("a price", price is not None),
+            ("the number of GPUs (one is assumed)", gpus > 0),
+            ("a history", bool(rows)),
+            ("system metrics", bool(run.system)),
+            ("a recorded end", run.exit_code is not None),
+            ("tokens, data waits and checkpoints", False),
+        )
+        if not known
+    ]
+    header = AttemptStarted(
+        t_ns=start_ns, run_id=f"{SOURCE}-{run.run_id}", model=_model(run, terms),
+        name=run.name or run.run_id, host=run.host, user=run.user, gpu=run.gpu, gpus=gpus or 1,
+        gpus_source="stated" if terms.gpus else SOURCE, price=price,
+        tags={"imported": SOURCE, "project": run.project},
+    )  # fmt: skip
+    body: list[KnownRecord] = [
+        Note(t_ns=start_ns, text="imported from W&B", data={"missing": missing}),
+        *sorted(
+            [*_history(rows, start_ns), *_heartbeats(run.system)], key=lambda record: record.t_ns
+        ),
+    ]
+    last_ns = max([start_ns, *(record.t_ns for record in body)])
+    if run.exit_code is not None:
+        counted_ns = start_ns + round((run.runtime_s or 0) * 1e9)
+        status: EndStatus = "completed" if run.exit_code == 0 else "failed"
+        end_ns = max(last_ns, counted_ns)
+        body.append(AttemptEnded(t_ns=end_ns, status=status, exit_code=run.exit_code))
+    return RecordsOfRun(header, body, missing)
+
+
+def _model(run: TrackedRun, terms: ImportTerms) -> str:
+    if terms.model:
+        return terms.model
+    named = (run.config.get(key) for key in _MODEL_KEYS)
+    return next((v for v in named if isinstance(v, str) and v), run.project or SOURCE)
+
+
+def _history(rows: Sequence[HistoryRow], start_ns: int) -> Iterator[KnownRecord]:
+    """Yield a step for each row that goes further than those before it, and all metrics."""
+    last_ns, last_step = start_ns, -1
+    for row in rows:
+        step = _step(row)
+        if step > last_step and row.t_ns >= last_ns:
+            first = last_step + 1 if last_step >= 0 else step
+            yield Step(
+                t_ns=row.t_ns, step=first, count=step - first + 1,
+                dur_ns=row.t_ns - last_ns if last_step >= 0 else 0,
+            )  # fmt: skip
+            last_ns, last_step = row.t_ns, step
+        for name, value in row.values.items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                shown = float(value) if math.isfinite(value) else str(float(value))
+                yield Metric(t_ns=row.t_ns, name=name, value=shown, step=max(step, 0))
+
+
+def _step(row: HistoryRow) -> int:
+    stated = (row.values.get(key) for key in _STEP_KEYS)
+    return next((int(v) for v in stated if isinstance(v, int | float)), row.step)
+
+
+def _heartbeats(rows: Iterable[SystemRow]) -> Iterator[Heartbeat]:
+    """Yield GPU load and energy between two system rows, as signs of life."""
+    last_ns = None
+    for row in sorted(rows, key=lambda row: row.t_ns):
+        passed_ns = 0 if last_ns is None else min(row.t_ns - last_ns, _LONGEST_GAP_NS)
+        last_ns = row.t_ns
+        loads = list(_of_gpus(row.values, "gpu"))
+        watts = sum(_of_gpus(row.values, "powerWatts"))
+        share = sum(loads) / len(loads) / 100 if loads else 0.0
+        yield Heartbeat(
+            t_ns=row.t_ns,
+            gpu_busy_ns=round(passed_ns * share),
+            energy_mj=round(watts * passed_ns / 1e6),
+        )
+
+
+def _of_gpus(values: dict[str, Value], figure: str) -> Iterator[float]:
+    for name, value in values.items():
+        parts = name.split(".")
+        is_figure = parts[0] == "gpu" and parts[-1] == figure and len(parts) == 3
+        if is_figure and isinstance(value, int | float) and math.isfinite(value):
+            yield float(value)
+
+
+def _told(error: BaseException) -> str:
+    text = getattr(error, "strerror", None) or str(error)
+    return f"{type(error).__name__}: {text}"[:300]

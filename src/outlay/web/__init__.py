@@ -1,0 +1,1 @@
+"""The same answers in a browser, while they change: read-only, offline, without a build step."""

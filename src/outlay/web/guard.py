@@ -1,0 +1,315 @@
+"""Guard: ceilings, holds, the spend log as a journal with what ``verify`` says of it; prices."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Final
+
+from outlay.clock import utc_datetime
+from outlay.errors import Finding, OutlayError
+from outlay.files import FileStamp
+from outlay.guard.balance import Hold, ScopeStanding
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import AnyLine, Simple, micros_of
+from outlay.guard.rental.reap import known_logs
+from outlay.guard.spend_log import Verification
+from outlay.prices.book import PriceBook
+from outlay.prices.series import points
+from outlay.report import html, svg
+from outlay.report.document import Figure, figures_html
+from outlay.report.html import Cell
+from outlay.store.runs import list_runs
+from outlay.sweep.run.money import SPEND_LOG
+from outlay.units import Money
+from outlay.web.books import BookReader
+from outlay.web.page import Ask, Page, chip, findings_list, tabs
+
+_HERE: Final = Path("spend.jsonl")
+_JOURNAL: Final = 100
+_DAY_NS: Final = 86_400 * 10**9
+_PRICED_DAYS: Final = 30
+_MOST_PRICES: Final = 100
+
+# Which spend logs there are, and how their ceilings stand
+
+
+def spend_logs(books: BookReader) -> list[Path]:
+    """Return the spend logs that are known here: named, rented under, and those of sweeps."""
+    named = [Path(os.environ.get("OUTLAY_SPEND_LOG", _HERE))]
+    sweeps = [root / SPEND_LOG for root in books.sweeps().values()]
+    found = [path / _HERE if path.is_dir() else path for path in (*named, *known_logs(), *sweeps)]
+    return list(dict.fromkeys(path.absolute() for path in found if path.is_file()))
+
+
+def log_stamps(books: BookReader) -> object:
+    """Return what changes when a spend log does."""
+    return tuple(map(_stamp, spend_logs(books)))
+
+
+def _stamp(path: Path) -> FileStamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return FileStamp(found.st_size, found.st_mtime_ns)
+
+
+def standings_of_logs(
+    books: BookReader,
+) -> tuple[list[tuple[str, ScopeStanding]], list[Finding]]:
+    """Return how every ceiling stands, by the log that it is of, and what is in doubt."""
+    found: list[tuple[str, ScopeStanding]] = []
+    findings: list[Finding] = []
+    for path in spend_logs(books):
+        try:
+            guard = BudgetGuard.of_log(path, clock=books.clock)
+            found += ((books.people.text(short(path)), each) for each in guard.standings())
+            findings += guard.findings()
+        except OutlayError as error:
+            findings.append(Finding(source=str(path), message=str(error)))
+    return found, findings
+
+
+def short(path: Path) -> str:
+    """Return the end of a path that tells it apart."""
+    return "/".join(path.parts[-2:])
+
+
+def standing_rows(standings: Sequence[tuple[str, ScopeStanding]]) -> list[list[object]]:
+    """Return how ceilings stand, for a table."""
+    rows: list[list[object]] = []
+    for log, each in standings:
+        used = each.captured + each.held
+        share = used.micros / each.limit.micros if each.limit else 1.0
+        part = Cell(text=f"{share:.0%}", value=share, share=share)
+        scope = str(each.scope)
+        rows.append([log, scope, part, each.captured, each.held, each.remaining, each.limit])
+    return rows
+
+
+# The page
+
+
+def guard_stamp(ask: Ask, books: BookReader) -> object:
+    """Return what changes when the page does."""
+    return (ask.get("log"), log_stamps(books))
+
+
+def guard_page(ask: Ask, books: BookReader) -> Page:
+    """Return the ceilings, the open holds and the journal of one spend log."""
+    logs = {short(path): path for path in spend_logs(books)}
+    if not logs:
+        return _nothing()
+    name = ask.one_of("log", logs, next(iter(logs)))
+    guard, findings = _open(logs[name], books)
+    verification = _verified(guard, books)
+    lines = list(guard.log.lines())
+    standings = _standings(guard, findings)
+    journal = [_journal_row(number, line, books) for number, line in enumerate(lines, 1)]
+    holds = guard.holds()
+    parts = [
+        _choice(ask, list(logs), name),
+        html.section("Spend log", figures_html(_about(guard, verification, len(lines), books))),
+        *_scopes(name, standings),
+        _holds(holds, books),
+        html.section(
+            "Journal",
+            html.table(_HEADINGS, journal[::-1][:_JOURNAL], caption="Journal"),
+            html.note(f"The newest first; {len(journal):,} lines in all, the CSV has them all."),
+        ),
+        *findings_list([*findings, *verification.findings]),
+    ]
+    columns = ("line", "time", "what", "operation", "estimated", "actual", "currency", "hold")
+    return Page(
+        title="Guard", tab="Guard", parts=parts, columns=columns,
+        rows=[_csv_row(number, line, books) for number, line in enumerate(lines, 1)],
+        document={
+            "log": guard.log_path, "head": verification.head, "verification": verification,
+            "standings": standings, "holds": holds, "findings": findings,
+        },
+    )  # fmt: skip
+
+
+def _nothing() -> Page:
+    said = "No spend log is known here. A ceiling that no launch may pass begins with"
+    command = 'outlay guard init "50 USD"'
+    parts = [html.section("Spend log", html.empty(said, command)), _prices_link()]
+    return Page(title="Guard", tab="Guard", parts=parts, document={"log": None})
+
+
+def _open(path: Path, books: BookReader) -> tuple[BudgetGuard, list[Finding]]:
+    """Return the guard of a log; one that states no ceiling can still be read."""
+    try:
+        guard = BudgetGuard.of_log(path, clock=books.clock)
+    except OutlayError as error:
+        found = [Finding(source=str(path), message=str(error))]
+        return BudgetGuard(0, path, clock=books.clock, environ={}), found
+    return guard, list(guard.findings())
+
+
+def _standings(guard: BudgetGuard, findings: list[Finding]) -> tuple[ScopeStanding, ...]:
+    return () if findings and not guard.ceilings.whole else guard.standings()
+
+
+def _verified(guard: BudgetGuard, books: BookReader) -> Verification:
+    """Return what ``outlay guard verify`` says; the same log is checked once."""
+    key = (str(guard.log_path), _stamp(guard.log_path))
+    known: Verification | None = books.kept.get(key)
+    if known is None:
+        runs = {row.run_id: Path(row.dir) for row in list_runs(books.store)}
+        known = books.kept.put(key, guard.verify(runs=runs))
+    return known
+
+
+def _choice(ask: Ask, names: Sequence[str], chosen: str) -> str:
+    if len(names) < 2:
+        return _prices_link()
+    return tabs("Spend logs", {ask.address(log=name): name for name in names}, chosen) + (
+        _prices_link()
+    )
+
+
+def _prices_link() -> str:
+    return '<p class="crumbs"><a href="/prices">Prices and their history</a></p>'
+
+
+def _about(guard: BudgetGuard, found: Verification, lines: int, books: BookReader) -> list[Figure]:
+    sound = "sound" if found.sound else "NOT SOUND"
+    return [
+        Figure("verify says", found.sound, sound, leads=True),
+        Figure("lines", lines, f"{lines:,}, {found.chained:,} chained", leads=True),
+        Figure("head", found.head, found.head or "none: no line carries a hash"),
+        Figure("file", str(guard.log_path), books.people.text(str(guard.log_path))),
+    ]
+
+
+def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:
+    """Return how ceilings stand, as a part of a page; nothing where there are none."""
+    if not standings:
+        return []
+    headings = ("log", "scope", "used", "spent", "held", "free", "ceiling")
+    table = html.table(headings, standing_rows(standings), caption="Ceilings")
+    return [html.section("Against the ceilings", table)]
+
+
+def _scopes(log: str, standings: Sequence[ScopeStanding]) -> list[str]:
+    if not standings:
+        return []
+    rows = [row[1:] for row in standing_rows([(log, each) for each in standings])]
+    headings = ("scope", "used", "spent", "held", "free", "ceiling")
+    return [html.section("Ceilings", html.table(headings, rows, caption="Ceilings"))]
+
+
+def _holds(holds: Sequence[Hold], books: BookReader) -> str:
+    if not holds:
+        return html.section("Open holds", html.empty("Nothing is held: every hold was settled."))
+    rows = []
+    for hold in holds:
+        rental = hold.rental
+        rows.append(
+            [
+                hold.id, hold.op_label, hold.lab, hold.amount, str(hold.ts)[:16].replace("T", " "),
+                hold.state or "open", hold.resource,
+                "" if rental is None else rental.deadline[:16].replace("T", " "),
+                books.people.text(hold.watcher or hold.by),
+            ]
+        )  # fmt: skip
+    headings = (
+        "hold", "operation", "lab", "held", "since (UTC)", "state", "machine", "ends at", "by",
+    )  # fmt: skip
+    return html.section("Open holds", html.table(headings, rows, caption="Open holds"))
+
+
+_HEADINGS: Final = ("line", "time (UTC)", "what", "operation", "estimated", "actual", "hold")
+
+
+def kind_of(line: AnyLine) -> str:
+    """Return what a line of the journal is."""
+    if isinstance(line, Simple):
+        return "simple"
+    return getattr(line, "event", "") or str(type(line).__struct_config__.tag)
+
+
+def _journal_row(number: int, line: AnyLine, books: BookReader) -> list[object]:
+    def money(value: Decimal | None) -> Money | None:
+        return None if value is None else Money(micros_of(value), line.currency)
+
+    return [
+        number, str(line.ts)[:19].replace("T", " "), chip(kind_of(line)),
+        books.people.text(line.op_label), money(line.estimated), money(line.actual),
+        getattr(line, "hold", ""),
+    ]  # fmt: skip
+
+
+def _csv_row(number: int, line: AnyLine, books: BookReader) -> dict[str, object]:
+    return {
+        "line": number, "time": line.ts, "what": kind_of(line),
+        "operation": books.people.text(line.op_label), "estimated": line.estimated,
+        "actual": line.actual, "currency": line.currency, "hold": getattr(line, "hold", ""),
+    }  # fmt: skip
+
+
+# Prices: what is asked now, and what was asked before
+
+
+def prices_stamp(ask: Ask, books: BookReader) -> object:
+    """Return what changes when the page does: it is made again at the next full look."""
+    del books
+    return (ask.get("gpu"),)
+
+
+def prices_page(ask: Ask, books: BookReader) -> Page:
+    """Return the cheapest offers, and the history of one GPU's price."""
+    book = PriceBook(books.store)
+    offers = book.cheapest_rentable()[:_MOST_PRICES]
+    gpus = list(dict.fromkeys(offer.gpu for offer in offers))
+    gpu = ask.one_of("gpu", gpus, gpus[0] if gpus else "")
+    rows = [
+        [
+            Cell(text=offer.gpu, href=ask.address(gpu=offer.gpu)), offer.provider, offer.tier,
+            offer.gpu_count, offer.price_per_gpu, offer.region or "",
+        ]
+        for offer in offers
+    ]  # fmt: skip
+    headings = ("GPU", "vendor", "tier", "GPUs", "a GPU-hour", "region")
+    if not rows:
+        said = "No prices are loaded. Ask the vendors that need no account with"
+        parts = [html.section("Prices", html.empty(said, "outlay prices fetch"))]
+    else:
+        parts = [
+            *_history(gpu, books),
+            html.section("Cheapest offers", html.table(headings, rows, caption="Prices")),
+        ]
+    columns = ("gpu", "vendor", "tier", "gpus", "per_gpu_hour", "currency", "region")
+    return Page(
+        title="Prices", tab="Guard", parts=parts, columns=columns, lives=False,
+        crumbs='<p class="crumbs"><a href="/guard">Guard</a></p>',
+        rows=[
+            dict(zip(columns, (
+                o.gpu, o.provider, o.tier, o.gpu_count, o.price_per_gpu.amount,
+                o.price_per_gpu.currency, o.region,
+            ), strict=True))
+            for o in offers
+        ],
+        document={"offers": offers, "gpu": gpu},
+    )  # fmt: skip
+
+
+def _history(gpu: str, books: BookReader) -> list[str]:
+    """Return the price of a GPU over the last days, a line for each vendor and tier."""
+    now_ns = books.now_ns
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for point in points(books.store, gpu=gpu, since_ns=now_ns - _PRICED_DAYS * _DAY_NS):
+        place = (point.at_ns - now_ns) / _DAY_NS
+        name = f"{point.series.provider} {point.series.tier} {point.price.currency}"
+        lines.setdefault(name, []).append((place, float(point.price.amount)))
+    if not lines:
+        return []
+    curves = [svg.Curve(label=name, points=tuple(found)) for name, found in lines.items()]
+    today = utc_datetime(now_ns).date().isoformat()
+    drawing = svg.curves(curves, x_title=f"days before {today}", y_title="a GPU-hour")
+    key = html.legend(lines)
+    return [html.section(f"{gpu}, last {_PRICED_DAYS} days", html.chart(drawing, key))]

@@ -1,0 +1,174 @@
+"""What a view is asked for, what it answers, and the frame around every page. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from outlay.errors import Finding
+from outlay.escaping import html_text
+from outlay.report import html
+from outlay.report.html import Cell
+
+VIEWS: Final = {
+    "/": "Now", "/money": "Money", "/runs": "Runs", "/sweeps": "Sweeps", "/guard": "Guard",
+}  # fmt: skip
+_SCRIPTS: Final = ("htmx.min.js", "hx-sse.min.js", "page.js")
+_CONFIG: Final = '{"includeIndicatorCSS":false,"history":false,"extensions":"sse"}'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """What was asked for: the view's address, what follows it, and the query.
+
+    Attributes:
+        path: The address without the form, such as ``/runs``.
+        name: What the address names: a run's or a sweep's id.
+        query: Parameters in their order; a name may stand several times.
+    """
+
+    path: str
+    name: str = ""
+    query: Sequence[tuple[str, str]] = ()
+
+    def get(self, name: str, default: str = "") -> str:
+        """Return the last value of a parameter."""
+        return next((value for key, value in reversed(self.query) if key == name), default)
+
+    def every(self, name: str) -> list[str]:
+        """Return all values of a parameter, each once."""
+        return list(dict.fromkeys(value for key, value in self.query if key == name))
+
+    def one_of(self, name: str, allowed: Iterable[str], default: str) -> str:
+        """Return a parameter if it is one of some values, else the default."""
+        return found if (found := self.get(name)) in set(allowed) else default
+
+    def number(self, name: str, default: int, *, most: int) -> int:
+        """Return a parameter as a number between 1 and ``most``."""
+        text = self.get(name)
+        return max(1, min(int(text), most)) if text.isdecimal() and len(text) < 10 else default
+
+    def address(self, form: str = "", **changes: str) -> str:
+        """Return the address of the same view with other parameters; an empty one is left out."""
+        kept = [(key, value) for key, value in self.query if key not in changes]
+        query = urlencode([(k, v) for k, v in [*kept, *changes.items()] if v])
+        path = self.path if self.path != "/" or not form else "/now"
+        return f"{path}{form}?{query}" if query else f"{path}{form}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One view, before it is put into a frame.
+
+    Attributes:
+        parts: HTML below the verdict.
+        document: The same for programs.
+        columns: The names of the columns, and ``rows`` their cells, where the view is a table.
+        lives: Whether the page may change while it is open.
+        crumbs: The way to it, HTML.
+    """
+
+    title: str
+    verdict: str = ""
+    parts: Sequence[str] = ()
+    document: Any = None
+    columns: Sequence[str] = ()
+    rows: Sequence[Mapping[str, object]] = ()
+    lives: bool = True
+    crumbs: str = ""
+    tab: str = ""
+
+
+def inside(page: Page) -> str:
+    """Return what is in the frame: what a live page is sent again."""
+    return html.top(page.title, page.verdict, page.crumbs) + "".join(page.parts)
+
+
+def frame(page: Page, ask: Ask) -> str:
+    """Return a whole page."""
+    links = "".join(_link(path, name, page.tab) for path, name in VIEWS.items())
+    live = f' hx-sse:connect="/events{html_text(ask.address())}" hx-swap="innerMorph"'
+    scripts = "".join(f'<script src="/assets/{name}" defer></script>' for name in _SCRIPTS)
+    return (
+        f"{html.HEAD}<title>{html_text(page.title)} · outlay</title>"
+        f"<meta name=\"htmx-config\" content='{_CONFIG}'>"
+        f'<link rel="stylesheet" href="/assets/style.css"><link rel="icon" href="data:,">{scripts}'
+        '</head><body><a class="skip" href="#view">To the content</a>'
+        f'<header class="bar"><div><strong>outlay</strong><nav aria-label="Views">{links}</nav>'
+        '<span class="state"></span></div></header>'
+        f'<main id="view"{live if page.lives else ""}>{inside(page)}</main>'
+        f"<footer>{_forms(page, ask)}</footer></body></html>\n"
+    )
+
+
+def _link(path: str, name: str, tab: str) -> str:
+    current = ' aria-current="page"' if name == tab else ""
+    return f'<a href="{path}"{current}>{name}</a>'
+
+
+def _forms(page: Page, ask: Ask) -> str:
+    links = [f'<a href="{html_text(ask.address(".json"))}">JSON</a>']
+    if page.columns:
+        links.append(f'<a href="{html_text(ask.address(".csv"))}">CSV</a>')
+    return f"<p>This page as {' or '.join(links)}. Times are UTC.</p>"
+
+
+# Small parts that several views have.
+
+
+def run_href(run_id: str) -> str:
+    """Return the address of a run's page."""
+    return f"/run/{quote(run_id, safe='')}"
+
+
+def chip(status: str) -> Cell:
+    """Return a status as a cell."""
+    return Cell(text=status, value=status, chip=status)
+
+
+def findings_list(findings: Sequence[Finding], title: str = "What is wrong") -> list[str]:
+    """Return findings as a part of a page; nothing where there is none."""
+    if not findings:
+        return []
+    rows = [[chip(f.severity), f.source, f.message] for f in findings[:_MOST_FINDINGS]]
+    parts = [html.table(("", "where", "what"), rows, caption=title)]
+    if len(findings) > _MOST_FINDINGS:
+        parts.append(html.note(f"The first {_MOST_FINDINGS} of {len(findings):,} are shown."))
+    return [html.section(title, *parts)]
+
+
+_MOST_FINDINGS: Final = 30
+
+
+def columns_of(parts: Iterable[str]) -> str:
+    """Return sections side by side where there is room; nothing where there are none."""
+    drawn = "".join(parts)
+    return f'<div class="columns">{drawn}</div>' if drawn else ""
+
+
+def tabs(label: str, choices: Mapping[str, str], chosen: str) -> str:
+    """Return links of which one is chosen; the keys are addresses."""
+    items = "".join(
+        f'<a href="{html_text(address)}"{_current(name == chosen)}>{html_text(name)}</a>'
+        for address, name in choices.items()
+    )
+    return f'<nav class="tabs" aria-label="{html_text(label)}">{items}</nav>'
+
+
+def _current(is_chosen: bool) -> str:  # noqa: FBT001 - a detail of the line above
+    return ' aria-current="true"' if is_chosen else ""
+
+
+def select(name: str, label: str, choices: Iterable[str], chosen: str) -> str:
+    """Return a list to choose one value from, or none."""
+    values = ["", *choices]
+    if chosen not in values:
+        values.append(chosen)
+    options = "".join(
+        f'<option value="{html_text(value)}"{" selected" if value == chosen else ""}>'
+        f"{html_text(value or 'any')}</option>"
+        for value in values
+    )
+    return f'<label>{html_text(label)}<select name="{name}">{options}</select></label>'

@@ -1,0 +1,155 @@
+"""Scenarios of Lightning's Trainer, for test_integrations_lightning; see trainer_lab.
+
+Usage: lightning_lab.py ROOT
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import lightning as pl
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
+from lightning.pytorch.profilers import SimpleProfiler
+from trainer_lab import Lab, Truth
+
+from outlay.integrations.lightning import OutlayCallback
+
+SAMPLES = 128
+
+
+class Samples(torch.utils.data.Dataset[torch.Tensor]):
+    """Batches of three samples; those to train on take time to load."""
+
+    def __init__(self, truth: Truth | None, count: int) -> None:
+        self.truth = truth
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        if self.truth is not None:
+            self.truth.draw()
+        del index
+        return torch.ones(3, 2)
+
+
+class Module(pl.LightningModule):
+    """A model whose steps take a known time."""
+
+    def __init__(self, truth: Truth, raises_at: int = 0, secret_key: str = "hunter2") -> None:
+        del secret_key
+        super().__init__()
+        self.save_hyperparameters(ignore=["truth"])
+        self.truth = truth
+        self.raises_at = raises_at
+        self.layer = torch.nn.Linear(2, 1)
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        del batch_idx
+        self.truth.forward(len(batch))
+        if self.truth.forwards == self.raises_at:
+            raise RuntimeError("the model diverged")
+        return self.layer(batch).mean()
+
+    def validation_step(self, batch: torch.Tensor, batch_idx: int) -> None:
+        del batch_idx
+        self.truth.evaluate()
+        self.log("val_loss", self.layer(batch).mean(), sync_dist=True)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+class SlowIO(TorchCheckpointIO):
+    """Checkpoints whose writing takes a known time."""
+
+    truth: Truth
+
+    def save_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        self.truth.save()
+        super().save_checkpoint(*args, **kwargs)
+
+
+def train(
+    truth: Truth,
+    root: Path,
+    name: str,
+    *,
+    dies_after: int = 0,
+    raises_at: int = 0,
+    resume: bool = False,
+    steps: int = 12,
+    min_steps: int | None = None,
+    evaluate: bool = True,
+    asynchronous: bool = False,
+    **options: Any,
+) -> dict[str, Any]:
+    """Fit with two batches a step."""
+    truth.dies_after = dies_after
+    out = root / name
+    callback = OutlayCallback(clock=truth.clock, price="3.60 USD/h", **options)
+    checkpoints = ModelCheckpoint(
+        dirpath=out / "checkpoints", every_n_train_steps=4, save_top_k=-1, save_last=True
+    )
+    io = SlowIO()
+    io.truth = truth
+    profiler = SimpleProfiler()
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer = pl.Trainer(
+        accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto",
+        default_root_dir=out, max_steps=steps, min_steps=min_steps, accumulate_grad_batches=2,
+        val_check_interval=6, limit_val_batches=2 if evaluate else 0,
+        callbacks=[callback, checkpoints], plugins=[AsyncCheckpointIO(io) if asynchronous else io],
+        logger=False, enable_progress_bar=False, enable_model_summary=False, profiler=profiler,
+    )  # fmt: skip
+    model = Module(truth, raises_at)
+    loader = torch.utils.data.DataLoader(Samples(truth, SAMPLES), batch_size=None)
+    validation = torch.utils.data.DataLoader(Samples(None, 4), batch_size=None)
+    last = out / "checkpoints" / "last.ckpt"
+    trainer.fit(model, loader, validation, ckpt_path=last if resume else None)
+    return {
+        "global_step": trainer.global_step,
+        "errors": callback.driver.errors,
+        "reason": callback.summary.get("outlay/stop_reason"),
+        "profiled": len(profiler.recorded_durations["run_training_batch"]),
+        "restored": trainer.profiler is profiler,
+    }
+
+
+def fails(batch: object) -> int:
+    """Count nothing."""
+    raise ValueError(batch)
+
+
+def main(root: Path) -> None:
+    """Play every scenario."""
+    lab = Lab(root)
+
+    def play(name: str, ranks: int = 1, run: str = "", **how: Any) -> None:
+        lab.play(name, ranks, lambda truth: train(truth, root, run or name, **how))
+
+    for ranks in (1, 2):
+        play(f"phases-{ranks}", ranks)
+        for name, budget in (("tokens", "iso_tokens=75"), ("time", "iso_time=3s"))[:ranks]:
+            how: dict[str, Any] = {"evaluate": False, "steps": 60, "budget": budget}
+            run = f"{name}-{ranks}-again"
+            play(f"{name}-{ranks}-whole", ranks, min_steps=50, **how)
+            play(f"{name}-{ranks}-killed", ranks, run, dies_after=11, **how)
+            play(run, ranks, resume=True, **how)
+    play("exhausted", run="tokens-1-again", resume=True, budget="iso_tokens=75", steps=60)
+    play("raises", raises_at=7)
+    play("fails", tokens=fails)
+    play("asynchronous", asynchronous=True)
+    (root / "results.json").write_text(json.dumps(lab.results))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))

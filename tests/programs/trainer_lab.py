@@ -1,0 +1,115 @@
+"""Trainings of known length, by a clock that only they move; forked, so that imports are paid once.
+
+What a scenario did is counted by the training itself (``Truth``), independently of any callback.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from outlay.clock import ManualClock
+
+MS = 10**6
+DATA_NS, STEP_NS, EVAL_NS, SAVE_NS = 30 * MS, 100 * MS, 50 * MS, 200 * MS
+DAY_NS = 86_400 * 10**9
+KILLED = -signal.SIGKILL
+
+
+class Truth:
+    """What one rank of a training does, counted where it is done."""
+
+    def __init__(self, wall_ns: int) -> None:
+        self.clock = ManualClock(wall_ns=wall_ns)
+        self.drawn = self.forwards = self.evaluations = self.saves = 0
+        self.tokens = 0
+        self.dies_after = 0
+
+    def draw(self) -> None:
+        """A sample is loaded."""
+        self.clock.advance(DATA_NS)
+        self.drawn += 1
+
+    def forward(self, tokens: int) -> None:
+        """A micro-batch is trained on."""
+        self.clock.advance(STEP_NS)
+        self.forwards += 1
+        self.tokens += tokens
+        if self.forwards == self.dies_after:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def evaluate(self) -> None:
+        """A batch is evaluated."""
+        self.clock.advance(EVAL_NS)
+        self.evaluations += 1
+
+    def save(self) -> None:
+        """A checkpoint is written."""
+        self.clock.advance(SAVE_NS)
+        self.saves += 1
+
+    def document(self) -> dict[str, Any]:
+        """Return the counts."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, int)}
+
+
+class Lab:
+    """Runs scenarios, one after the other."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.results: dict[str, list[dict[str, Any]]] = {}
+        self._attempts = 0
+        self._port = 20_000 + os.getpid() % 20_000
+
+    def play(self, name: str, ranks: int, train: Callable[[Truth], dict[str, Any]]) -> None:
+        """Train on so many ranks, each a fork of this process."""
+        self._attempts += 1
+        self._port += 1
+        children = [self._fork(name, rank, ranks, train) for rank in range(ranks)]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+        found = []
+        for rank, code in enumerate(codes):
+            path = self._path(name, rank)
+            said = json.loads(path.read_text()) if path.exists() else {}
+            found.append({"exit": code, **said})
+        self.results[name] = found
+
+    def _path(self, name: str, rank: int) -> Path:
+        return self.root / f"{name}-{rank}.json"
+
+    def _fork(self, name: str, rank: int, ranks: int, train: Callable[[Truth], Any]) -> int:
+        child = os.fork()
+        if child:
+            return child
+        code = 1
+        try:
+            if ranks > 1:
+                os.environ |= {
+                    "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
+                    "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
+                    "MASTER_PORT": str(self._port), "NODE_RANK": "0",
+                }  # fmt: skip
+            truth = Truth(1_700_000_000 * 10**9 + self._attempts * DAY_NS)
+            try:
+                said = train(truth)
+            except RuntimeError as error:  # What a scenario raises itself, or a peer that is gone.
+                said = {"raised": str(error)[:200]}
+            path = self._path(name, rank)
+            path.write_text(json.dumps(truth.document() | said))
+            code = 0
+        except BaseException:  # noqa: BLE001 - a child's end is its parent's to judge
+            traceback.print_exc()
+        finally:
+            import atexit
+
+            atexit._run_exitfuncs()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)

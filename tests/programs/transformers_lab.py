@@ -1,0 +1,140 @@
+"""Scenarios of transformers' Trainer, for test_integrations_transformers; see trainer_lab.
+
+Usage: transformers_lab.py ROOT
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from trainer_lab import Lab, Truth
+from transformers import Trainer, TrainingArguments
+
+from outlay.integrations.transformers import OutlayCallback, OutlayTrainerMixin
+
+SAMPLES = 64
+
+
+class Samples(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Samples of four, six or eight tokens; those to train on take time to load."""
+
+    def __init__(self, truth: Truth | None, count: int) -> None:
+        self.truth = truth
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if self.truth is not None:
+            self.truth.draw()
+        ids = torch.zeros(4 + 2 * (index % 3), dtype=torch.long)
+        return {"input_ids": ids, "labels": ids}
+
+
+class Model(torch.nn.Module):
+    """A model whose forward pass takes a known time."""
+
+    def __init__(self, truth: Truth, *, raises_at: int = 0) -> None:
+        super().__init__()
+        self.truth = truth
+        self.raises_at = raises_at
+        self.embedding = torch.nn.Embedding(2, 2)
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        if self.training:
+            self.truth.forward(input_ids.numel())
+            if self.truth.forwards == self.raises_at:
+                raise RuntimeError("the model diverged")
+        else:
+            self.truth.evaluate()
+        return {"loss": self.embedding(input_ids).mean() + labels.sum() * 0}
+
+
+class SlowSaves(Trainer):
+    """A Trainer whose saves take a known time."""
+
+    def _save(self, *args: Any, **kwargs: Any) -> None:
+        model: Any = self.model
+        model.truth.save()
+        super()._save(*args, **kwargs)
+
+
+class Mixed(OutlayTrainerMixin, SlowSaves):
+    """The same with outlay's mixin."""
+
+
+def train(
+    truth: Truth,
+    root: Path,
+    name: str,
+    *,
+    mixed: bool = True,
+    dies_after: int = 0,
+    raises_at: int = 0,
+    resume: bool = False,
+    steps: int = 12,
+    evaluate: bool = True,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train with two micro-batches a step."""
+    truth.dies_after = dies_after
+    out = root / name
+    callback = OutlayCallback(clock=truth.clock, price="3.60 USD/h", **options)
+    arguments = TrainingArguments(
+        output_dir=str(out), max_steps=steps, per_device_train_batch_size=1,
+        gradient_accumulation_steps=2, save_steps=4, logging_steps=2, disable_tqdm=True,
+        eval_strategy="steps" if evaluate else "no", eval_steps=3, per_device_eval_batch_size=1,
+        use_cpu=True, report_to=[], dataloader_pin_memory=False,
+    )  # fmt: skip
+    trainer = (Mixed if mixed else SlowSaves)(
+        Model(truth, raises_at=raises_at), arguments, train_dataset=Samples(truth, SAMPLES),
+        eval_dataset=Samples(None, 4), callbacks=[callback],
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=resume)
+    return {
+        "global_step": trainer.state.global_step,
+        "errors": callback.driver.errors,
+        "reason": callback.summary.get("outlay/stop_reason"),
+    }
+
+
+def fails(batch: object) -> int:
+    """Count nothing."""
+    raise ValueError(batch)
+
+
+def main(root: Path) -> None:
+    """Play every scenario."""
+    lab = Lab(root)
+
+    def play(name: str, ranks: int = 1, run: str = "", **how: Any) -> None:
+        lab.play(name, ranks, lambda truth: train(truth, root, run or name, **how))
+
+    for kind in ("callback", "mixin"):
+        mixed = kind == "mixin"
+        for ranks in (1, 2):
+            play(f"phases-{kind}-{ranks}", ranks, mixed=mixed)
+            budgets = {"tokens": "iso_tokens=157"}
+            if (kind, ranks) in {("callback", 2), ("mixin", 1)}:
+                budgets["time"] = "iso_time=3s"
+            for name, budget in budgets.items():
+                how = {"mixed": mixed, "evaluate": False, "steps": 60, "budget": budget}
+                run = f"{name}-{kind}-{ranks}-again"
+                play(f"{name}-{kind}-{ranks}-whole", ranks, **how)
+                play(f"{name}-{kind}-{ranks}-killed", ranks, run, dies_after=11, **how)
+                play(run, ranks, resume=True, **how)
+        how = {"mixed": mixed, "evaluate": False, "steps": 60, "budget": "iso_tokens=157"}
+        play(f"exhausted-{kind}", run=f"tokens-{kind}-1-again", resume=True, **how)
+        play(f"raises-{kind}", mixed=mixed, raises_at=7)
+        play(f"fails-{kind}", mixed=mixed, tokens=fails)
+    (root / "results.json").write_text(json.dumps(lab.results))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(Path(sys.argv[1]))

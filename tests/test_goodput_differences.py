@@ -1,0 +1,105 @@
+"""Where the library that outlay replaces is wrong: each row of the how-to's table, computed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from goodput_log import START_S, Job, at
+from outlay.compat.ml_goodput_measurement.goodput_utils import BadputType
+from outlay.goodput.calculator import GoodputCalculator
+
+PAGE = Path(__file__).parent.parent / "docs" / "howto" / "ml-goodput-measurement.md"
+RESTART = Job().start(0).steps(0, 100, at=0).start(3700).steps(100, 100, at=3700).end(3800)
+
+
+def percent(found: float) -> str:
+    return f"{found:.1f} %"
+
+
+def goodput(job: Job, now: float) -> str:
+    return percent(job.calculator(now=now).get_job_goodput()[0])
+
+
+def seconds(job: Job, now: float, kind: BadputType) -> str:
+    calculator = job.calculator(now=now)
+    calculator.get_job_goodput(include_badput_breakdown=True)
+    found = calculator.get_job_goodput_details()["badput_time"][kind]
+    return f"{sum(found.values()) if isinstance(found, dict) else found:g} s"
+
+
+def window(calculator: GoodputCalculator, begin: float, end: float) -> str:
+    return percent(calculator.get_job_goodput_interval(at(begin), at(end))[0])
+
+
+def disruptions(job: Job, now: float) -> str:
+    return str(job.calculator(now=now).get_job_goodput_interval(at(0), at(now))[4])
+
+
+def loading() -> Job:
+    job = Job()
+    for number in range(4):
+        begin = 13 * number
+        job.start(begin).span("data_loading", begin, begin + 2)
+        job.steps(10 * number, 11, at=begin + 2)
+    return job.end(52)
+
+
+def delivered_twice() -> Job:
+    job = Job().start(0).steps(0, 50, at=0)
+    job.payloads.append(dict(job.payloads[30]))
+    return job.end(50)
+
+
+def overlapping() -> Job:
+    job = Job().start(0).steps(0, 10, at=0).custom("a", 10, 18).custom("b", 11, 17)
+    return job.steps(10, 10, at=19).end(29)
+
+
+def killed_while_saving() -> Job:
+    save = {"event_type": "save", "step": 49, "directory": "gs://b"}
+    job = Job().start(0).steps(0, 50, at=0)
+    return job.add(checkpoint_start_time=START_S + 49, **save).end(50)
+
+
+def short_steps() -> str:
+    job = Job().start(0).steps(0, 50, at=0, each=0.5).end(25)
+    return f"{len(job.calculator(now=25).get_step_deviation())} deviations"
+
+
+ANSWERS: dict[str, Callable[[], str]] = {
+    "a restart at the next step after an hour down, 200 s of steps": lambda: goodput(RESTART, 3800),
+    "the disruptions of that job": lambda: disruptions(RESTART, 3800),
+    "a window of an hour, dead after ten minutes": lambda: window(
+        Job().start(0).steps(0, 601, at=0).calculator(now=3600), 0, 3600
+    ),
+    "a window inside an outage": lambda: window(RESTART.calculator(now=3800), 1000, 2000),
+    "one step of 1000 s in a job of 1200 s": lambda: goodput(
+        Job().start(0).steps(0, 101, at=0).steps(101, 100, at=1100).end(1200), 1200
+    ),
+    "blocking loads of 2 s at four starts": lambda: seconds(
+        loading(), 52, BadputType.DATA_LOADING_SYNC
+    ),
+    "custom events of 8 s and, within, of 6 s": lambda: seconds(
+        overlapping(), 29, BadputType.CUSTOM_BADPUT_EVENTS
+    ),
+    "the disruptions of a job, one entry delivered twice": lambda: disruptions(
+        delivered_twice(), 50
+    ),
+    "a job that was killed while it saved": lambda: goodput(killed_while_saving(), 50),
+    "the deviation of 50 steps of 0.5 s": short_steps,
+}
+
+
+def table() -> dict[str, str]:
+    """Return outlay's column of the how-to's table, by what each row is about."""
+    rows = re.findall(r"^\| (.+?) \| (.+?) \| .+? \|$", PAGE.read_text(), flags=re.MULTILINE)
+    return {about: said for about, said in rows if about in ANSWERS}
+
+
+@pytest.mark.parametrize("about", ANSWERS)
+def test_a_row_of_the_differences_is_what_outlay_answers(about: str) -> None:
+    assert table().get(about) == ANSWERS[about]()

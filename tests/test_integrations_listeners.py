@@ -1,0 +1,254 @@
+"""What listens or hands over: nv-one-logger, Optuna, Hydra, accelerate; each the real package."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+import outlay
+import scripts
+from outlay.clock import ManualClock
+from outlay.errors import InvalidValue
+from outlay.integrations.optuna import BudgetPruner
+from outlay.ledger import CheckpointCommitted, Metric, Note, read_run
+
+MS = 10**6
+SECOND = 10**9
+
+
+# nv-one-logger
+
+
+ONE_LOGGER = """
+    import sys
+    from nv_one_logger.api.config import OneLoggerConfig
+    from nv_one_logger.api.timed_span import timed_span
+    from nv_one_logger.training_telemetry.api import callbacks as say
+    from nv_one_logger.training_telemetry.api.checkpoint import CheckPointStrategy
+    from nv_one_logger.training_telemetry.api.config import TrainingTelemetryConfig
+    from nv_one_logger.training_telemetry.api.spans import StandardTrainingJobSpanName
+    from nv_one_logger.training_telemetry.api.training_telemetry_provider import (
+        TrainingTelemetryProvider,
+    )
+    from outlay.clock import ManualClock
+    from outlay.integrations.one_logger import OutlayExporter
+
+    clock = ManualClock()
+    spend = lambda ms: clock.advance(ms * 10**6)
+    exporter = OutlayExporter(
+        model="m", dir=sys.argv[1], tokens=10, samples=2, clock=clock, budget="iso_tokens=80"
+    )
+    provider = TrainingTelemetryProvider.instance()
+    provider.with_base_config(OneLoggerConfig(
+        application_name="test", world_size_or_fn=1, session_tag_or_fn="test",
+        enable_for_current_rank=True,
+    ))
+    exporter.attach_to(provider).configure_provider()
+    say.on_app_start()
+    provider.set_training_telemetry_config(TrainingTelemetryConfig(
+        perf_tag_or_fn="test", global_batch_size_or_fn=2, log_every_n_train_iterations=5,
+        save_checkpoint_strategy=CheckPointStrategy.SYNC, is_save_checkpoint_enabled_or_fn=True,
+        train_iterations_target_or_fn=10, train_samples_target_or_fn=20,
+    ))
+    say.on_model_init_start(); spend(70); say.on_model_init_end()
+    say.on_train_start(train_iterations_start=4, train_samples_start=8)
+    for step in range(4, 14):
+        with timed_span(StandardTrainingJobSpanName.DATA_LOADING):
+            spend(30)
+        say.on_training_single_iteration_start(); spend(100); say.on_training_single_iteration_end()
+        if exporter.run.stop_reason:
+            break
+        if step == 8:
+            say.on_validation_start(); spend(50); say.on_validation_end()
+            say.on_save_checkpoint_start(global_step=step + 1); spend(200)
+            say.on_save_checkpoint_success(global_step=step + 1); say.on_save_checkpoint_end()
+    say.on_train_end()
+    say.on_app_end()
+    print("errors", exporter.driver.errors)
+"""
+
+
+def test_what_nv_one_logger_is_told_becomes_a_run(tmp_path: Path) -> None:
+    done = scripts.finish(ONE_LOGGER, tmp_path, OUTLAY_PROGRESS="0")
+    assert done.returncode == 0, done.stderr
+    assert "errors 0" in done.stdout
+    run = outlay.read_run(tmp_path)
+    assert run.phases == {
+        "step": 8 * 100 * MS,
+        "training_prep": 70 * MS,
+        "data_loading": 8 * 30 * MS,
+        "checkpoint_save": 200 * MS,
+        "evaluation": 50 * MS,
+    }
+    assert (run.figures.steps, run.figures.tokens, run.status) == (12, 80, "completed")
+    records = read_run(tmp_path).records
+    assert [one.step for one in records if isinstance(one, CheckpointCommitted)] == [8]
+
+
+# Optuna
+
+
+def study_with(pruner: BudgetPruner) -> optuna.Study:
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    return optuna.create_study(pruner=pruner)
+
+
+def test_a_trial_is_pruned_once_its_budget_is_used_up(tmp_path: Path) -> None:
+    pruner = BudgetPruner()
+
+    def objective(trial: optuna.Trial) -> float:
+        run_dir = tmp_path / str(trial.number)
+        with outlay.run("m", dir=run_dir, budget=outlay.iso_tokens(30)) as run:
+            pruner.watch(trial, run.budget)
+            for step in range(10):
+                with run.step(tokens=10):
+                    pass
+                trial.report(1.0, step)
+                if trial.should_prune():
+                    raise optuna.TrialPruned
+        return 1.0
+
+    study = study_with(pruner)
+    study.optimize(objective, n_trials=2)
+    assert {trial.state.name for trial in study.trials} == {"PRUNED"}
+    assert [len(trial.intermediate_values) for trial in study.trials] == [3, 3]
+
+
+def test_each_trial_may_use_the_same_time() -> None:
+    clock = ManualClock()
+
+    def objective(trial: optuna.Trial) -> float:
+        for step in range(10):
+            trial.report(1.0, step)
+            if trial.should_prune():
+                raise optuna.TrialPruned
+            clock.advance(SECOND)
+        return 1.0
+
+    study = study_with(BudgetPruner(budget="iso_time=3s", clock=clock))
+    study.optimize(objective, n_trials=2)
+    assert [len(trial.intermediate_values) for trial in study.trials] == [4, 4]
+
+
+def test_another_pruner_decides_while_there_is_budget_left() -> None:
+    inner = optuna.pruners.ThresholdPruner(upper=0.5)
+
+    def objective(trial: optuna.Trial) -> float:
+        trial.report(1.0, 0)
+        assert trial.should_prune()
+        raise optuna.TrialPruned
+
+    study_with(BudgetPruner(inner, budget="iso_time=1h")).optimize(objective, n_trials=1)
+
+
+def test_a_pruner_can_count_time_alone_by_itself() -> None:
+    with pytest.raises(InvalidValue, match="watch"):
+        BudgetPruner(budget="iso_tokens=5")
+
+
+# Hydra
+
+
+HYDRA = """
+    import os, sys
+    from pathlib import Path
+    import hydra, outlay
+    from omegaconf import DictConfig
+
+    @hydra.main(version_base=None, config_path=".", config_name="config")
+    def main(config: DictConfig) -> None:
+        with outlay.run("m", config=config) as run:
+            print(run.dir.name, len(list(run.steps(range(100), tokens=1))))
+
+    main()
+    print(sorted(name for name in os.environ if name.startswith("OUTLAY_")))
+"""
+HYDRA_CONFIG = """
+size: 1
+hydra:
+  sweep: {dir: out}
+  callbacks:
+    outlay: {_target_: outlay.integrations.hydra.OutlayCallback, budget: iso_tokens=5}
+"""
+
+
+BUDGET = ["+runtime.budget.mode=iso_tokens", "+runtime.budget.max_tokens=7"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        (["size=1,2"], ["0 5", "1 5"]),
+        ([*BUDGET, "+runtime.budget.enabled=true,false"], ["0 7", "1 100"]),
+    ],
+    ids=["the callback's", "the job's own"],
+)
+def test_each_job_of_a_multirun_has_its_directory_and_its_budget(
+    overrides: list[str], steps: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text(HYDRA_CONFIG)
+    (tmp_path / "app.py").write_text(textwrap.dedent(HYDRA))
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("OUTLAY_")}
+    done = subprocess.run(
+        [sys.executable, "app.py", "--multirun", *overrides],
+        cwd=tmp_path, env=environ | {"OUTLAY_PROGRESS": "0"}, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.findall(r"^[0-9] [0-9]+$", done.stdout, re.MULTILINE) == steps
+    assert done.stdout.endswith("['OUTLAY_PROGRESS']\n")
+    assert outlay.read_run(tmp_path / "out" / "0").config["size"] == 1
+
+
+# accelerate
+
+
+def test_what_an_accelerator_logs_are_metrics_of_the_run(tmp_path: Path) -> None:
+    from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
+
+    from outlay.integrations.accelerate import OutlayTracker
+
+    tracker = OutlayTracker("m", dir=tmp_path)
+    accelerator = Accelerator(cpu=True, log_with=tracker)
+    try:
+        accelerator.init_trackers("project", config={"lr": 0.1, "api_key": "hunter2hunter2"})
+        unwrapped: Any = accelerator.get_tracker("outlay", unwrap=True)
+        for _ in unwrapped.steps(range(3)):
+            accelerator.log({"loss": 0.5, "note": "text"})
+        accelerator.end_training()
+    finally:
+        AcceleratorState._reset_state(reset_partial_state=True)
+    records = read_run(tmp_path).records
+    assert [one.value for one in records if isinstance(one, Metric)] == [0.5] * 3
+    (note,) = [one for one in records if isinstance(one, Note)]
+    assert note.data == {"lr": 0.1, "api_key": "<redacted>"}
+    assert outlay.read_run(tmp_path).status == "completed"
+
+
+# Without the packages
+
+
+@pytest.mark.parametrize(
+    ("module", "package"),
+    [("transformers", "transformers"), ("lightning", "lightning"), ("optuna", "optuna"),
+     ("hydra", "hydra"), ("accelerate", "accelerate"), ("one_logger", "nv_one_logger")],
+)  # fmt: skip
+def test_an_integration_whose_package_is_missing_names_the_extra(
+    module: str, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, package, None)
+    monkeypatch.delitem(sys.modules, f"outlay.integrations.{module}", raising=False)
+    extra = re.escape(f"outlay[{module.replace('_', '-')}]")
+    with pytest.raises(outlay.errors.MissingExtra, match=extra):
+        __import__(f"outlay.integrations.{module}")

@@ -1,0 +1,262 @@
+"""A run's numbers in trackers, read back from real ones: W&B offline, MLflow on SQLite, OTLP."""
+
+from __future__ import annotations
+
+import http.server
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow.tracking import MlflowClient
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+
+import outlay
+from outlay.clock import ManualClock
+from outlay.export.scalars import FinishedReading
+from outlay.export.sinks import MlflowRun, OtlpEndpoint
+from outlay.integrations import trackers
+from outlay.integrations.wandb import attach as attach_wandb
+from outlay.integrations.wandb_files import TrackedRun, read_offline_run
+from outlay.runs.numbers import RunNumbersReader
+from waiting import until
+
+PROGRAM = Path(__file__).parent / "programs" / "train_with_wandb.py"
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:mlflow")
+SECOND = 10**9
+
+
+# W&B
+
+
+class Offline:
+    """Two attempts of one run under W&B, the first of them killed."""
+
+    def __init__(self, home: Path) -> None:
+        self.run_dir = home / "run"
+        self.attempts = [self._train(home, "15", "killed"), self._train(home, "30", "whole")]
+
+    def _train(self, home: Path, steps: str, how: str) -> TrackedRun:
+        settings = {"WANDB_MODE": "offline", "WANDB_DIR": str(home), "WANDB_SILENT": "true"}
+        known = set(home.rglob("run-*.wandb"))
+        done = subprocess.run(
+            [sys.executable, PROGRAM, self.run_dir, steps, how],
+            env=os.environ | settings, check=False, timeout=200, capture_output=True, text=True,
+        )  # fmt: skip
+        assert done.returncode == (-9 if how == "killed" else 0), done.stderr
+        (path,) = {
+            each for each in home.rglob("run-*.wandb") if "latest-run" not in str(each)
+        } - known
+        # W&B's own process writes on after finish() has returned.
+        until(lambda: _readable(path).exit_code is not None, f"{path} was not finished")
+        return read_offline_run(path)
+
+
+def _readable(path: Path) -> TrackedRun:
+    try:
+        return read_offline_run(path)
+    except outlay.OutlayError:
+        return TrackedRun()
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Offline:
+    return Offline(tmp_path_factory.mktemp("wandb"))
+
+
+def values(run: TrackedRun, name: str) -> list[float]:
+    found = (row.values.get(name) for row in run.history)
+    return [value for value in found if isinstance(value, int | float)]
+
+
+def test_the_dollar_axis_never_goes_back_over_a_kill_and_a_resume(offline: Offline) -> None:
+    dollars = [value for run in offline.attempts for value in values(run, "outlay/cost_usd")]
+    assert len(dollars) > 4
+    assert dollars == sorted(dollars)
+
+
+def test_what_the_training_logs_keeps_its_own_steps(offline: Offline) -> None:
+    steps = [row.step for run in offline.attempts for row in run.history if "loss" in row.values]
+    assert steps == list(range(30))
+
+
+def test_the_final_figures_are_those_of_outlay_cost_at_their_instant(offline: Offline) -> None:
+    final = offline.attempts[-1].summary
+    at_ns = round(float(final["outlay/read_at_s"] or 0) * 1e9)
+    reading = outlay.read_run(offline.run_dir, at_ns)
+    assert reading.cost.cost is not None
+    assert final["outlay/cost_usd"] == float(reading.cost.cost.amount)
+    assert final["outlay/goodput"] == reading.goodput.goodput
+    assert (final["outlay/steps"], final["outlay/status"]) == (30, "completed")
+
+
+def test_metrics_have_their_own_axis_and_loss_has_dollars(offline: Offline) -> None:
+    axes = offline.attempts[-1].axes
+    assert axes["outlay/*"] == "outlay/step"
+    assert axes["loss"] == "outlay/cost_usd"
+
+
+def test_no_run_is_made_unless_asked(
+    tmp_path: Path, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    with outlay.run("m", dir=tmp_path / "run", clock=clock) as run:
+        attachment = attach_wandb(run)
+    assert attachment.tally.lost == 1
+    assert "there is no W&B run; call wandb.init() first" in caplog.text
+    assert not list(tmp_path.rglob("*.wandb"))
+
+
+def test_a_missing_library_is_counted_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: ManualClock
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with outlay.run("m", dir=tmp_path / "run", clock=clock) as run:
+        attachment = attach_wandb(run)
+        assert list(run.steps("ab")) == ["a", "b"]
+    assert "outlay[wandb]" in attachment.tally.trouble
+
+
+# Trackers that fail
+
+
+class Refusing:
+    def write(self, reading: FinishedReading) -> None:
+        del reading
+        raise ConnectionRefusedError("nobody is there")
+
+    def close(self) -> None:
+        pass
+
+
+class Hanging(Refusing):
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def write(self, reading: FinishedReading) -> None:
+        del reading
+        self.release.wait()
+
+
+@pytest.mark.parametrize("sink", [Refusing(), Hanging()], ids=["refuses", "hangs"])
+def test_a_tracker_that_fails_is_counted_and_never_holds_up_the_end(
+    tmp_path: Path, sink: Refusing, caplog: pytest.LogCaptureFixture
+) -> None:
+    with outlay.run("m", dir=tmp_path / "run") as run:
+        attachment = trackers.attach(run, sink, every="10ms", finish_s=0.2)
+        assert list(run.steps("ab")) == ["a", "b"]
+    assert attachment.tally.lost >= 1
+    assert "arrived at trackers and" in caplog.text
+    assert outlay.read_run(tmp_path / "run").status == "completed"
+    if isinstance(sink, Hanging):
+        sink.release.set()
+
+
+def test_only_rank_0_tells_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    with outlay.run("m", dir=tmp_path / "run") as run:
+        attachment = trackers.attach(run, Refusing(), every="10ms")
+    assert attachment.tally.lost == 0
+
+
+# MLflow
+
+
+@pytest.mark.xdist_group("mlflow")
+def test_mlflow_is_told_by_a_process_that_training_does_not_wait_for(
+    tmp_path: Path, mlflow_uri: str
+) -> None:
+    client = MlflowClient(mlflow_uri)
+    experiment = client.get_experiment_by_name("outlay")
+    assert experiment is not None
+    run_id = client.create_run(experiment.experiment_id).info.run_id
+    with outlay.run("m", dir=tmp_path / "run", price="3600 USD/h", gpus=1) as run:
+        trackers.attach(run, MlflowRun(run_id, mlflow_uri), every="1h")
+        for _ in run.steps("abc", tokens=10):
+            pass
+    until(lambda: "outlay/cost_usd" in client.get_run(run_id).data.metrics, "MLflow was not told")
+    until(lambda: "outlay/status" in client.get_run(run_id).data.tags, "there are no tags")
+    found = client.get_run(run_id).data
+    reading = outlay.read_run(tmp_path / "run", round(found.metrics["outlay/read_at_s"] * 1e9))
+    assert reading.cost.cost is not None
+    assert found.metrics["outlay/cost_usd"] == float(reading.cost.cost.amount)
+    assert found.metrics["outlay/tokens"] == 30
+    assert found.tags["outlay/status"] == "completed"
+
+
+# OpenTelemetry
+
+
+class Receiver:
+    """An OTLP receiver on loopback that decodes what it is sent."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.answer = 200
+        receiver = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                receiver.requests.append(ExportMetricsServiceRequest.FromString(body))
+                self.send_response(receiver.answer)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/v1/metrics"
+
+    @property
+    def metrics(self) -> dict[str, Any]:
+        (resource,) = self.requests[-1].resource_metrics
+        return {metric.name: metric for metric in resource.scope_metrics[0].metrics}
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    made = Receiver()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+def test_a_receiver_decodes_a_run_in_units_at_its_instant(
+    receiver: Receiver, tmp_path: Path, clock: ManualClock
+) -> None:
+    from outlay.export.sinks import open_sink
+
+    with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1, clock=clock) as run:
+        for _ in run.steps("ab", tokens=5):
+            clock.advance(10 * SECOND)
+    sink = open_sink(OtlpEndpoint(receiver.url))
+    numbers = RunNumbersReader(tmp_path / "run").read(clock.wall_ns())
+    sink.write(numbers)
+    sink.close()
+    cost = receiver.metrics["outlay.run.cost"]
+    (point,) = cost.sum.data_points
+    assert (cost.unit, cost.sum.is_monotonic) == ("{USD}", True)
+    assert (point.as_double, point.time_unix_nano) == (0.2, numbers.t_ns)
+    assert receiver.metrics["outlay.run.goodput"].gauge.data_points[0].as_double == 1.0
+    (phase,) = receiver.metrics["outlay.run.phase.duration"].gauge.data_points
+    assert (phase.as_double, phase.attributes[0].value.string_value) == (20.0, "step")
+
+
+def test_what_a_receiver_refuses_is_lost(
+    receiver: Receiver, tmp_path: Path, clock: ManualClock
+) -> None:
+    from outlay.export.otlp import OtlpRefused, OtlpSink
+
+    receiver.answer = 400
+    with outlay.run("m", dir=tmp_path / "run", clock=clock):
+        pass
+    numbers = RunNumbersReader(tmp_path / "run").read(clock.wall_ns())
+    with pytest.raises(OtlpRefused):
+        OtlpSink(receiver.url).write(numbers)

@@ -1,0 +1,217 @@
+"""Who is let in, by which name, for what: a token once, loopback alone, reading alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from hashlib import sha256
+from importlib.resources import files
+from pathlib import Path
+
+import httpx
+import pytest
+
+from command_line import in_process, outlay
+from hostile import good_run
+from outlay.web.access import Access
+from outlay.web.server import Place
+from web_server import Served, serving
+
+VENDORED = {
+    "htmx.min.js": "e484d9171a9db30a39c8f16e3d709d4137f3211c659f8e6125816635033d593f",
+    "hx-sse.min.js": "8a834680c4000a9034d79228872372a92e140c810a075cb6d4a76690dfc13085",
+    "htmx-LICENSE": "d3d2456f76414f2456104660ebd65aff1c04cd7966b942bdabd63f3cdb316a38",
+}
+pytestmark = pytest.mark.xdist_group("web")
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    home = tmp_path_factory.mktemp("web-home")
+    run = good_run(tmp_path_factory.mktemp("runs") / "one", "one")
+    done = outlay("collect", run, OUTLAY_HOME=str(home))
+    assert done.code == 0, done.err
+    with serving(home) as found:
+        yield found
+
+
+@pytest.fixture
+def client(served: Served) -> Iterator[httpx.Client]:
+    with served.client() as found:
+        yield found
+
+
+@pytest.mark.parametrize("name", VENDORED)
+def test_what_is_vendored_is_what_was_published(name: str) -> None:
+    content = (files("outlay.web") / "assets" / name).read_bytes()
+    assert sha256(content).hexdigest() == VENDORED[name]
+
+
+def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_never_get(served: Served) -> None:
+    answer = httpx.get(f"{served.url}&x=1")
+    cookie = answer.headers["set-cookie"].lower()
+    assert (answer.status_code, answer.headers["location"]) == (303, "/?x=1")
+    assert "httponly" in cookie
+    assert "samesite=strict" in cookie
+    assert served.url.rpartition("=")[2].lower() not in cookie
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/", 401), ("/runs.json", 401), ("/assets/style.css", 401), ("/?token=wrong", 403)],
+)
+def test_without_the_token_nothing_is_shown(served: Served, path: str, status: int) -> None:
+    answer = httpx.get(served.base + path)
+    assert answer.status_code == status
+    assert "id-one" not in answer.text
+    assert "set-cookie" not in answer.headers
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+def test_a_name_that_was_rebound_to_this_machine_is_refused(
+    client: httpx.Client, host: str
+) -> None:
+    assert client.get("/", headers={"host": host}).status_code in (400, 421)
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
+def test_nothing_but_reading_is_answered(client: httpx.Client, method: str) -> None:
+    assert client.request(method, "/runs").status_code == 405
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/run/../../etc/passwd", "/run/%2e%2e%2f%2e%2e%2fetc%2fpasswd", "/assets/../server.py",
+        "/assets/%2e%2e%2fserver.py", "/run//etc/passwd", "/sweep/%2Ftmp", "/events/run/nobody",
+        "/nowhere", "/run/one/ledger/run.json",
+    ],
+)  # fmt: skip
+def test_no_address_leads_to_a_file(client: httpx.Client, path: str) -> None:
+    with client.stream("GET", path) as answer:
+        if answer.headers["content-type"].startswith("text/event-stream"):
+            shown = next(answer.iter_text())
+        else:
+            shown = answer.read().decode()
+            assert answer.status_code == 404
+    assert "root:" not in shown
+    assert "import" not in shown
+
+
+@pytest.mark.parametrize("length", [9_000, 1_000_000])
+def test_a_query_without_end_is_a_plain_error(served: Served, length: int) -> None:
+    port = int(served.base.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as connection:
+        with suppress(OSError):  # It may be closed while the rest is still being sent.
+            request = f"GET /runs?q={'x' * length} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
+            connection.sendall(request.encode())
+        connection.settimeout(20)
+        answer = b""
+        with suppress(OSError):
+            answer = connection.recv(4096)
+    assert answer[:12] in (b"", b"HTTP/1.1 400", b"HTTP/1.1 414", b"HTTP/1.1 431")
+    assert len(answer) < 1000
+
+
+def test_every_answer_forbids_inline_scripts_and_frames(client: httpx.Client) -> None:
+    for path in ("/", "/runs.json", "/assets/page.js", "/nowhere"):
+        policy = client.get(path).headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert "frame-ancestors 'none'" in policy
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/money", "/runs", "/sweeps", "/guard", "/prices", "/compare", "/run/id-one"]
+)
+def test_each_view_opens_and_weighs_little(client: httpx.Client, path: str) -> None:
+    page = client.get(path)
+    assert page.status_code == 200, page.text
+    names = ("style.css", "page.js", "htmx.min.js", "hx-sse.min.js")
+    weight = len(page.content) + sum(len(client.get(f"/assets/{n}").content) for n in names)
+    assert weight < 300_000
+    assert "style=" not in page.text
+
+
+@pytest.mark.parametrize("path", ["/now", "/money", "/runs", "/guard", "/run/id-one"])
+def test_each_view_is_also_json(client: httpx.Client, path: str) -> None:
+    assert client.get(f"{path}.json").json()
+
+
+def test_tables_are_also_csv(client: httpx.Client) -> None:
+    head, row = client.get("/runs.csv").text.splitlines()
+    assert head.startswith("run_id,name,status")
+    assert row.startswith("id-one,one,completed")
+
+
+def test_beyond_loopback_a_token_file_is_needed(tmp_path: Path) -> None:
+    refused = in_process("web", "--host", "0.0.0.0", "--no-open")
+    assert refused.code == 2
+    assert "--token-file" in refused.err
+    secret = tmp_path / "token"
+    secret.write_text("0123456789abcdef")
+    secret.chmod(0o644)
+    open_to_all = in_process("web", "--host", "0.0.0.0", "--token-file", secret, "--no-open")
+    assert "chmod 600" in open_to_all.err
+    secret.chmod(0o600)
+    assert Place(host="0.0.0.0", token_file=secret).token() == "0123456789abcdef"
+
+
+def test_a_socket_file_is_its_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "web.sock"
+    with Place(unix_socket=path).listen():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert f":{path} " in Place(unix_socket=path).forwarding()
+
+
+def test_pages_are_served_through_a_socket_file(tmp_path: Path) -> None:
+    path = tmp_path / "web.sock"
+    with serving(tmp_path, "--unix-socket", str(path)) as found:
+        transport = httpx.HTTPTransport(uds=str(path))
+        with httpx.Client(transport=transport, follow_redirects=True) as client:
+            assert "<h1>Now</h1>" in client.get(found.url).text
+    assert not path.exists()
+
+
+def test_ctrl_c_ends_it_though_streams_are_open(tmp_path: Path) -> None:
+    with (
+        serving(tmp_path) as found,
+        found.client() as client,
+        client.stream("GET", "/events/") as stream,
+    ):
+        next(stream.iter_text())
+        os.kill(found.process.pid, signal.SIGINT)
+        assert found.process.wait(timeout=20) == 0
+
+
+def test_names_of_people_can_be_hidden(tmp_path: Path) -> None:
+    run = good_run(tmp_path / "home" / "ada" / "run", "one", user="ada")
+    outlay("collect", run, OUTLAY_HOME=str(tmp_path))
+    with serving(tmp_path, "--hide-people") as found, found.client() as client:
+        for path in ("/runs?col=dir&col=user", "/run/id-one", "/runs.csv", "/money"):
+            text = client.get(path).text
+            assert "ada" not in text.replace("adaptive", "").replace("data", "")
+        assert "user 1" in client.get("/runs?col=user").text
+        assert "id-one" in client.get("/runs?user=user+1").text
+
+
+def test_a_token_is_compared_whatever_it_is() -> None:
+    access = Access(token="t" * 20)
+    assert access.cookie != access.token
+
+
+def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = subprocess.run(
+            ["python", "-m", "outlay", "web", "--no-open", "--port", str(port)],
+            env=os.environ | {"OUTLAY_HOME": str(tmp_path)}, capture_output=True, text=True,
+            check=False, timeout=60,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,246 @@
+"""The pages in a real browser: they open, filter, sort, and change while a run trains."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from command_line import outlay
+from hostile import TEXTS, good_run
+from ledgers import Segment, dollars
+from outlay.guard.budget_guard import BudgetGuard
+from outlay.ledger import Metric, Note
+from outlay.web.books import sweep_id
+from sweep_on_disk import Sweep
+from web_server import HOSTILE, Served, chromium, serving, training
+
+pytestmark = pytest.mark.xdist_group("web")
+
+
+@dataclass
+class Browser:
+    """A page that was let in, and whatever went wrong on it."""
+
+    page: Any
+    served: Served
+    live_dir: Path
+    sweep: str
+    troubles: list[str] = field(default_factory=list)
+
+    def open(self, path: str) -> Any:
+        answer = self.page.goto(self.served.base + path)
+        assert answer.status == 200, answer.text()
+        return self.page
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    home, runs = tmp_path_factory.mktemp("web-home"), tmp_path_factory.mktemp("web-runs")
+    fill(runs)
+    guard = BudgetGuard("50 USD", home / "spend.jsonl")
+    guard.record_actual(HOSTILE[:60], "2 USD")
+    guard.authorize("held", "3 USD")
+    assert outlay("collect", runs, OUTLAY_HOME=str(home)).code == 0
+    with serving(home) as served, chromium() as chrome:
+        context = chrome.new_context(viewport={"width": 1280, "height": 900})
+        page = context.new_page()
+        found = Browser(page, served, runs / "live", sweep_id(runs / "sweep"))
+        watch(page, found)
+        page.goto(served.url)
+        yield found
+        context.close()
+
+
+def watch(page: Any, found: Browser) -> None:
+    """Note every error, every dialogue, and every request that leaves the machine."""
+    page.on("console", lambda m: found.troubles.append(m.text) if m.type == "error" else None)
+    page.on("pageerror", lambda error: found.troubles.append(str(error)))
+    page.on("dialog", lambda dialog: note_dialog(dialog, found))
+    page.on("request", lambda request: note_request(request.url, found))
+
+
+def note_dialog(dialog: Any, found: Browser) -> None:
+    found.troubles.append(f"dialog: {dialog.message}")
+    dialog.dismiss()
+
+
+def note_request(url: str, found: Browser) -> None:
+    if not url.startswith((found.served.base, "data:")):
+        found.troubles.append(f"asked for {url}")
+
+
+def fill(runs: Path) -> None:
+    """Write runs of every kind: usual, hostile, damaged, dead, and a sweep."""
+    for number in range(3):
+        story = Segment(about={"model": "m", "name": f"run-{number}", "price": dollars(number + 1)})
+        for step in range(5):
+            story.step(1 + number, tokens=10)
+            story.add(Metric(t_ns=story.now_ns, name="loss", value=1 / (step + 1), step=step))
+        story.checkpoint().end().write(runs / f"run-{number}")
+    for name, text in TEXTS.items():
+        if "\x00" not in text:
+            about = {"user": text, "host": "h", "tags": {text: text}, "gpu": text}
+            good_run(runs / f"hostile-{name}", f"hostile-{name}", **about)
+    evil = Segment(about={"model": HOSTILE, "name": HOSTILE, "tags": {HOSTILE: HOSTILE}})
+    evil.step(1).add(Metric(t_ns=evil.now_ns, name=HOSTILE, value=1.0, step=0)).step(1)
+    evil.add(Metric(t_ns=evil.now_ns, name=HOSTILE, value=2.0, step=1))
+    evil.add(Note(t_ns=evil.now_ns, text=HOSTILE)).span(HOSTILE, 1).end("failed", HOSTILE)
+    evil.write(runs / "evil")
+    damaged = good_run(runs / "damaged", "damaged")
+    with next((damaged / "ledger").glob("*.jsonl")).open("ab") as stream:
+        stream.write(b'{"v":1,"seq":99,"kind":"step"')
+    Segment(about={"model": "m", "name": "dead run"}).step(1).write(runs / "dead")
+    sweep = Sweep(runs / "sweep")
+    for number in range(3):
+        story = Segment(about={"price": dollars(3600), "run_id": f"s{number}"}).step(1)
+        story.add(Metric(t_ns=story.now_ns, name="acc", value=0.5 + number / 10, step=0))
+        story.step(2).add(Metric(t_ns=story.now_ns, name="acc", value=0.6 + number / 10, step=1))
+        story.end().write(sweep.add(f"00{number}_a", params={"lr": number, HOSTILE: HOSTILE}))
+
+
+def views(browser: Browser) -> dict[str, str]:
+    runs = browser.served
+    with runs.client() as client:
+        rows = client.get("/runs.json").json()["runs"]
+    ids = {row["name"]: row["run_id"] for row in rows}
+    chosen = "&".join(f"run={ids[f'run-{n}']}" for n in range(3))
+    return {
+        "now": "/", "money": "/money", "runs": "/runs?col=tags&col=dir&col=user&col=gpu",
+        "compare": f"/compare?{chosen}", "run": f"/run/{ids['run-1']}",
+        "damaged": f"/run/{ids['damaged']}", "sweeps": "/sweeps",
+        "sweep": f"/sweep/{browser.sweep}", "guard": "/guard", "prices": "/prices",
+    }  # fmt: skip
+
+
+VIEWS = (
+    "now", "money", "runs", "compare", "run", "damaged", "sweeps", "sweep", "guard", "prices",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_each_view_opens_without_an_error_and_stays_on_this_machine(
+    browser: Browser, view: str
+) -> None:
+    browser.troubles.clear()
+    page = browser.open(views(browser)[view])
+    assert page.locator("main h1").count() == 1
+    page.wait_for_timeout(150)
+    assert browser.troubles == []
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_axe_finds_nothing_serious(browser: Browser, view: str) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page = browser.open(views(browser)[view])
+    # A policy that forbids foreign scripts forbids the checker's, too: it is put in from outside.
+    found = Axe().run(page).response["violations"]
+    serious = [each for each in found if each["impact"] in ("serious", "critical")]
+    assert [(each["id"], each["nodes"][0]["html"][:200]) for each in serious] == []
+
+
+@pytest.mark.parametrize("width", [390, 1280, 1920])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_view_is_wider_than_its_window(browser: Browser, width: int, scheme: str) -> None:
+    page = browser.page
+    page.set_viewport_size({"width": width, "height": 900})
+    page.emulate_media(color_scheme=scheme)
+    try:
+        for view, path in views(browser).items():
+            browser.open(path)
+            wide = page.evaluate("document.documentElement.scrollWidth")
+            assert wide <= width, f"{view} at {width}"
+    finally:
+        page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_the_list_filters_sorts_and_keeps_both_in_its_address(browser: Browser) -> None:
+    page = browser.open("/runs")
+    page.fill("input[name=q]", "run-")
+    page.press("input[name=q]", "Enter")
+    page.wait_for_url("**q=run-*")
+    page.click("th a:has-text('cost')")
+    page.wait_for_url("**sort=-cost_micros*")
+    names = page.locator("tbody tr td:nth-child(2)").all_text_contents()
+    assert names == ["run-2", "run-1", "run-0"]
+    assert page.input_value("input[name=q]") == "run-"
+
+
+def test_chosen_runs_are_drawn_on_one_axis(browser: Browser) -> None:
+    page = browser.open("/runs?q=run-&sort=name")
+    for box in page.locator("tbody input[type=checkbox]").all()[:2]:
+        box.check()
+    page.click("text=Compare the chosen")
+    page.wait_for_url("**/compare*")
+    chart = page.locator("section:has(h2:text('loss over steps')) svg[data-x]")
+    assert chart.locator("polyline.curve").count() == 2
+    page.click("nav.tabs a:has-text('over dollars')")
+    assert page.locator("h2:has-text('loss over USD')").count() == 1
+
+
+def test_a_chart_reads_out_by_keyboard_and_its_legend_hides_lines(browser: Browser) -> None:
+    page = browser.open(views(browser)["compare"])
+    chart = page.locator("svg[data-x]").first
+    chart.focus()
+    page.keyboard.press("End")
+    out = page.locator(".readout").first
+    assert "run-0" in out.text_content()
+    page.locator("button.key").first.click()
+    assert chart.locator("polyline.curve.off").count() == 1
+    page.keyboard.press("Tab")
+
+
+def test_names_notes_and_errors_are_text_everywhere(browser: Browser) -> None:
+    browser.troubles.clear()
+    with browser.served.client() as client:
+        ids = [row["run_id"] for row in client.get("/runs.json").json()["runs"]]
+    for path in ("/runs?col=tags", *(f"/run/{run}" for run in ids[:40]), "/guard", "/"):
+        page = browser.page
+        page.goto(browser.served.base + path)
+        assert page.locator("main script, main img, main iframe").count() == 0
+        hrefs = page.eval_on_selector_all("a", "links => links.map(each => each.protocol)")
+        assert set(hrefs) <= {"http:"}
+    assert browser.troubles == []
+
+
+def test_a_page_changes_while_a_run_trains_and_survives_its_being_killed(browser: Browser) -> None:
+    browser.troubles.clear()
+    page = browser.open("/")
+    with training(browser.live_dir, browser.served.home) as process:
+        link = page.locator("section:has(h2:text('Runs')) a:has-text('live run')")
+        link.wait_for(timeout=60_000)
+        link.click()
+        steps = page.locator(".figures div:has(dt:text-is('steps executed')) dd")
+        steps.wait_for()
+        before = steps.text_content()
+        page.wait_for_function(
+            "before => [...document.querySelectorAll('.figures div')].some(each => "
+            "each.querySelector('dt').textContent === 'steps executed' && "
+            "each.querySelector('dd').textContent !== before)",
+            arg=before, timeout=30_000,
+        )  # fmt: skip
+        process.kill()
+        process.wait()
+        status = page.locator(".figures div:has(dt:text-is('status')) dd:text-is('dead')")
+        status.wait_for(timeout=60_000)
+    assert page.locator("text=stopped without recording an end").count() >= 1
+    assert browser.troubles == []
+
+
+def test_a_hidden_page_closes_its_stream(browser: Browser) -> None:
+    page = browser.open("/")
+    page.locator(".state.live").wait_for()
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    deadline = time.monotonic() + 20
+    with browser.served.client() as client:
+        while client.get("/health.json").json()["streams"] and time.monotonic() < deadline:
+            page.wait_for_timeout(200)
+        assert client.get("/health.json").json()["streams"] == 0

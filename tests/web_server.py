@@ -1,0 +1,96 @@
+"""A real `outlay web` on loopback, a real browser on it, and runs for its pages to show."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from system_parts import missing
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> javascript:alert(1) \x1b[31m"
+TRAINING = """
+import sys, time
+from pathlib import Path
+import outlay
+with outlay.run(dir=Path(sys.argv[1]), model="live", name="live run", price="36 USD/h") as run:
+    for step in run.steps(range(10**9)):
+        run.log(loss=1 / (step + 1))
+        time.sleep(0.05)
+"""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A server that runs: its address, the one that lets a browser in, and its process."""
+
+    base: str
+    url: str
+    process: subprocess.Popen[bytes]
+    home: Path
+
+    @contextmanager
+    def client(self) -> Iterator[httpx.Client]:
+        """Yield a client that was let in."""
+        with httpx.Client(base_url=self.base, follow_redirects=True, timeout=60) as client:
+            assert client.get(self.url).status_code == 200
+            yield client
+
+
+@contextmanager
+def serving(home: Path, *more: str) -> Iterator[Served]:
+    """Serve a home on a free port."""
+    command = [sys.executable, "-m", "outlay", "web", "--json", "--no-open", *more]
+    environment = os.environ | {"OUTLAY_HOME": str(home)}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, cwd=home, start_new_session=True
+    )
+    try:
+        assert process.stdout is not None
+        said = b"".join(iter(process.stdout.readline, b"}\n"))
+        url = json.loads(said + b"}")["url"]
+        yield Served(url.split("/?")[0], url, process, home)
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait(30)
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+@contextmanager
+def training(run_dir: Path, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Train in a process of its own until the end of the block."""
+    environment = os.environ | {"OUTLAY_HOME": str(home)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", TRAINING, str(run_dir)], env=environment, start_new_session=True
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+@contextmanager
+def chromium() -> Iterator[Any]:
+    """Start the browser that the system has."""
+    from playwright.sync_api import sync_playwright
+
+    path = shutil.which("chromium")
+    if path is None:
+        missing("chromium is not installed; see tools/system-packages")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
