@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from collections.abc import Collection, Iterable, Sequence
@@ -126,6 +127,11 @@ def print_sentence(text: str) -> None:
 def shown_path(path: str | Path) -> str:
     """Return a path as a person here would type it: relative where it lies below."""
     return str(path).removeprefix(f"{Path.cwd()}/")
+
+
+def short_id(run_id: str) -> str:
+    """Return enough of an id that outlay made up; what a person made up stays as it is."""
+    return run_id[:SHOWN_DIGITS] if re.fullmatch(r"[0-9a-f]{32}", run_id) else run_id
 
 
 def counted(count: int, noun: str) -> str:
