@@ -152,9 +152,14 @@ def test_nothing_wraps_in_a_pipe_and_paths_are_relative(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1].endswith(f" {below}")
 
 
-@pytest.mark.parametrize("words", [["goodput", "RUN"], ["runs", "RUN"], ["goodput", "--help"]])
-def test_a_terminal_without_unicode_gets_ascii(named: Path, words: list[str]) -> None:
-    arguments = [str(named) if word == "RUN" else word for word in words]
+@pytest.mark.parametrize(
+    "words",
+    [["goodput", "RUN"], ["runs", "RUN"], ["runs", "RUN", "--json"], ["goodput", "--help"]],
+)
+def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path, words: list[str]) -> None:
+    with run("größe ≤ 7", dir=tmp_path / "r", price="3.6 USD/h"):
+        pass
+    arguments = [str(tmp_path / "r") if word == "RUN" else word for word in words]
     done = subprocess.run(
         [sys.executable, "-m", "outlay", *arguments],
         env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True,

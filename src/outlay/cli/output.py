@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -28,7 +28,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from outlay.errors import Finding, InvalidValue
-from outlay.escaping import ascii_text, json_text, one_line, terminal_text
+from outlay.escaping import ascii_json, ascii_text, json_text, one_line, terminal_text
 
 # How every command speaks: tables for people, JSON for programs, one line for an error.
 
@@ -56,7 +56,7 @@ class SafeConsole(Console):
 
         Control segments are rich's own (a live table moves the cursor): no text becomes one.
         """
-        only_ascii = not self.encoding.lower().startswith("utf")
+        only_ascii = not _shows_unicode(self.encoding)
         for segment in super().render(renderable, options):
             text = segment.text
             if segment.control is None and not text.isprintable():
@@ -78,13 +78,21 @@ _LEAST_WIDTH = 12  # Of a column that is folded.
 def print_json(value: object) -> None:
     """Print one indented JSON document; structs, dataclasses and paths included."""
     encoded = msgspec.json.format(_encoded(value), indent=2)
-    sys.stdout.write(json_text(encoded.decode()) + "\n")
+    sys.stdout.write(_json_for(sys.stdout, encoded.decode()) + "\n")
     sys.stdout.flush()  # Now, where a reader that went away is answered without a traceback.
 
 
 def print_json_line(value: object) -> None:
     """Print one JSON object on a line of its own, for streams of them."""
-    sys.stdout.write(json_text(_encoded(value).decode()) + "\n")
+    sys.stdout.write(_json_for(sys.stdout, _encoded(value).decode()) + "\n")
+
+
+def _json_for(stream: TextIO, text: str) -> str:
+    return json_text(text) if _shows_unicode(stream.encoding) else ascii_json(json_text(text))
+
+
+def _shows_unicode(encoding: str) -> bool:
+    return encoding.lower().startswith("utf")
 
 
 def _encoded(value: object) -> bytes:
@@ -243,7 +251,8 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     ]
     head, *lines = ("  ".join(cells).rstrip() for cells in zip(*padded, strict=True))
     console.print(head, style="bold", soft_wrap=True)
-    sys.stdout.write("\n".join([*lines, ""]))
+    text = "\n".join([*lines, ""])
+    sys.stdout.write(text if _shows_unicode(sys.stdout.encoding) else ascii_text(text))
     sys.stdout.flush()
 
 
