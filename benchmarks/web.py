@@ -114,7 +114,7 @@ def measure_long_run(home: Path, run_dir: Path) -> None:
 def train(run_dir: Path, until: float) -> None:
     with outlay.run(dir=run_dir, model="live", name=run_dir.name, price="1.50 USD/h") as run:
         for _ in run.steps(range(10**9)):
-            run.log(loss=1.0)
+            run.metric("loss", 1.0)
             time.sleep(0.1)  # noqa: TID251 - a benchmark, which takes its time
             if time.perf_counter() > until:
                 break
@@ -123,6 +123,7 @@ def train(run_dir: Path, until: float) -> None:
 def measure_live(home: Path, runs: Path) -> None:
     """Measure what twenty runs that train, and many open pages of them, take of a core."""
     os.environ["OUTLAY_HOME"] = str(home)
+    home.mkdir()
     code = (
         "import sys; sys.path.insert(0, sys.argv[3]); import time; from pathlib import Path; "
         "from web import train; train(Path(sys.argv[1]), time.perf_counter() + float(sys.argv[2]))"

@@ -48,7 +48,14 @@ def outlay(*arguments: str | Path, columns: int = 80, **environment: str) -> Out
     words = list(map(str, arguments))
     if any(not name.startswith(("OUTLAY_", "MFCL_")) for name in environment):
         return _started(words, environ)
-    return _fork_server().run(words, environ)
+    return _fork_server().run({"arguments": words, "environ": environ})
+
+
+def python(code: str, *arguments: str | Path) -> Outcome:
+    """Run ``python -c`` with the arguments in a process of its own, to which outlay is loaded."""
+    words = list(map(str, arguments))
+    environ = dict(os.environ)
+    return _fork_server().run({"arguments": words, "environ": environ, "code": code})
 
 
 def _started(words: list[str], environ: dict[str, str]) -> Outcome:
@@ -76,9 +83,9 @@ class ForkServer:
         )  # fmt: skip
         atexit.register(self._process.kill)
 
-    def run(self, words: list[str], environ: dict[str, str]) -> Outcome:
+    def run(self, request: dict[str, object]) -> Outcome:
         """Run a command and return how it went."""
-        request = {"arguments": words, "environ": environ, "cwd": str(Path.cwd())}
+        request |= {"cwd": str(Path.cwd())}
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             with self._connected() as connection:
                 sent = json.dumps(request).encode() + b"\n"

@@ -1,8 +1,8 @@
 """Forks a process for each command line: what it would import first is imported once for all.
 
 Started by ``command_line.outlay`` as ``python fork_server.py SOCKET``. A request is one JSON line
-with the arguments, the whole environment and the directory; the files for its output come with it.
-The answer is the process's id, and then its exit code, a line each.
+with the arguments, the whole environment, the directory, and the code where that is not outlay's; the
+files for its output come with it. The answer is the process's id, then its exit code, a line each.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def handle(connection: socket.socket) -> int:
 
 
 def become_command(request: dict[str, object], files: list[int]) -> None:
-    """Turn this process into ``python -m outlay`` as a shell would have started it."""
+    """Turn this process into ``python -m outlay``, or ``python -c CODE``, as a shell starts it."""
     os.environ.clear()
     os.environ.update(request["environ"])  # type: ignore[call-overload]
     os.chdir(str(request["cwd"]))
@@ -75,7 +75,10 @@ def become_command(request: dict[str, object], files: list[int]) -> None:
     for module in [name for name in sys.modules if name.startswith("outlay.cli")]:
         del sys.modules[module]  # Their consoles were made for another environment.
     sys.argv = ["outlay", *request["arguments"]]  # type: ignore[misc]
-    runpy.run_module("outlay", run_name="__main__")
+    if "code" in request:
+        exec(str(request["code"]), {"__name__": "__main__"})
+    else:
+        runpy.run_module("outlay", run_name="__main__")
     sys.exit()
 
 

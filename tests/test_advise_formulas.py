@@ -24,6 +24,7 @@ from outlay.advise.batch_size import (
 from outlay.advise.curves import FAMILIES, draw_curves, families_at, probability_of_beating
 from outlay.advise.dataset import ScalingLaw, SmallRun, effective_data, fit_scaling_law
 from outlay.advise.overhead import Reliability, exact, expected_ratio
+from outlay.advise.stopping import is_level
 from outlay.errors import InvalidValue
 
 
@@ -151,8 +152,9 @@ def test_on_200_noisy_curves_false_stops_are_rarer_than_stated() -> None:
     for index in range(CURVES):
         curve, true = learning_curve(g, index % KINDS, EPOCHS)
         for seen in range(10, EPOCHS, 5):
-            chance = probability_of_beating(curve[:seen], EPOCHS - seen, margin=0.001, draws=300)
-            if chance < STATED:
+            left = EPOCHS - seen
+            chance = probability_of_beating(curve[:seen], left, margin=0.001, draws=300)
+            if is_level(curve[:seen], left, 0.001) or chance < STATED:
                 stops += 1
                 peak = max(range(seen, EPOCHS), key=true.__getitem__)
                 false += curve[peak] > max(curve[:seen]) + 0.001

@@ -9,13 +9,15 @@ import pytest
 
 import outlay
 from command_line import outlay as command
-from ledgers import Segment, dollars
+from ledgers import SECOND, START_NS, Segment, dollars
 from outlay.advise.dataset import passes_worth, recommend_fewer_passes
-from outlay.advise.recommendation import OptimizationRecommendation
+from outlay.advise.recommendation import OptimizationRecommendation, total_savings
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import InvalidValue
-from outlay.ledger import Metric
+from outlay.goodput.follower import read_view
+from outlay.goodput.summary import checkpoint_spacing
+from outlay.ledger import Heartbeat, Metric
 
 
 def logged(run_dir: Path, batches: dict[int, float], **metrics: float) -> Path:
@@ -90,8 +92,17 @@ def test_four_passes_are_nearly_as_good_as_fresh_data(tmp_path: Path) -> None:
     assert advice(logged(tmp_path, {32: 24.0}, epochs=4), "dataset") is None
 
 
-def test_passes_that_cost_next_to_nothing_are_left_alone() -> None:
-    assert recommend_fewer_passes(40, 0.05, 1.0) is None
+def test_passes_that_are_given_up_are_a_trade_and_no_saving() -> None:
+    found = recommend_fewer_passes(40, 200.0, 1.0)
+    assert found is not None
+    assert found.kind == "trade"
+    assert "of what the passes taught" in found.quality_loss
+    assert found.quality_loss in found.description
+    assert total_savings([found]) == {}
+
+
+def test_passes_that_cost_nothing_are_left_alone() -> None:
+    assert recommend_fewer_passes(40, 0.0, 1.0) is None
 
 
 @pytest.mark.parametrize(("least", "passes"), [(1.0, 1), (0.75, 5), (0.5, 11), (0.25, 22)])
@@ -102,6 +113,77 @@ def test_a_pass_is_worth_less_than_the_one_before(least: float, passes: int) -> 
 def test_a_worth_of_nothing_is_refused() -> None:
     with pytest.raises(InvalidValue, match="fresh data"):
         passes_worth(0.0)
+
+
+def observed(run_dir: Path, category: str) -> OptimizationRecommendation:
+    found = advice(run_dir, category)
+    assert found is not None
+    assert (found.kind, found.estimated_savings) == ("observation", 0.0)
+    assert total_savings([found]) == {}
+    return found
+
+
+def test_gpus_that_are_idle_are_pointed_out_with_what_they_cost(tmp_path: Path) -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    for _ in range(10):
+        run.after(360).add(Heartbeat(t_ns=run.now_ns, gpu_busy_ns=18 * SECOND))
+    run.end().write(tmp_path)
+    found = observed(tmp_path, "idle_gpu")
+    assert found.title == "GPUs were idle 95% of the time"
+    assert found.at_stake == pytest.approx(34.2)
+    assert found.grade == "measured"
+
+
+def test_a_low_mfu_is_pointed_out(tmp_path: Path) -> None:
+    run = Segment(about={"price": dollars(36), "gpu": "H100", "run_id": "r"})
+    for _ in range(10):
+        run.step(360, tokens=3_600_000)
+    run.add(Metric(t_ns=run.now_ns, name="parameters", value=1e9)).end().write(tmp_path)
+    assert observed(tmp_path, "mfu").title == "Steps use 6.1% of what the GPUs can do"
+
+
+def test_an_mfu_that_the_run_reports_is_believed(tmp_path: Path) -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    for _ in range(10):
+        run.step(360)
+    run.add(Metric(t_ns=run.now_ns, name="mfu", value=0.45)).end().write(tmp_path)
+    assert advice(tmp_path, "mfu") is None
+
+
+def test_time_outside_every_span_is_pointed_out_and_no_saving(tmp_path: Path) -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    for _ in range(10):
+        run.step(270).after(90)
+    run.end().write(tmp_path)
+    assert observed(tmp_path, "other").at_stake == pytest.approx(9.0)
+
+
+def test_checkpoints_are_as_far_apart_as_the_report_says(tmp_path: Path) -> None:
+    """Work that was lost and repeated does not make the interval longer."""
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    for number in range(40):
+        run.step(60, number=number)
+        if number % 4 == 3:
+            run.span("checkpoint_save", 30).checkpoint()
+    for _ in range(30):
+        run.step(60)
+    again = Segment(start=run.now_ns / 1e9 - START_NS / 1e9 + 60, about=run.about)
+    run.write(tmp_path)
+    again.step(60, number=40).end().write(tmp_path)
+    found = advice(tmp_path, "checkpoint")
+    assert found is not None
+    assert found.title.endswith("instead of every 4m00s")
+    assert checkpoint_spacing(read_view(tmp_path, again.now_ns).timeline) == 240 * SECOND
+
+
+def test_a_run_without_anything_to_change_is_told_above_which_amount(tmp_path: Path) -> None:
+    run = Segment(about={"price": dollars(36), "run_id": "r"})
+    for _ in range(10):
+        run.step(360)
+    run.end().write(tmp_path)
+    shown = command("advise", tmp_path)
+    assert "Nothing worth changing above 0.36 USD (1% of its cost) was found." in shown.out
+    assert command("advise", tmp_path, "--json").json["nothing_below"]["micros"] == 360_000
 
 
 def test_what_a_run_did_not_log_is_named_with_the_call_that_logs_it(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from outlay.advise.recommendation import (
     OptimizationRecommendation,
     confidence_of,
     merged,
+    of_kind,
     total_savings,
 )
 from outlay.advise.run_advice import Circumstances
@@ -150,6 +151,31 @@ class TestEarlyStopping:
     def test_a_rising_loss_should_stop(self) -> None:
         rising = [0.5, 0.4, 0.42, 0.45, 0.47, 0.5, 0.53, 0.55, 0.58]
         assert optimizer().recommend_early_stopping(rising, 2.0, 0.5, total_epochs=30) is not None
+
+    @pytest.mark.parametrize(
+        "losses",
+        [[0.5, 0.3, 0.2] + [0.2] * 20, [0.5, 0.35, 0.25, 0.2, 0.18, 0.1801, 0.1799, 0.1798]],
+    )
+    def test_a_patience_that_is_stated_is_a_rule_also_after_a_steep_fall(
+        self, losses: list[float]
+    ) -> None:
+        found = optimizer().recommend_early_stopping(
+            losses, 2.0, 0.5, improvement_threshold=0.001, patience=3
+        )
+        assert found is not None
+        assert found.estimated_savings == pytest.approx(3.0)
+        assert "did not beat the best" in found.description
+
+    def test_a_rule_is_not_applied_that_nobody_stated(self) -> None:
+        noisy = [0.9, 0.7, 0.6, 0.52, 0.45, 0.46, 0.455, 0.452]  # Three worse ones are luck.
+        stop = optimizer().recommend_early_stopping
+        assert stop(noisy, 2.0, 0.5, total_epochs=60) is None
+        assert stop(noisy, 2.0, 0.5, 0.001, 3, total_epochs=60) is not None
+
+    def test_half_of_the_time_without_any_change_is_a_plateau(self) -> None:
+        level = [0.5, 0.3, 0.2] + [0.2] * 20
+        assert optimizer().recommend_early_stopping(level, 2.0, 0.5) is not None
+        assert optimizer().recommend_early_stopping(level[:10], 2.0, 0.5) is None
 
     def test_a_short_history_says_nothing(self) -> None:
         assert optimizer().recommend_early_stopping([1.0, 0.9, 0.9, 0.9], 2.0, 0.5) is None
@@ -315,8 +341,8 @@ def test_the_phase_with_the_most_recoverable_money_is_named() -> None:
     found = recommend_badput(costs, {"data_loading": 2.0})
     assert found is not None
     assert found.title == "Win back data_loading: 11.1% of the cost"
-    assert found.estimated_savings == pytest.approx(14.0)
-    assert found.estimated_time_saved == pytest.approx(1.4)
+    assert found.estimated_savings == pytest.approx(19.0)
+    assert found.estimated_time_saved == pytest.approx(1.9)
 
 
 def test_a_run_without_badput_needs_no_remedy() -> None:
@@ -424,9 +450,8 @@ class TestAdviceOnARun:
         assert "acme 1x H100 on-demand" in by_category["compute"].title
         assert {each.subject for each in found} == {"r1"}
         assert all(each.evidence for each in found)
-        assert [e.estimated_savings for e in found] == sorted(
-            (e.estimated_savings for e in found), reverse=True
-        )
+        savings = [each.estimated_savings for each in of_kind(found, "saving")]
+        assert savings == sorted(savings, reverse=True)
 
     def test_speaks_of_the_money_that_the_run_was_paid_in(self, tmp_path: Path) -> None:
         self.price = Price(micros_per_hour=3_000_000, currency="EUR")

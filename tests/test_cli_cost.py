@@ -156,6 +156,19 @@ def test_forecast_of_planned_runs_has_an_interval(tmp_path: Path) -> None:
     assert picture.exists()
 
 
+def test_a_backtest_says_how_forecasts_fared_on_the_models_own_history() -> None:
+    analyzer = CostAnalyzer()
+    for index, cost in enumerate([10, 11, 9, 10, 12, 10]):
+        analyzer.analyze_training_run(costing(cost, f"r{index}"))
+    shown, plain = both("cost", "forecast", "bert-base", "1", "--backtest")
+    assert "2 forecasts of 1 run of bert-base" in shown.out
+    assert "2 of 2 intervals of 80% held" in shown.out
+    assert (plain.json["coverage"], plain.json["forecasts"]) == (1.0, 2)
+    assert plain.json["error"] < plain.json["naive_error"]
+    short, _ = both("cost", "forecast", "bert-base", "9", "--backtest")
+    assert "too few runs" in short.out
+
+
 def test_forecast_of_the_rest_of_a_run(runs: Path) -> None:
     shown, plain = both("cost", "forecast", "--run", runs / "a", "--steps", "20")
     assert "10 steps to go: 1h00m" in shown.out

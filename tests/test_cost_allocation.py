@@ -13,7 +13,7 @@ import pytest
 from outlay.cost.allocation import IDLE, Allocation, Charge, Pool, Spread, allocate
 from outlay.cost.charges import month_window
 from outlay.cost.focus import COLUMNS, MANDATORY, Invoice, focus_rows, to_csv
-from outlay.cost.spending import Spend
+from outlay.cost.spending import SpendItem
 from outlay.errors import InvalidValue
 from outlay.units import Money
 from outlay.units.quantity import NS_PER_HOUR as HOUR
@@ -158,7 +158,7 @@ START_NS = month_window("2026-10").start_ns
 INVOICE = Invoice(start_ns=START_NS, end_ns=month_window("2026-10").end_ns, account="lab")
 
 
-def spent(owner: str, dollars: float, **changes: Any) -> Spend:
+def spent(owner: str, dollars: float, **changes: Any) -> SpendItem:
     fields: dict[str, Any] = {
         "run_id": owner,
         "name": owner,
@@ -168,11 +168,11 @@ def spent(owner: str, dollars: float, **changes: Any) -> Spend:
     times = {"start_ns": START_NS, "end_ns": START_NS + 2 * HOUR, "booked_ns": START_NS}
     money = {"cost": Money(usd(dollars)), "assumed": Money(0), "gpu_us": 4 * US_PER_HOUR}
     facts: dict[str, Any] = {"tags": {"team": owner}, "provider": "lambda", "source": "ledger"}
-    return Spend(**fields | times | money | facts | changes)
+    return SpendItem(**fields | times | money | facts | changes)
 
 
 class TestFocus:
-    def rows(self, *spends: Spend, **changes: Any) -> list[dict[str, str]]:
+    def rows(self, *spends: SpendItem, **changes: Any) -> list[dict[str, str]]:
         found = spends or (spent("nlp", 18), spent("cv", 9))
         idle, invoice = Money(7_000_001), replace(INVOICE, **changes)
         return focus_rows(found, idle, invoice, owner_of=lambda spend: spend.tags["team"])

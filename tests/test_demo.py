@@ -156,7 +156,7 @@ def test_an_evaluation_was_skipped_for_its_budget(demo: dict[str, Any]) -> None:
 def test_the_advisor_says_what_to_change_what_that_saves_and_why(demo: dict[str, Any]) -> None:
     assert demo["advice"]
     for advice in demo["advice"]:
-        assert advice["estimated_savings"] > 0
+        assert advice["estimated_savings"] > 0 or advice["at_stake"] > 0
         assert advice["evidence"]
 
 

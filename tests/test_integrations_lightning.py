@@ -118,3 +118,10 @@ def test_hyperparameters_and_metrics_are_recorded_without_secrets(lab: Path) -> 
     run = outlay.read_run(lab / "phases-1")
     assert run.config == {"raises_at": 0, "secret_key": "<redacted>"}
     assert "val_loss" in run.metrics
+
+
+def test_the_example_stops_at_its_budget(lab: Path, results: Results) -> None:
+    assert results["example-lightning"] == [{"exit": 0} | results["example-lightning"][0]]
+    run = outlay.read_run(lab / "runs" / "lightning")
+    assert (run.figures.steps, run.figures.tokens) == (62, 992)
+    assert (run.status, run.budget is not None) == ("completed", True)

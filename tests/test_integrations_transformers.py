@@ -125,3 +125,10 @@ def test_the_configuration_and_the_metrics_are_recorded(lab: Path) -> None:
     run = outlay.read_run(lab / "phases-callback-1")
     assert run.config["gradient_accumulation_steps"] == 2
     assert {"loss", "eval_loss"} <= set(run.metrics)
+
+
+def test_the_example_stops_at_its_budget(lab: Path, results: Results) -> None:
+    assert results["example-transformers"] == [{"exit": 0} | results["example-transformers"][0]]
+    run = outlay.read_run(lab / "runs" / "transformers")
+    assert (run.figures.steps, run.figures.tokens) == (31, 3968)
+    assert (run.status, run.budget is not None) == ("completed", True)

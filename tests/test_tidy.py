@@ -286,7 +286,7 @@ def test_a_writer_elsewhere_is_noticed(source: str) -> None:
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 ROOMS = [path for path in SOURCES if path.name != "__init__.py"]
-LONGEST, MOST_IN_A_FOLDER, LEAST_MEDIAN, MOST_MODULES = 450, 14, 100, 260
+LONGEST, MOST_IN_A_FOLDER, LEAST_MEDIAN, MOST_MODULES = 450, 14, 100, 310
 
 
 def lines_of(path: Path) -> int:

@@ -19,7 +19,7 @@ import pytest
 from command_line import in_process, outlay
 from hostile import good_run
 from outlay.web.access import Access
-from outlay.web.server import Place
+from outlay.web.server import ServerAddress
 from web_server import Served, serving
 
 VENDORED = {
@@ -119,7 +119,7 @@ def test_a_query_without_end_is_a_plain_error(served: Served, length: int) -> No
 
 
 def test_every_answer_forbids_inline_scripts_and_frames(client: httpx.Client) -> None:
-    for path in ("/", "/runs.json", "/assets/page.js", "/nowhere"):
+    for path in ("/", "/runs.json", "/assets/live.js", "/nowhere"):
         policy = client.get(path).headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
@@ -132,8 +132,8 @@ def test_every_answer_forbids_inline_scripts_and_frames(client: httpx.Client) ->
 def test_each_view_opens_and_weighs_little(client: httpx.Client, path: str) -> None:
     page = client.get(path)
     assert page.status_code == 200, page.text
-    names = ("style.css", "page.js", "htmx.min.js", "hx-sse.min.js")
-    weight = len(page.content) + sum(len(client.get(f"/assets/{n}").content) for n in names)
+    assets = (client.get(f"/assets/{name}").content for name in ("style.css", "live.js"))
+    weight = len(page.content) + sum(map(len, assets))
     assert weight < 300_000
     assert "style=" not in page.text
 
@@ -159,14 +159,14 @@ def test_beyond_loopback_a_token_file_is_needed(tmp_path: Path) -> None:
     open_to_all = in_process("web", "--host", "0.0.0.0", "--token-file", secret, "--no-open")
     assert "chmod 600" in open_to_all.err
     secret.chmod(0o600)
-    assert Place(host="0.0.0.0", token_file=secret).token() == "0123456789abcdef"
+    assert ServerAddress(host="0.0.0.0", token_file=secret).token() == "0123456789abcdef"
 
 
 def test_a_socket_file_is_its_owners_alone(tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
-    with Place(unix_socket=path).listen():
+    with ServerAddress(unix_socket=path).listen():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert f":{path} " in Place(unix_socket=path).forwarding()
+    assert f":{path} " in ServerAddress(unix_socket=path).forwarding()
 
 
 def test_pages_are_served_through_a_socket_file(tmp_path: Path) -> None:

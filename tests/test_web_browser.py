@@ -77,16 +77,18 @@ def note_request(url: str, found: Browser) -> None:
 def fill(runs: Path) -> None:
     """Write runs of every kind: usual, hostile, damaged, dead, and a sweep."""
     for number in range(3):
-        story = Segment(about={"model": "m", "name": f"run-{number}", "price": dollars(number + 1)})
+        about = {"model": "m", "run_id": f"r{number}", "name": f"run-{number}"}
+        story = Segment(about=about | {"price": dollars(number + 1)})
         for step in range(5):
             story.step(1 + number, tokens=10)
             story.add(Metric(t_ns=story.now_ns, name="loss", value=1 / (step + 1), step=step))
         story.checkpoint().end().write(runs / f"run-{number}")
     for name, text in TEXTS.items():
         if "\x00" not in text:
-            about = {"user": text, "host": "h", "tags": {text: text}, "gpu": text}
-            good_run(runs / f"hostile-{name}", f"hostile-{name}", **about)
-    evil = Segment(about={"model": HOSTILE, "name": HOSTILE, "tags": {HOSTILE: HOSTILE}})
+            said = {"user": text, "host": "h", "tags": {text: text}, "gpu": text}
+            good_run(runs / f"hostile-{name}", f"hostile-{name}", **said)
+    about = {"model": HOSTILE, "name": HOSTILE, "run_id": HOSTILE}
+    evil = Segment(about=about | {"tags": {HOSTILE: HOSTILE}})
     evil.step(1).add(Metric(t_ns=evil.now_ns, name=HOSTILE, value=1.0, step=0)).step(1)
     evil.add(Metric(t_ns=evil.now_ns, name=HOSTILE, value=2.0, step=1))
     evil.add(Note(t_ns=evil.now_ns, text=HOSTILE)).span(HOSTILE, 1).end("failed", HOSTILE)
@@ -94,7 +96,7 @@ def fill(runs: Path) -> None:
     damaged = good_run(runs / "damaged", "damaged")
     with next((damaged / "ledger").glob("*.jsonl")).open("ab") as stream:
         stream.write(b'{"v":1,"seq":99,"kind":"step"')
-    Segment(about={"model": "m", "name": "dead run"}).step(1).write(runs / "dead")
+    Segment(about={"model": "m", "run_id": "d", "name": "dead run"}).step(1).write(runs / "dead")
     sweep = Sweep(runs / "sweep")
     for number in range(3):
         story = Segment(about={"price": dollars(3600), "run_id": f"s{number}"}).step(1)

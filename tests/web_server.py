@@ -25,7 +25,7 @@ from pathlib import Path
 import outlay
 with outlay.run(dir=Path(sys.argv[1]), model="live", name="live run", price="36 USD/h") as run:
     for step in run.steps(range(10**9)):
-        run.log(loss=1 / (step + 1))
+        run.metric("loss", 1 / (step + 1))
         time.sleep(0.05)
 """
 

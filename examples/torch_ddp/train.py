@@ -51,7 +51,6 @@ class Training:
         self.network = torch.nn.Sequential(*layers)
         self.optimizer = torch.optim.SGD(self.network.parameters(), lr=config.lr)
         self.checkpoint = Path(config.run_dir) / "checkpoint.pt"
-        self.has_budget = run.options.budget is not None
 
     def restore(self) -> None:
         """Load the last checkpoint, if there is one, with its budget."""
@@ -61,7 +60,7 @@ class Training:
             saved = torch.load(self.checkpoint, weights_only=True)
             self.network.load_state_dict(saved["network"])
             self.optimizer.load_state_dict(saved["optimizer"])
-            if self.has_budget:
+            if self.run.budget is not None and saved["budget"]:
                 self.run.budget.load_state_dict(saved["budget"])
 
     def save(self) -> None:
@@ -72,7 +71,7 @@ class Training:
             state = {
                 "network": self.network.state_dict(),
                 "optimizer": self.optimizer.state_dict(),
-                "budget": self.run.budget.state_dict() if self.has_budget else {},
+                "budget": {} if self.run.budget is None else self.run.budget.state_dict(),
             }
             draft = self.checkpoint.with_suffix(".draft")
             torch.save(state, draft)
@@ -112,7 +111,9 @@ def main(config: DictConfig) -> None:
     """Train under the budget of the configuration."""
     dist.init_process_group("gloo")
     torch.manual_seed(0)
-    with outlay.run("mlp", dir=config.run_dir, price=config.price, budget=config) as run:
+    with outlay.run(
+        "mlp", dir=config.run_dir, price=config.price, budget=config, config=config
+    ) as run:
         training = Training(config, run)
         training.restore()
         training.train()

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from command_line import python
 from outlay.clock import ManualClock
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.errors import BudgetGuardExceeded, SpendLogUnusable
@@ -55,12 +56,9 @@ FIRST_CALL_BEYOND_THE_END = 80
 
 
 def run_and_kill(path: Path, nth: int, when: str) -> tuple[int, list[str]]:
-    done = subprocess.run(
-        [sys.executable, "-c", KILLED_MIDWAY, str(path), str(nth), when],
-        capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode in (0, -signal.SIGKILL), done.stderr
-    return done.returncode, done.stdout.split()
+    done = python(KILLED_MIDWAY, path, str(nth), when)
+    assert done.code in (0, -signal.SIGKILL), done.err
+    return done.code, done.out.split()
 
 
 @pytest.mark.parametrize("when", ["before", "midway", "after"])

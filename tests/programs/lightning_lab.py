@@ -147,6 +147,7 @@ def main(root: Path) -> None:
     play("raises", raises_at=7)
     play("fails", tokens=fails)
     play("asynchronous", asynchronous=True)
+    lab.play_example("lightning")
     (root / "results.json").write_text(json.dumps(lab.results))
 
 

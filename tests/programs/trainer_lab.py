@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import runpy
 import signal
 import sys
 import traceback
@@ -16,6 +17,7 @@ from typing import Any
 
 from outlay.clock import ManualClock
 
+EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 MS = 10**6
 DATA_NS, STEP_NS, EVAL_NS, SAVE_NS = 30 * MS, 100 * MS, 50 * MS, 200 * MS
 DAY_NS = 86_400 * 10**9
@@ -80,6 +82,18 @@ class Lab:
             said = json.loads(path.read_text()) if path.exists() else {}
             found.append({"exit": code, **said})
         self.results[name] = found
+
+    def play_example(self, name: str, *arguments: str) -> None:
+        """Run a program of ``examples/`` as its user would, in the lab's directory."""
+
+        def run(truth: Truth) -> dict[str, Any]:
+            del truth
+            os.chdir(self.root)
+            sys.argv = [str(EXAMPLES / name / "train.py"), *arguments]
+            runpy.run_path(sys.argv[0], run_name="__main__")
+            return {}
+
+        self.play(f"example-{name}", 1, run)
 
     def _path(self, name: str, rank: int) -> Path:
         return self.root / f"{name}-{rank}.json"

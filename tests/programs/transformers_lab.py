@@ -132,6 +132,7 @@ def main(root: Path) -> None:
         play(f"exhausted-{kind}", run=f"tokens-{kind}-1-again", resume=True, **how)
         play(f"raises-{kind}", mixed=mixed, raises_at=7)
         play(f"fails-{kind}", mixed=mixed, tokens=fails)
+    lab.play_example("transformers")
     (root / "results.json").write_text(json.dumps(lab.results))
 
 

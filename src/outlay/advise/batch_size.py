@@ -11,10 +11,13 @@ import numpy as np
 from outlay.account.run import RunAccount
 from outlay.account.steps import Ints
 from outlay.advise.recommendation import (
+    AdviceKind,
     Grade,
     OptimizationRecommendation,
     amount_text,
+    bounded,
     confidence_of,
+    least_saving,
 )
 from outlay.cost.run_cost import EPOCHS, steps_per_epoch
 from outlay.errors import InvalidValue
@@ -170,7 +173,6 @@ def hours_to_finish(
 
 # Advice on the batch size: the cheapest that fits and still learns from its samples.
 
-_LEAST_SAVING = 0.10
 _SIZES = tuple(2**power for power in range(17))
 # How throughput grows with the batch where nobody measured it: T ~ B^e. 0 is a GPU that is busy
 # already, 0.5 the most that is usual; the advice counts with little of it.
@@ -227,6 +229,12 @@ def recommend_batch_size(now: BatchSituation) -> OptimizationRecommendation | No
     return _from_assumptions(now, memory, most)
 
 
+_UNKNOWN_LOSS = (
+    "each sample teaches less in a larger batch; how much less is not known without the gradient "
+    "noise scale"
+)
+
+
 class _SavedHours(NamedTuple):
     """Hours that a batch size saves: what is expected, and the ends of its interval."""
 
@@ -252,6 +260,7 @@ def _from_assumptions(
         batch,
         _SavedHours(*(now.hours * (1 - (now.batch / batch) ** e) for e in _EXPONENTS)),
         grade="assumed",
+        kind="trade" if now.critical is None else "observation",
         evidence=[_fits(batch, memory, most, now.gpu_gb)],
         assumptions=[
             "throughput grows with the batch as B^0.1, at best as B^0.5; it was not measured",
@@ -281,7 +290,8 @@ def _from_measurements(
         now,
         best,
         _SavedHours(saved - doubt, saved, saved + doubt),
-        grade="measured" if memory.measured and now.critical is not None else "estimated",
+        grade="estimated",
+        kind="trade" if now.critical is None else "saving",
         evidence=[
             f"throughput at {len(now.speeds)} batch sizes up to {speed.largest}",
             _fits(best, memory, most, now.gpu_gb),
@@ -321,21 +331,22 @@ def _built(
     hours: _SavedHours,
     *,
     grade: Grade,
+    kind: AdviceKind,
     evidence: list[str],
     assumptions: list[str],
     needed: list[str],
 ) -> OptimizationRecommendation | None:
     low, point, high = (saved * now.price_per_hour for saved in hours)
-    if high < _LEAST_SAVING:
+    all_of_it = now.hours * now.price_per_hour
+    if high <= 0 or point < least_saving(all_of_it):
         return None
     probability = 0.9 if low >= 0 else 0.5 + 0.4 * point / (point - low)
-    all_of_it = now.hours * now.price_per_hour
-    return OptimizationRecommendation(
+    found = OptimizationRecommendation(
         category="batch_size",
         title=f"Try batch size {batch} instead of {now.batch}",
         description=(
-            f"A batch of {batch} is expected to save {amount_text(point, now.currency)} "
-            f"({low:,.2f} to {high:,.2f}) of {amount_text(all_of_it, now.currency)}."
+            f"A batch of {batch} is expected to save {amount_text(point, now.currency)} of "
+            f"{amount_text(all_of_it, now.currency)}."
         ),
         estimated_savings=point,
         estimated_time_saved=hours.point,
@@ -349,7 +360,11 @@ def _built(
         assumptions=assumptions,
         needed=needed,
         currency=now.currency,
+        kind=kind,
+        quality_loss=_UNKNOWN_LOSS if kind == "trade" else "",
+        tolerance=0.0 if kind == "saving" else None,
     )
+    return bounded(found, all_of_it)
 
 
 # Advice on a run's batch size from its own log, and which figures the log lacks for it.
@@ -368,11 +383,11 @@ def advise_batch_size(
     """
     header, durations = _header(view), _durations(view.account)
     speeds = _speeds(durations)
-    gpu_gb, parameters = _memory_gb(header), _last(view.account, PARAMETERS)
+    gpu_gb, parameters = _memory_gb(header), last_reported(view.account, PARAMETERS)
     if gpu_gb is None or parameters is None or not speeds:
         return None
     batch = max(speeds, key=lambda each: len(durations[each]))
-    noise = _last(view.account, NOISE_SCALE)
+    noise = last_reported(view.account, NOISE_SCALE)
     return recommend_batch_size(
         BatchSituation(
             batch=batch,
@@ -396,9 +411,9 @@ def unmeasured(view: RunView) -> list[str]:
          account.work.samples > 0),
         ("batch size", "the GPU", 'outlay.run(gpu="H100")', _memory_gb(header) is not None),
         ("batch size", "the model's size", 'run.metric("parameters", count)',
-         _last(account, PARAMETERS) is not None),
+         last_reported(account, PARAMETERS) is not None),
         ("batch size", "the gradient noise scale", 'run.metric("gradient_noise_scale", value)',
-         _last(account, NOISE_SCALE) is not None),
+         last_reported(account, NOISE_SCALE) is not None),
         ("dataset", "the number of passes over the data", 'run.metric("epochs", passes)',
          _epochs_known(account)),
     ]  # fmt: skip
@@ -441,7 +456,7 @@ def _speeds(durations: dict[int, Ints]) -> dict[int, float]:
     return {batch: batch / (typical_ns / 1e9) for batch, typical_ns in found.items() if typical_ns}
 
 
-def _last(account: RunAccount, names: Sequence[str]) -> float | None:
+def last_reported(account: RunAccount, names: Sequence[str]) -> float | None:
     """Return the last value above zero that was reported under one of some names."""
     values = [point.value for point in account.series(*names) if point.value > 0]
     return values[-1] if values else None

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outlay.advise.curves import LEAST_POINTS, draw_curves
-from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
+from outlay.advise.recommendation import (
+    OptimizationRecommendation,
+    amount_text,
+    bounded,
+    confidence_of,
+    least_saving,
+)
 from outlay.errors import InvalidValue, MissingExtra
 
 # Scaling laws: what repeated data is worth, and how to split compute between model and data.
@@ -116,7 +122,6 @@ def fit_scaling_law(runs: Sequence[SmallRun]) -> ScalingLaw:
 # laxer threshold give the interval.
 _WORTH = 0.5
 _STRICT, _LAX = 0.75, 0.25
-_LEAST_SAVED_BY_FEWER_PASSES = 0.10
 
 
 def passes_worth(least: float, *, constant: float = REPETITION_CONSTANT) -> int:
@@ -132,7 +137,9 @@ def passes_worth(least: float, *, constant: float = REPETITION_CONSTANT) -> int:
 def recommend_fewer_passes(
     epochs: float, cost: float, hours: float, *, currency: str = "USD"
 ) -> OptimizationRecommendation | None:
-    """Return how many passes over the same data are enough; None where all of them are worth it.
+    """Return how many passes over the same data to make; None where all of them are worth it.
+
+    A trade: what the passes beyond teach is little, and it is given up.
 
     Args:
         epochs: Passes over the data that the training made.
@@ -146,25 +153,25 @@ def recommend_fewer_passes(
     low, saved, high = (
         max(0.0, 1 - passes_worth(worth) / epochs) * cost for worth in (_LAX, _WORTH, _STRICT)
     )
-    if saved < _LEAST_SAVED_BY_FEWER_PASSES:
+    if saved <= 0 or saved < least_saving(cost):
         return None
     kept = effective_data(1.0, enough) / effective_data(1.0, epochs)
-    return OptimizationRecommendation(
+    lost = f"{1 - kept:.0%} of what the passes taught"
+    found = OptimizationRecommendation(
         category="dataset",
         title=f"Get fresh data instead of more than {enough} passes over the same",
         description=(
             f"The data was passed over {epochs:g} times; the last pass was worth "
             f"{math.exp(-(epochs - 1) / REPETITION_CONSTANT):.0%} of fresh data. {enough} passes "
-            f"teach {kept:.0%} of it all and cost {amount_text(saved, currency)} less."
+            f"cost {amount_text(saved, currency)} less and give up {lost}."
         ),
         estimated_savings=saved,
         estimated_time_saved=(1 - enough / epochs) * hours,
-        confidence=confidence_of(0.8, "estimated"),
+        confidence=confidence_of(0.8, "assumed"),
         action=f"Add data, or stop after {enough} passes",
-        risks=[f"{1 - kept:.0%} of what the data teaches is given up"],
         savings_low=low,
         savings_high=high,
-        grade="estimated",
+        grade="assumed",
         evidence=[f"{epochs:g} epochs, as the run reported them"],
         assumptions=[
             f"repeated data loses its worth as in language models, R* = {REPETITION_CONSTANT} "
@@ -172,14 +179,16 @@ def recommend_fewer_passes(
         ],
         needed=["accuracy on parts of the dataset (CostOptimizer.recommend_dataset_size)"],
         currency=currency,
+        kind="trade",
+        quality_loss=lost,
     )
+    return bounded(found, cost)
 
 
 # Advice on the size of the dataset: how much accuracy the last samples bought.
 
 _KEEP = 0.95
 _MOST_OF_IT = 0.9
-_LEAST_SAVING = 1.0
 _SURE = 0.9
 
 
@@ -187,6 +196,8 @@ def recommend_dataset_size(
     size: int, accuracies: Mapping[int, float], full_cost: float, full_hours: float
 ) -> OptimizationRecommendation | None:
     """Return a smaller dataset that keeps 95 % of the accuracy; None where none is known to.
+
+    A trade: up to 5 % of the accuracy is given up.
 
     Args:
         size: Samples in the dataset.
@@ -207,29 +218,34 @@ def recommend_dataset_size(
         return None  # More data made it worse: nothing follows about less.
     enough, sure = _smallest(sizes, accuracies)
     saved = (1 - enough / size) * full_cost
-    if enough >= _MOST_OF_IT * size or saved < _LEAST_SAVING:
+    if enough >= _MOST_OF_IT * size or saved < least_saving(full_cost):
         return None
     fitted = len(sizes) >= LEAST_POINTS
     larger = min((n for n in sizes if n > enough), default=size)
-    return OptimizationRecommendation(
+    lost = f"up to {1 - _KEEP:.0%} of the accuracy"
+    found = OptimizationRecommendation(
         category="dataset",
         title=f"Train on {enough:,} of {size:,} samples",
         description=(
             f"{enough:,} samples reach {_KEEP:.0%} of the best accuracy with {sure:.0%} "
-            f"probability. A training on them costs {amount_text(saved, 'USD')} less."
+            f"probability. A training on them costs {amount_text(saved, 'USD')} less and gives up "
+            f"{lost}."
         ),
         estimated_savings=saved,
         estimated_time_saved=(1 - enough / size) * full_hours,
-        confidence=confidence_of(sure, "measured" if fitted else "assumed"),
+        confidence=confidence_of(sure, "estimated" if fitted else "assumed"),
         action=f"Use a sample of {enough:,} for experiments, all of it for the last run",
-        risks=["rare cases are lost first", f"up to {1 - _KEEP:.0%} of the accuracy is given up"],
+        risks=["rare cases are lost first"],
         savings_low=(1 - larger / size) * full_cost,
         savings_high=saved,
-        grade="measured" if fitted else "assumed",
+        grade="estimated" if fitted else "assumed",
         evidence=[f"accuracy at {len(sizes)} sizes from {sizes[0]:,} to {sizes[-1]:,}"],
         assumptions=[] if fitted else ["the accuracies carry no noise"],
         needed=[] if fitted else [f"accuracy at {LEAST_POINTS} or more sizes"],
+        kind="trade",
+        quality_loss=lost,
     )
+    return bounded(found, full_cost)
 
 
 def _smallest(sizes: list[int], accuracies: Mapping[int, float]) -> tuple[int, float]:

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 
-from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
+from outlay.advise.recommendation import (
+    LEAST_SHARE,
+    Grade,
+    OptimizationRecommendation,
+    amount_text,
+    bounded,
+    confidence_of,
+    least_saving,
+)
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.units.quantity import duration_text
@@ -78,8 +86,9 @@ def _lambert_w0(z: float) -> float:
     return w
 
 
-_LEAST_SAVING = 0.10
-_LEAST_SHARE = 0.01  # Below this the two intervals are the same for all practical purposes.
+# Without a failure in a time T, the mean is at least T / ln 20 with 95 % probability, and T / ln 2
+# with even odds.
+_LIKELY = math.log(20) / math.log(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,13 +96,14 @@ class Checkpointing:
     """How a run saves checkpoints and how often it is disrupted, measured; times in seconds.
 
     Attributes:
-        interval: Work between two checkpoints.
+        interval: Time between two checkpoints, without the saves themselves.
         save: How long one takes while training stands still.
         restart: From a disruption until training goes on.
         mttf: Mean time to failure; None where it was never disrupted.
         mttf_low: The least that is consistent with what was seen; ``mttf_high`` the most.
-        cost: What the run cost, and what one like it will.
+        cost: What the time cost that the interval has a part in: all but starts and recovery.
         currency: Of the cost.
+        whole: What the run cost in all; None: as much.
     """
 
     interval: float
@@ -104,6 +114,7 @@ class Checkpointing:
     mttf_high: float | None
     cost: float
     currency: str = "USD"
+    whole: float | None = None
 
     def __post_init__(self) -> None:
         if not 0 < self.interval < math.inf:
@@ -116,41 +127,49 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
     """Return a better interval between checkpoints; None where it would change next to nothing.
 
     A run that was never disrupted is judged by the least mean time to failure that fits: even
-    then it may be saving too often. That it saves too seldom cannot be concluded.
+    then it may be saving too often. That it saves too seldom cannot be concluded. What it saves is
+    stated for the time that is as likely too long as too short.
     """
     if of.save <= 0 or of.cost <= 0:
         return None
     at = of.mttf_low if of.mttf is None else of.mttf
+    likely = at * _LIKELY if of.mttf is None else at
     reliability = Reliability(save=of.save, mttf=at, restart=of.restart)
     best = exact(reliability)
     if best <= 0 or (of.mttf is None and best < of.interval):
         return None
-    mttfs = (of.mttf_low, at, of.mttf_high or 10 * at)
-    shares = sorted(_saved_share(of, best, mttf) for mttf in mttfs)
-    share = _saved_share(of, best, at)
-    saved = share * of.cost
-    if share < _LEAST_SHARE or saved < _LEAST_SAVING:
+    mttfs = (of.mttf_low, likely, of.mttf_high or 10 * likely)
+    # Whoever learns how often it fails saves as is best then, so that more may be had than now.
+    shares = sorted(
+        _saved_share(of, interval, mttf)
+        for mttf in mttfs
+        for interval in (best, exact(Reliability(save=of.save, mttf=mttf)))
+    )
+    share = _saved_share(of, best, likely)
+    saved, whole = share * of.cost, of.cost if of.whole is None else of.whole
+    # A share this small means that the two intervals are the same for all practical purposes.
+    if share < LEAST_SHARE or saved < least_saving(whole):
         return None
-    before, after = (1 / expected_ratio(reliability, tau) for tau in (of.interval, best))
+    low, high = shares[0] * of.cost, shares[-1] * of.cost
+    steady = Reliability(save=of.save, mttf=likely)
+    before, after = (1 / expected_ratio(steady, tau) for tau in (of.interval, best))
     measured = of.mttf is not None
     now_text, best_text = (duration_text(round(s * 1e9)) for s in (of.interval, best))
-    return OptimizationRecommendation(
+    found = OptimizationRecommendation(
         category="checkpoint",
         title=f"Save a checkpoint every {best_text} of training instead of every {now_text}",
         description=(
-            f"Predicted goodput rises from {before:.1%} to {after:.1%}: in a run like this one "
-            f"{amount_text(saved, of.currency)} "
-            f"({shares[0] * of.cost:,.2f} to {shares[-1] * of.cost:,.2f})."
+            f"Of the time between starts, training and not saves or repeated work is "
+            f"{before:.1%} now and {after:.1%} then: in a run like this one "
+            f"{amount_text(saved, of.currency)}."
         ),
         estimated_savings=saved,
-        confidence=confidence_of(
-            0.95 if shares[0] > 0 else 0.7, "measured" if measured else "estimated"
-        ),
+        confidence=confidence_of(0.95 if low > 0 else 0.7, "estimated"),
         action=f"Set the checkpoint interval to {best_text} of training",
         risks=["more is lost at a failure"] if best > of.interval else [],
-        savings_low=shares[0] * of.cost,
-        savings_high=shares[-1] * of.cost,
-        grade="measured" if measured else "estimated",
+        savings_low=low,
+        savings_high=high,
+        grade="estimated",
         evidence=[
             f"a save takes {duration_text(round(of.save * 1e9))}",
             f"a restart takes {duration_text(round(of.restart * 1e9))}",
@@ -161,6 +180,7 @@ def recommend_checkpoint_interval(of: Checkpointing) -> OptimizationRecommendati
         needed=[] if measured else ["a disruption or two, to know how often they come"],
         currency=of.currency,
     )
+    return bounded(found, whole)
 
 
 def _saved_share(of: Checkpointing, best: float, mttf: float) -> float:
@@ -181,26 +201,40 @@ class Remedy:
     usual: float
     high: float
     action: str
+    grade: Grade = "assumed"
 
+
+_OVERLAP = Remedy(
+    0.3, 0.95, 1.0, "load data in more workers, prefetch and cache it", grade="estimated"
+)
 
 REMEDIES: Mapping[str, Remedy] = {
-    ph.DATA_LOADING: Remedy(0.3, 0.7, 1.0, "load data in more workers, prefetch and cache it"),
-    ph.CHECKPOINT_SAVE: Remedy(0.3, 0.7, 0.95, "save asynchronously, beside training"),
+    ph.DATA_LOADING: _OVERLAP,
+    ph.CHECKPOINT_SAVE: Remedy(0.5, 0.9, 1.0, "save asynchronously, beside training"),
     ph.CHECKPOINT_RESTORE: Remedy(0.1, 0.4, 0.8, "restore from local disk or a peer's memory"),
-    ph.EVALUATION: Remedy(0.0, 0.5, 0.8, "evaluate less often, or on another machine"),
+    ph.EVALUATION: Remedy(
+        0.4, 0.5, 0.6, "evaluate half as often, or on another machine", grade="estimated"
+    ),
     ph.ACCELERATOR_INIT: Remedy(0.0, 0.3, 0.6, "keep the process up; start from a warm image"),
-    ph.TRAINING_PREP: Remedy(0.0, 0.3, 0.7, "prepare data and compile before renting"),
-    ph.PROGRAM_STARTUP: Remedy(0.2, 0.5, 0.9, "keep the compilation cache between starts"),
+    ph.TRAINING_PREP: Remedy(0.2, 0.7, 1.0, "prepare data and compile before renting"),
+    ph.PROGRAM_STARTUP: Remedy(0.2, 0.7, 0.95, "keep the compilation cache between starts"),
     ph.WASTED_PROGRESS: Remedy(0.2, 0.5, 0.9, "save checkpoints more often, and on a signal"),
-    ph.RECOVERY: Remedy(0.1, 0.5, 0.9, "restart automatically, and give back what is down"),
-    ph.STALL: Remedy(0.0, 0.3, 0.8, "look for the slow rank, disk or network in the stalled steps"),
-    ph.OTHER: Remedy(0.0, 0.1, 0.5, "put spans around what runs between steps, to see what it is"),
+    ph.RECOVERY: Remedy(0.3, 0.8, 1.0, "restart automatically, and give back what is down"),
+    ph.STALL: Remedy(0.0, 0.5, 0.9, "look for the slow rank, disk or network in the stalled steps"),
 }
 _CUSTOM = Remedy(0.0, 0.2, 0.8, "look whether this work can run beside training (overlapped=True)")
+_OF_DISRUPTIONS = (ph.RECOVERY, ph.CHECKPOINT_RESTORE, ph.WASTED_PROGRESS, ph.PROGRAM_STARTUP)
+# A phase below this share is what every training has.
+_LEAST_PHASE = 0.05
 
 
 def recommend_badput(
-    costs: Mapping[str, float], hours: Mapping[str, float], *, currency: str = "USD"
+    costs: Mapping[str, float],
+    hours: Mapping[str, float],
+    *,
+    currency: str = "USD",
+    without: Collection[str] = (),
+    disruptions: int = 0,
 ) -> OptimizationRecommendation | None:
     """Return what to do about the phase with the most recoverable money.
 
@@ -208,20 +242,25 @@ def recommend_badput(
         costs: What each phase cost, in currency units.
         hours: How long each took.
         currency: Of the costs.
+        without: Phases that better advice than the usual remedy is known about.
+        disruptions: How many there were; the next run may see more or fewer.
     """
-    remedies = {phase: REMEDIES.get(phase, _CUSTOM) for phase in costs if phase != ph.STEP}
-    recoverable = {phase: costs[phase] * remedy.usual for phase, remedy in remedies.items()}
-    if not recoverable:
-        return None
-    worst = max(recoverable, key=lambda phase: recoverable[phase])
-    saved, remedy = recoverable[worst], remedies[worst]
-    if saved < _LEAST_SAVING:
-        return None
     total = sum(costs.values())
-    share = costs[worst] / total
-    return OptimizationRecommendation(
+    remedies = {
+        phase: _remedy(phase, costs)
+        for phase, cost in costs.items()
+        if phase not in (ph.STEP, ph.OTHER, *without) and cost >= _LEAST_PHASE * total
+    }
+    recoverable = {phase: costs[phase] * remedy.usual for phase, remedy in remedies.items()}
+    worst = max(recoverable, key=lambda phase: recoverable[phase], default=None)
+    if worst is None or recoverable[worst] < least_saving(total) or not recoverable[worst]:
+        return None
+    saved, remedy = recoverable[worst], remedies[worst]
+    # One standard deviation of a Poisson count is its root; 1.28 of them make an 80 % interval.
+    doubt = 1.28 / math.sqrt(disruptions) if disruptions and worst in _OF_DISRUPTIONS else 0.0
+    found = OptimizationRecommendation(
         category="badput",
-        title=f"Win back {worst}: {share:.1%} of the cost",
+        title=f"Win back {worst}: {costs[worst] / total:.1%} of the cost",
         description=(
             f"{worst} cost {amount_text(costs[worst], currency)}. To {remedy.action} usually wins "
             f"back {remedy.usual:.0%} of that: {amount_text(saved, currency)} in a run like this "
@@ -229,16 +268,34 @@ def recommend_badput(
         ),
         estimated_savings=saved,
         estimated_time_saved=hours.get(worst, 0.0) * remedy.usual,
-        confidence=confidence_of(0.9 if remedy.low > 0 else 0.8, "estimated"),
+        confidence=confidence_of(0.9 if remedy.low > 0 else 0.8, remedy.grade),
         action=remedy.action[0].upper() + remedy.action[1:],
-        savings_low=remedy.low * costs[worst],
-        savings_high=remedy.high * costs[worst],
-        grade="estimated",
+        savings_low=remedy.low * costs[worst] * (1 - doubt),
+        savings_high=remedy.high * costs[worst] * (1 + doubt),
+        grade=remedy.grade,
         evidence=[
             f"{phase}: {amount_text(cost, currency)}"
             for phase, cost in sorted(costs.items(), key=lambda item: -item[1])[:5]
         ],
-        assumptions=["how much the remedy wins back is what is usual, not what was measured here"],
+        assumptions=[_assumption(worst)],
         needed=["the same phase after the change: outlay goodput diff"],
         currency=currency,
     )
+    return bounded(found, total)
+
+
+def _remedy(phase: str, costs: Mapping[str, float]) -> Remedy:
+    """Return what helps; waiting for data can be hidden behind steps for as long as these take."""
+    remedy = REMEDIES.get(phase, _CUSTOM)
+    if remedy is not _OVERLAP or not costs[phase]:
+        return remedy
+    hidden = min(1.0, costs.get(ph.STEP, 0.0) / costs[phase])
+    return replace(remedy, low=remedy.low * hidden, usual=remedy.usual * hidden)
+
+
+def _assumption(phase: str) -> str:
+    if phase == ph.EVALUATION:
+        return "nobody needs the evaluations that are left out"
+    if phase == ph.DATA_LOADING:
+        return "data is loaded by the training process, or by too few workers"
+    return "how much the remedy wins back is what is usual, not what was measured here"

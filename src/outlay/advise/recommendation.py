@@ -1,19 +1,32 @@
-"""A recommendation: what to do, what it saves, how sure that is, and what it rests on."""
+"""A recommendation: what to do, what it saves, how sure that is, and what it rests on.
+
+Three kinds are kept apart. A ``saving`` gives up no quality beyond a stated tolerance. A ``trade``
+is cheaper and worse: what it gives up is named beside what it saves, and it is in no total. An
+``observation`` is money that was seen to buy little; how much of it can be had back is not known.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
 from typing import Any, Literal
 
 from outlay.clock import as_utc, utc_now
 from outlay.errors import InvalidValue, choices
+from outlay.units import Money
 
 Grade = Literal["measured", "estimated", "assumed"]
+AdviceKind = Literal["saving", "trade", "observation"]
 
 # How far figures of each kind are believed: a saving computed from assumed figures can't be sure.
-TRUST: dict[Grade, float] = {"measured": 1.0, "estimated": 0.75, "assumed": 0.5}
+TRUST: dict[Grade, float] = {"measured": 1.0, "estimated": 0.85, "assumed": 0.5}
+_ORDER: dict[AdviceKind, int] = {"saving": 0, "trade": 1, "observation": 2}
+
+LEAST_SHARE = 0.01
+"""Savings below this share of what a training costs are not worth a change."""
+# No two runs take the same time, so that no saving in the next one is known more closely.
+_LEAST_DOUBT = 0.03
 
 
 @dataclass
@@ -22,17 +35,24 @@ class OptimizationRecommendation:
 
     Attributes:
         category: ``batch_size``, ``early_stopping``, ``epochs``, ``dataset``, ``compute``,
-            ``checkpoint`` or ``badput``.
-        estimated_savings: In currency units.
+            ``checkpoint``, ``badput``, ``idle_gpu``, ``mfu`` or ``other``.
+        estimated_savings: In currency units; 0 of an observation.
         estimated_time_saved: In hours; negative where it takes longer.
         confidence: The probability that it saves anything, times how far its figures are believed.
         savings_low: The lower end of an 80 % interval of the saving; ``savings_high`` the upper.
-        grade: The weakest kind of figure that it rests on.
+        grade: How the saving is known: ``estimated`` where it is computed from measurements,
+            ``assumed`` where it rests on a figure that nobody measured. Only the money of an
+            observation is ``measured``: what another run would save was never measured.
         evidence: What was measured.
         assumptions: What was not.
         needed: Which measurement would sharpen it.
         subject: The run or model that it is about; "" for a bare question.
         currency: Of every amount in it.
+        kind: ``saving`` (at equal quality), ``trade`` (cheaper and worse) or ``observation``.
+        quality_loss: What a trade gives up; "" otherwise.
+        tolerance: By how much at most the final metric may be worse, in its own unit; None where
+            what is changed has no part in it.
+        at_stake: What an observation is about, in currency units; None otherwise.
     """
 
     category: str
@@ -52,6 +72,10 @@ class OptimizationRecommendation:
     needed: list[str] = field(default_factory=list, kw_only=True)
     subject: str = field(default="", kw_only=True)
     currency: str = field(default="USD", kw_only=True)
+    kind: AdviceKind = field(default="saving", kw_only=True)
+    quality_loss: str = field(default="", kw_only=True)
+    tolerance: float | None = field(default=None, kw_only=True)
+    at_stake: float | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         self.timestamp = as_utc(self.timestamp)
@@ -59,9 +83,8 @@ class OptimizationRecommendation:
     @property
     def key(self) -> str:
         """What makes two recommendations the same: the same kind of advice about the same thing."""
-        return (
-            f"{self.category}|{self.subject}" if self.subject else f"{self.category}||{self.title}"
-        )
+        what = self.category if self.kind == "saving" else f"{self.category}:{self.kind}"
+        return f"{what}|{self.subject}" if self.subject else f"{what}||{self.title}"
 
     @property
     def pays_from(self) -> tuple[str, str]:
@@ -92,22 +115,77 @@ def amount_text(amount: float, currency: str) -> str:
     return f"{amount:,.2f} {currency}"
 
 
+def least_saving(cost: float) -> float:
+    """Return the least that is worth a change to a training of that cost."""
+    return LEAST_SHARE * cost
+
+
+def bounded(found: OptimizationRecommendation, cost: float) -> OptimizationRecommendation:
+    """Return a saving whose interval holds its estimate, has a width, and ends within the cost.
+
+    Args:
+        found: A saving or a trade, of at most the cost.
+        cost: What the training costs: nobody saves more than that, or less than nothing.
+    """
+    point = found.estimated_savings
+    low = point if found.savings_low is None else found.savings_low
+    high = point if found.savings_high is None else found.savings_high
+    low = min(low, point * (1 - _LEAST_DOUBT))
+    high = max(high, point * (1 + _LEAST_DOUBT))
+    return replace(found, savings_low=max(0.0, low), savings_high=max(point, min(high, cost)))
+
+
+def gain_text(found: OptimizationRecommendation) -> str:
+    """Return what a recommendation is worth, in a line: ``saves 12.50 USD (10.00 to 14.00)``."""
+    if found.kind == "observation" and not found.estimated_savings:
+        return f"{amount_text(found.at_stake or 0.0, found.currency)} at stake"
+    text = f"saves {amount_text(found.estimated_savings, found.currency)}"
+    if found.savings_low is not None and found.savings_high is not None:
+        text += f" ({found.savings_low:,.2f} to {found.savings_high:,.2f})"
+    return f"{text} and gives up {found.quality_loss}" if found.kind == "trade" else text
+
+
+def nothing_above(floor: Money | None) -> str:
+    """Return that nothing was found that saves more than a floor."""
+    if floor is None:
+        return f"Nothing that saves more than {LEAST_SHARE:.0%} of a run's cost was found."
+    return (
+        f"Nothing worth changing above {amount_text(float(floor.amount), floor.currency)} "
+        f"({LEAST_SHARE:.0%} of its cost) was found."
+    )
+
+
 def merged(found: Iterable[OptimizationRecommendation]) -> list[OptimizationRecommendation]:
-    """Return each piece of advice once, in its latest version, the largest saving first."""
+    """Return each piece of advice once, in its latest version.
+
+    Savings come first, then trades, then observations; of each the largest amount first.
+    """
     latest: dict[str, OptimizationRecommendation] = {}
     for each in sorted(found, key=lambda each: as_utc(each.timestamp)):
         latest[each.key] = each
-    return sorted(latest.values(), key=lambda each: (-each.estimated_savings, each.key))
+    return sorted(
+        latest.values(),
+        key=lambda each: (
+            _ORDER[each.kind], -each.estimated_savings, -(each.at_stake or 0.0), each.key
+        ),
+    )  # fmt: skip
+
+
+def of_kind(
+    found: Iterable[OptimizationRecommendation], kind: AdviceKind
+) -> list[OptimizationRecommendation]:
+    """Return the advice of one kind."""
+    return [each for each in found if each.kind == kind]
 
 
 def total_savings(found: Iterable[OptimizationRecommendation]) -> dict[str, float]:
-    """Return what advice saves in all, by currency; of the same money the largest counts.
+    """Return what is saved in all at equal quality, by currency; of the same money the largest.
 
     Half the epochs on a GPU at half the price save three quarters, not all of it; and a cheaper
     GPU makes waiting for data cheaper too. Savings on the same run overlap, so they are not added.
     """
     largest: dict[tuple[str, str], OptimizationRecommendation] = {}
-    for each in merged(found):  # The largest saving comes first.
+    for each in merged(of_kind(found, "saving")):  # The largest saving comes first.
         largest.setdefault(each.pays_from, each)
     totals: dict[str, float] = {}
     for each in largest.values():

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
+from statistics import fmean, median
 
-from outlay.account.segment import MetricPoint
 from outlay.advise.batch_size import advise_batch_size
 from outlay.advise.dataset import recommend_fewer_passes
+from outlay.advise.observations import observe
 from outlay.advise.overhead import Checkpointing, recommend_badput, recommend_checkpoint_interval
-from outlay.advise.recommendation import OptimizationRecommendation, merged
-from outlay.advise.stopping import EpochPrice, recommend_early_stopping, recommend_epoch_count
+from outlay.advise.recommendation import OptimizationRecommendation, least_saving, merged
+from outlay.advise.stopping import EpochPrice, advise_epoch_count, recommend_early_stopping
 from outlay.advise.tiers import ComputeJob, Option, options_of, recommend_compute_tier
 from outlay.cost.run_cost import ACCURACY, LOSS, RunCost, cost_of
 from outlay.goodput import phases as ph
 from outlay.goodput.follower import RunView
-from outlay.goodput.summary import disruptions, mean_time_to_failure
+from outlay.goodput.summary import (
+    RESTART,
+    checkpoint_spacing,
+    disruptions,
+    mean_time_to_failure,
+)
 from outlay.ledger import exact_gpus
 from outlay.prices.gpus import resolve
 from outlay.prices.offer import Offer
 from outlay.rates import NS_PER_HOUR
+from outlay.units import Money
 
-_LEAST_SAVING = 0.10
 SPOT_MTTF_HOURS = 6.0
+_STARTS = (ph.RECOVERY, *RESTART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,10 +66,11 @@ def advise_run(
         currency=cost.cost.currency,
         hours=cost.wall_ns / NS_PER_HOUR,
     )
+    checkpoints = _checkpoints(view, cost, spent)
     found = [
-        _stopping(view, spent, around),
-        _checkpoints(view, spent),
-        _badput(view, cost, spent),
+        *_stopping(view, spent, around),
+        checkpoints,
+        _badput(view, cost, spent, without=_computed(view, checkpoints)),
         _compute(view, spent, around),
         advise_batch_size(
             view, price_per_hour=spent.per_hour, hours=spent.hours, currency=spent.currency
@@ -71,8 +78,20 @@ def advise_run(
         recommend_fewer_passes(
             cost.epochs or 0.0, spent.amount, spent.hours, currency=spent.currency
         ),
+        *observe(view, cost),
     ]
-    return merged(replace(each, subject=cost.run_id) for each in found if each is not None)
+    least = least_saving(spent.amount)
+    return merged(
+        replace(each, subject=cost.run_id)
+        for each in found
+        if each is not None and (each.estimated_savings >= least or each.kind == "observation")
+    )
+
+
+def floor_of(view: RunView) -> Money | None:
+    """Return below which saving nothing is said about a run; None without a price."""
+    spent = cost_of(view).cost
+    return None if spent is None else Money(round(least_saving(spent.micros)), spent.currency)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,43 +110,55 @@ class _Spent:
 
 def _stopping(
     view: RunView, spent: _Spent, around: Circumstances
-) -> OptimizationRecommendation | None:
+) -> list[OptimizationRecommendation]:
     """A live run may stop now; of one that is over the next may be shorter."""
     losses = view.account.series(*LOSS)
     points = losses or view.account.series(*ACCURACY)
     values = [-point.value if losses else point.value for point in points]
     if len(points) < 2:
-        return None
+        return []
+    apart = [after.t_ns - before.t_ns for before, after in pairwise(points)]
+    # A live run goes on at its typical pace; one that is over cost what all of it took.
+    hours = (median(apart) if view.timeline.alive else fmean(apart)) / NS_PER_HOUR
     epoch = EpochPrice(
-        hours=_hours_between(points),
-        price_per_hour=spent.per_hour,
-        unit="evaluation",
-        currency=spent.currency,
+        hours=hours, price_per_hour=spent.per_hour, unit="evaluation", currency=spent.currency
     )
-    if view.timeline.alive:
-        return recommend_early_stopping(values, epoch, total_epochs=around.total_evaluations)
-    return recommend_epoch_count(values, epoch)
+    if not view.timeline.alive:
+        return advise_epoch_count(values, epoch)
+    found = recommend_early_stopping(values, epoch, total_epochs=around.total_evaluations)
+    return [] if found is None else [found]
 
 
-def _checkpoints(view: RunView, spent: _Spent) -> OptimizationRecommendation | None:
-    saves, phases = _saves(view), view.break_down().phases
-    saving_ns = phases.get(ph.CHECKPOINT_SAVE, 0)
-    worked_ns = phases.get(ph.STEP, 0) + phases.get(ph.WASTED_PROGRESS, 0)
-    if not saves or not saving_ns or not worked_ns:
+def _checkpoints(view: RunView, cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
+    saves, apart_ns = _saves(view), checkpoint_spacing(view.timeline)
+    saving_ns = view.break_down().phases.get(ph.CHECKPOINT_SAVE, 0)
+    if not saves or not saving_ns or not apart_ns:
         return None
     mttf = mean_time_to_failure(view.timeline)
+    starts = sum(float(cost.by_phase[name].amount) for name in _STARTS if name in cost.by_phase)
     return recommend_checkpoint_interval(
         Checkpointing(
-            interval=worked_ns / saves / 1e9,
+            interval=apart_ns / 1e9,
             save=saving_ns / saves / 1e9,
             restart=_restart_s(view),
             mttf=None if mttf.mean_ns is None else mttf.mean_ns / 1e9,
             mttf_low=mttf.low_ns / 1e9,
             mttf_high=None if mttf.high_ns is None else mttf.high_ns / 1e9,
-            cost=spent.amount,
+            cost=spent.amount - starts,
             currency=spent.currency,
+            whole=spent.amount,
         )
     )
+
+
+def _computed(view: RunView, checkpoints: OptimizationRecommendation | None) -> list[str]:
+    """Return the phases for which the best interval was computed, so that no usual remedy counts.
+
+    Where the run saves as often as is best, saves can still be made shorter; work that is repeated
+    is then what that costs.
+    """
+    known = [ph.WASTED_PROGRESS] if checkpoint_spacing(view.timeline) is not None else []
+    return known if checkpoints is None else [*known, ph.CHECKPOINT_SAVE]
 
 
 def _saves(view: RunView) -> int:
@@ -142,11 +173,19 @@ def _restart_s(view: RunView) -> float:
     return sum(ways_back) / len(ways_back) / 1e9 if ways_back else 0.0
 
 
-def _badput(view: RunView, cost: RunCost, spent: _Spent) -> OptimizationRecommendation | None:
+def _badput(
+    view: RunView, cost: RunCost, spent: _Spent, *, without: Collection[str]
+) -> OptimizationRecommendation | None:
     costs = {name: float(money.amount) for name, money in cost.by_phase.items()}
     phases = view.break_down().phases
     hours = {name: ns / NS_PER_HOUR for name, ns in phases.items()}
-    return recommend_badput(costs, hours, currency=spent.currency)
+    return recommend_badput(
+        costs,
+        hours,
+        currency=spent.currency,
+        without=without,
+        disruptions=len(disruptions(view.timeline)),
+    )
 
 
 def _compute(
@@ -176,7 +215,10 @@ def _compute(
         per="for a run like this one",
     )
     return recommend_compute_tier(
-        current, options, _with_measured_losses(job, view), least_saving=_LEAST_SAVING
+        current,
+        options,
+        _with_measured_losses(job, view),
+        least_saving=least_saving(spent.amount),
     )
 
 
@@ -188,7 +230,3 @@ def _with_measured_losses(job: ComputeJob, view: RunView) -> ComputeJob:
     if restart_s := _restart_s(view):
         job = replace(job, restart_hours=restart_s / 3600)
     return job
-
-
-def _hours_between(points: Sequence[MetricPoint]) -> float:
-    return median(after.t_ns - before.t_ns for before, after in pairwise(points)) / NS_PER_HOUR

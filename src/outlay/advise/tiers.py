@@ -12,7 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from outlay.advise.overhead import Reliability, exact, expected_ratio
-from outlay.advise.recommendation import OptimizationRecommendation, amount_text, confidence_of
+from outlay.advise.recommendation import (
+    OptimizationRecommendation,
+    amount_text,
+    bounded,
+    confidence_of,
+)
+from outlay.clock import utc_datetime
 from outlay.errors import InvalidValue
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Tier
@@ -30,6 +36,7 @@ class Option:
         speed: Work per hour, in any one unit.
         memory_gb: Of one GPU; None where it is not known.
         mttf_hours: Mean time until it is taken back; None where it is not.
+        seen: When and where its price was seen; "" for one that was stated.
     """
 
     name: str
@@ -37,6 +44,7 @@ class Option:
     speed: float
     memory_gb: float | None = None
     mttf_hours: float | None = None
+    seen: str = ""
 
     def __post_init__(self) -> None:
         if not 0 <= self.price_per_hour < float("inf"):
@@ -156,6 +164,7 @@ def options_of(
                 speed=speeds[name],
                 memory_gb=offer.memory_gb,
                 mttf_hours=spot_mttf_hours if offer.tier is Tier.SPOT else None,
+                seen=f"price of {utc_datetime(offer.fetched_ns):%Y-%m-%d}, {offer.source}",
             )
         )
     return found
@@ -187,7 +196,7 @@ def recommend_compute_tier(
     doubt = 1.28 * _SPEED_DOUBT * best.cost
     low, high = saved - doubt, saved + doubt
     faster = now.hours - best.hours
-    return OptimizationRecommendation(
+    found = OptimizationRecommendation(
         category="compute",
         title=f"Move from {current.name} to {best.option.name}",
         description=(
@@ -207,10 +216,12 @@ def recommend_compute_tier(
         needed=["throughput of this training on that GPU"],
         currency=job.currency,
     )
+    return bounded(found, now.cost)
 
 
 def _takes(finish: Finish, job: ComputeJob) -> str:
-    return f"{finish.hours:.1f} h and {amount_text(finish.cost, job.currency)}"
+    seen = f" ({finish.option.seen})" if finish.option.seen else ""
+    return f"{finish.hours:.1f} h and {amount_text(finish.cost, job.currency)}{seen}"
 
 
 def _risks(best: Finish, faster: float) -> list[str]:

@@ -43,7 +43,7 @@ class ModelSpend:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineEvidence:
     """Something that is paid for by the hour: a rental, or a Slurm job's allocation.
 
     Attributes:
@@ -65,7 +65,7 @@ class Evidence:
     live: LiveReading
     dead: tuple[RunRow, ...]
     budgets: tuple[ModelSpend, ...]
-    machines: tuple[Machine, ...]
+    machines: tuple[MachineEvidence, ...]
     overdue: tuple[RentedHold, ...]
     price_changes: tuple[Alert, ...]
     findings: tuple[Finding, ...]
@@ -155,7 +155,7 @@ def _machines(
     jobs: Sequence[_Job],
     recent: Sequence[RunRow],
     live: Sequence[RunNumbers],
-) -> list[Machine]:
+) -> list[MachineEvidence]:
     """Return what is paid for by the hour, and when a run was last seen on each."""
     headers = [(_header(row), row.last_seen_ns) for row in recent] if rented or jobs else []
     seen = [(header, at_ns) for header, at_ns in headers if header is not None]
@@ -167,7 +167,7 @@ def _machines(
         since_ns = wall_ns_of(parse_timestamp(rental.started))
         last = [at for header, at in seen if is_machine(hold.resource, header.instance_id)]
         found.append(
-            Machine(
+            MachineEvidence(
                 name=f"rental {hold.resource or rental.name}",
                 since_ns=max([since_ns, *last]),
                 rate=rental.rate,
@@ -177,7 +177,7 @@ def _machines(
     for job in jobs:
         last = [at for header, at in seen if header.slurm_job == job.id]
         found.append(
-            Machine(
+            MachineEvidence(
                 name=f"Slurm job {job.id} ({job.name})",
                 since_ns=max([job.start_ns, *last]),
                 has_run=any(header.slurm_job == job.id for header in going),

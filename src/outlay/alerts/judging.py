@@ -9,7 +9,7 @@ from typing import Literal, assert_never
 
 import msgspec
 
-from outlay.alerts.evidence import Evidence, Machine
+from outlay.alerts.evidence import Evidence, MachineEvidence
 from outlay.alerts.rules import WatchRule
 from outlay.clock import utc_text
 from outlay.cost.compare import percent_used
@@ -256,7 +256,7 @@ def _without_run(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
             )  # fmt: skip
 
 
-def _no_run_text(machine: Machine, now_ns: int) -> str:
+def _no_run_text(machine: MachineEvidence, now_ns: int) -> str:
     rate = f" at {machine.rate}" if machine.rate else ""
     passed = duration_text(now_ns - machine.since_ns)
     return f"{machine.name} is paid for{rate}, and no run was seen on it for {passed}"

@@ -111,6 +111,8 @@ def check_unchanged(budget: Budget, snapshot: Mapping[str, Any]) -> None:
     Raises:
         BudgetChanged: They differ; a snapshot that states none is taken as it is.
     """
+    if not snapshot.get("mode", budget.mode):
+        return  # Of a budget that was disabled.
     limits = snapshot.get("limits", budget.limits)
     if not isinstance(limits, Mapping):
         raise BudgetChanged({"limits": (limits, dict(budget.limits))})

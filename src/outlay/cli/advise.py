@@ -9,12 +9,16 @@ from typing import Annotated
 import typer
 
 from outlay.advise.recommendation import (
+    AdviceKind,
     OptimizationRecommendation,
     amount_text,
+    gain_text,
     merged,
+    nothing_above,
+    of_kind,
     total_savings,
 )
-from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances
+from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances, floor_of
 from outlay.cli.output import AsJson, console, print_findings, print_json
 from outlay.clock import SYSTEM
 from outlay.compat.cost_module.optimizer import CostOptimizer
@@ -24,7 +28,7 @@ from outlay.prices.book import PriceBook
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
-from outlay.units import Duration
+from outlay.units import Duration, Money
 
 _NEWEST = 10
 _STATE_A_PRICE = 'state one: outlay.run(price="1.50 USD/h"), or OUTLAY_PRICE around the command'
@@ -78,15 +82,18 @@ def show_advice(
     if as_json:
         print_json(
             {
-                "recommendations": found,
+                "recommendations": of_kind(found, "saving"),
+                "trades": of_kind(found, "trade"),
+                "observations": of_kind(found, "observation"),
                 "total_savings": total_savings(found),
+                "nothing_below": advice.floor,
                 "not_measured": missing,
                 "findings": findings,
             }
         )
         return
     if advice.priced:
-        print_advice(found)
+        print_advice(found, advice.floor)
     else:
         console.print("Without a price nothing can be said about what a change would save.")
     for line in missing:
@@ -94,36 +101,51 @@ def show_advice(
     print_findings(findings)
 
 
-def print_advice(found: list[OptimizationRecommendation]) -> None:
-    """Show recommendations, the largest saving first."""
-    if not found:
-        console.print("Nothing worth changing was found.")
-        return
-    for each in found:
-        saved = amount_text(each.estimated_savings, each.currency)
-        console.print(each.title, style="bold")
-        lines = [f"saves {saved}{_between(each)}, confidence {each.confidence:.0%} ({each.grade})"]
-        lines += [each.description]
-        lines += [f"evidence: {text}" for text in each.evidence]
-        lines += [f"assumed: {text}" for text in each.assumptions]
-        lines += [f"risk: {text}" for text in each.risks]
-        lines += [f"to know better: {text}" for text in each.needed]
-        for line in lines:
-            console.print(f"  {line}")
-        console.print()
-    console.print(f"In all up to {_in_all(found)}; what saves the same money counts once.")
+_HEADINGS: dict[AdviceKind, str] = {
+    "trade": "Cheaper and worse: none of it is in the total",
+    "observation": "Money that bought little; what of it can be had back is not known yet",
+}
+
+
+def print_advice(found: list[OptimizationRecommendation], floor: Money | None) -> None:
+    """Show savings, then what trades quality for money, then what was seen beside.
+
+    Args:
+        found: From ``merged``.
+        floor: Below which nothing is said; None where there are several runs.
+    """
+    savings = of_kind(found, "saving")
+    for each in savings:
+        _print_one(each)
+    if savings:
+        console.print(f"In all up to {_in_all(found)}; what saves the same money counts once.")
+    else:
+        console.print(nothing_above(floor))
+    for kind, heading in _HEADINGS.items():
+        if others := of_kind(found, kind):
+            console.print()
+            console.print(heading, style="bold")
+            for each in others:
+                _print_one(each)
+
+
+def _print_one(each: OptimizationRecommendation) -> None:
+    console.print(each.title, style="bold")
+    lines = [f"{gain_text(each)}, confidence {each.confidence:.0%} ({each.grade})"]
+    lines += [each.description]
+    lines += [f"evidence: {text}" for text in each.evidence]
+    lines += [f"assumed: {text}" for text in each.assumptions]
+    lines += [f"risk: {text}" for text in each.risks]
+    lines += [f"to know better: {text}" for text in each.needed]
+    for line in lines:
+        console.print(f"  {line}")
+    console.print()
 
 
 def _in_all(found: list[OptimizationRecommendation]) -> str:
     """Return what can be saved in all, by currency."""
     totals = total_savings(found)
     return ", ".join(amount_text(total, currency) for currency, total in totals.items())
-
-
-def _between(each: OptimizationRecommendation) -> str:
-    if each.savings_low is None or each.savings_high is None:
-        return ""
-    return f" ({each.savings_low:,.2f} to {each.savings_high:,.2f})"
 
 
 def _speeds(texts: list[str]) -> dict[str, float]:
@@ -150,11 +172,15 @@ def _runs_of(model: str) -> list[Path]:
 
 @dataclass(slots=True)
 class _Advice:
-    """What was found in some runs; ``priced`` says whether any of them has a price."""
+    """What was found in some runs; ``priced`` says whether any of them has a price.
+
+    ``floor`` is below which nothing is said about the one run that was asked about.
+    """
 
     found: list[OptimizationRecommendation] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     priced: bool = False
+    floor: Money | None = None
 
     def look_at(self, view: RunView, directory: Path) -> None:
         self.findings += view.findings
@@ -173,6 +199,7 @@ def _advise(dirs: list[Path], around: Circumstances, *, strict: bool) -> _Advice
             view = read_view(directory, SYSTEM.wall_ns())
             advice.found += optimizer.advise_view(view, around)
             advice.look_at(view, directory)
+            advice.floor = floor_of(view) if len(dirs) == 1 else None
         except (OutlayError, OSError) as error:
             if strict:
                 raise

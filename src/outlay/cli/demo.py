@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.advise.run_advice import advise_run
+from outlay.advise.run_advice import advise_run, floor_of
 from outlay.cli.advise import print_advice
 from outlay.cli.output import AsJson, console, new_table, print_json
 from outlay.cli.sweep.commands import print_plan
@@ -189,9 +189,10 @@ class _Show:
     def advise(self) -> None:
         """Say what to change about the run that was killed, and what that would save."""
         self._title(f"5. What the advisor would change about {self._killed}, which was killed")
-        found = advise_run(self._view(self._killed))
+        view = self._view(self._killed)
+        found = advise_run(view)
         if not self._quiet:
-            print_advice(found)
+            print_advice(found, floor_of(view))
         self.said["advice"] = found
 
     def verify(self) -> None:

@@ -96,13 +96,13 @@ def show_web(
     Example: outlay web --no-open
     """
     try:
-        from outlay.web.server import Place, WebServer, serve
+        from outlay.web.server import ServerAddress, WebServer, serve
     except ImportError as error:
         raise MissingExtra("outlay web", "web") from error
     from outlay.web.books import BookReader
     from outlay.web.people import People
 
-    place = Place(host=host, port=port, unix_socket=unix_socket, token_file=token_file)
+    place = ServerAddress(host=host, port=port, unix_socket=unix_socket, token_file=token_file)
 
     def announce(url: str) -> None:
         if as_json:

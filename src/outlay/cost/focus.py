@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 
 from outlay.clock import utc_datetime
-from outlay.cost.spending import Spend
+from outlay.cost.spending import SpendItem
 from outlay.escaping import write_csv
 from outlay.units import Money
 
@@ -79,11 +79,11 @@ class Invoice:
 
 
 def focus_rows(
-    spends: Iterable[Spend],
+    spends: Iterable[SpendItem],
     idle: Money | None,
     invoice: Invoice,
     *,
-    owner_of: Callable[[Spend], str],
+    owner_of: Callable[[SpendItem], str],
 ) -> list[dict[str, str]]:
     """Return one row for each spend and one for idle cost, whose costs sum to all that was spent.
 
@@ -125,7 +125,7 @@ def _same(invoice: Invoice, provider: str) -> dict[str, str]:
     }
 
 
-def _spend_row(spend: Spend, owner: str, invoice: Invoice) -> dict[str, str]:
+def _spend_row(spend: SpendItem, owner: str, invoice: Invoice) -> dict[str, str]:
     provider = invoice.provider or spend.provider or UNKNOWN
     return (
         _same(invoice, provider)
@@ -142,7 +142,7 @@ def _spend_row(spend: Spend, owner: str, invoice: Invoice) -> dict[str, str]:
     )
 
 
-def _usage_columns(spend: Spend) -> dict[str, str]:
+def _usage_columns(spend: SpendItem) -> dict[str, str]:
     """Return what was used: GPU-hours of a training, hours of a machine that nothing trained on."""
     if spend.source == "rental":
         described = f"rented machine {spend.name}, in no run"

@@ -73,6 +73,11 @@ LEAST = 4
 _DRAWS = 1000
 _SEED = 20261115
 _LARGEST_LOG = 600.0  # So that a sum of exponentials stays a number.
+_NEXT_TO_NOTHING = 0.02  # Of the median run: a run that crashed as it began.
+_FOLLOWED = 0.9  # Akaike weight from which on a trend is what is expected.
+_LOOKS_LIKE_A_TREND = 0.8  # Of the variance, explained by a line through the logarithms.
+_TOO_FEW = "too few to show a trend or rare kinds of runs; the interval may not hold"
+_UNSEEN = "a trend that does not show yet is not in the interval"
 _MOST_DRAWN = 200  # Beyond this the doubt about the mean is all that is left of the spread.
 
 
@@ -100,8 +105,13 @@ def forecast_runs(
 ) -> Estimate | None:
     """Return what ``planned`` more runs will cost together; None without any history.
 
+    Runs that cost next to nothing beside the others, such as those that crash at once, are a kind
+    of their own: each run to come may be one. Where costs grow or shrink from run to run, that is
+    followed, and said. Where too little is known for an interval there is none, and the note says
+    why.
+
     Args:
-        history: What each run cost, in any one currency.
+        history: What each run cost, in any one currency, in order of time.
         planned: How many more, 0 or more.
         confidence: Of the interval.
     """
@@ -110,40 +120,213 @@ def forecast_runs(
     if not history:
         return None
     costs = np.array(history, dtype=np.float64)
+    count = len(costs)
     point = float(costs.mean()) * planned
     if planned == 0:
-        return Estimate(point=0.0, low=0.0, high=0.0, samples=len(costs))
-    if len(costs) < LEAST:
-        note = f"thin history: {_runs(len(costs))}; how much runs differ shows from {LEAST} on"
-        return Estimate(point=point, low=None, high=None, samples=len(costs), note=note)
-    low, high = _interval(_totals(costs, planned), confidence)
-    note = f"thin history: {_runs(len(costs))}" if len(costs) < THIN else ""
-    return Estimate(point=point, low=low, high=high, samples=len(costs), note=note)
+        return Estimate(point=0.0, low=0.0, high=0.0, samples=count)
+    if count < LEAST:
+        note = f"thin history: {_runs(count)}; how much runs differ shows from {LEAST} on"
+        return Estimate(point=point, low=None, high=None, samples=count, note=note)
+    if costs.min() == costs.max():
+        note = f"all {_runs(count)} cost the same, so that nothing shows how much they may differ"
+        return Estimate(point=point, low=point, high=point, samples=count, note=note)
+    ordinary = costs > _NEXT_TO_NOTHING * float(np.median(costs[costs > 0]))
+    known, notes = int(ordinary.sum()), []
+    if known < count:
+        notes.append(f"{count - known} of {_runs(count)} cost next to nothing")
+    if known < LEAST:
+        notes.append(f"{_runs(known)} besides: how much those differ shows from {LEAST} on")
+        return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
+    trend = _trend_of(np.flatnonzero(ordinary).astype(np.float64), np.log(costs[ordinary]))
+    if trend.doubtful:
+        notes.append(f"{_runs(known)} may show a trend, and are too few to tell")
+        return Estimate(point=point, low=None, high=None, samples=count, note="; ".join(notes))
+    if trend.weight > _FOLLOWED:
+        ahead = np.arange(count, count + planned, dtype=np.float64)
+        point = known / count * float((np.exp(trend.at(ahead)) * trend.smearing).sum())
+        notes.append(f"costs {trend.way} from run to run, which is followed")
+    elif trend.weight > 0.5:
+        notes.append(f"costs may {trend.way} from run to run, which the interval allows for")
+    if count < THIN:
+        notes.append(f"thin history: {_runs(count)}, {_TOO_FEW}")
+    elif planned > count // 2:
+        notes.append(f"{_runs(planned)} ahead of {count} that are known: {_UNSEEN}")
+    low, high = _interval(_totals(costs, ordinary, trend, planned), confidence)
+    return Estimate(point=point, low=low, high=high, samples=count, note="; ".join(notes))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backtest:
+    """How forecasts from the first runs of a history fared against the runs that followed.
+
+    Attributes:
+        forecasts: How many there were: one after each run from the fourth on.
+        with_interval: How many of them had an interval.
+        held: Of those, how many held what then was spent.
+        error: Mean absolute error over what then was spent, as a share.
+        naive_error: The same of expecting each run to cost as much as the last one.
+    """
+
+    planned: int
+    forecasts: int
+    with_interval: int
+    held: int
+    error: float | None
+    naive_error: float | None
+    confidence: float = CONFIDENCE
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of intervals that held; None without any."""
+        return self.held / self.with_interval if self.with_interval else None
+
+
+def backtest(history: Sequence[float], planned: int, *, confidence: float = CONFIDENCE) -> Backtest:
+    """Forecast ``planned`` runs after each run of a history, and compare with what followed.
+
+    Args:
+        history: What each run cost, in order of time.
+        planned: How many runs ahead, 1 or more.
+        confidence: Of the intervals.
+    """
+    if planned < 1:
+        raise InvalidValue("planned_runs", planned, "a whole number of runs, one or more")
+    errors, naive, spent, held, ranged = [], [], [], 0, 0
+    for known in range(LEAST, len(history) - planned + 1):
+        found = forecast_runs(history[:known], planned, confidence=confidence)
+        assert found is not None, "there is a history"
+        future = sum(history[known : known + planned])
+        errors.append(abs(found.point - future))
+        naive.append(abs(planned * history[known - 1] - future))
+        spent.append(future)
+        if found.low is not None and found.high is not None:
+            ranged += 1
+            held += found.low <= future <= found.high
+    total = sum(spent)
+    return Backtest(
+        planned=planned,
+        forecasts=len(spent),
+        with_interval=ranged,
+        held=held,
+        error=sum(errors) / total if total else None,
+        naive_error=sum(naive) / total if total else None,
+        confidence=confidence,
+    )
 
 
 def _runs(count: int) -> str:
     return f"{count} run" if count == 1 else f"{count} runs"
 
 
-def _totals(costs: Floats, planned: int) -> Floats:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Trend:
+    """A straight line through the logarithms of costs, and how far it is believed.
+
+    Attributes:
+        middle: The mean of the positions; ``level`` is the line's value there.
+        spread: Of the positions: the root of the sum of their squared distances.
+        residuals: What the line leaves, widened for the figures that it was fitted with.
+        weight: Akaike's, beside no trend at all.
+        doubtful: It looks like a trend, and there are too few runs to tell.
+    """
+
+    middle: float
+    level: float
+    slope: float
+    spread: float
+    residuals: Floats
+    weight: float
+    doubtful: bool
+
+    def at(self, positions: Floats) -> Floats:
+        """Return the line at some positions."""
+        line: Floats = self.level + self.slope * (positions - self.middle)
+        return line
+
+    @property
+    def way(self) -> str:
+        """Which way costs go, and by how much each time."""
+        change = math.expm1(self.slope)
+        return f"{'grow' if change > 0 else 'fall'} by {abs(change):.1%}"
+
+    @property
+    def smearing(self) -> float:
+        """By how much a mean of costs is above the exponential of a mean of logarithms."""
+        return float(np.exp(self.residuals).mean())
+
+
+def _trend_of(positions: Floats, logs: Floats) -> _Trend:
+    count, middle = len(logs), float(positions.mean())
+    away = positions - middle
+    spread = math.sqrt(float((away**2).sum()))
+    slope = float((away * logs).sum()) / spread**2
+    residuals = logs - logs.mean() - slope * away
+    left, without = (max(float((each**2).sum()), 1e-18) for each in (residuals, logs - logs.mean()))
+    # Half of the corrected criterion's penalty: a trend that is there and not followed misses
+    # more often than one that is not there and is. With four runs none can be told.
+    penalty = math.inf if count <= LEAST else (1 + 12 / (count - 4) - 6 / (count - 3)) / 2
+    gained = count / 2 * math.log(without / left)
+    weight = 1 / (1 + math.exp(min(penalty - gained, 700.0)))
+    explained = 1 - left / without
+    return _Trend(
+        middle=middle,
+        level=float(logs.mean()),
+        slope=slope,
+        spread=spread,
+        residuals=residuals * math.sqrt(count / (count - 2)),
+        weight=weight,
+        doubtful=weight <= _FOLLOWED and count < THIN and explained > _LOOKS_LIKE_A_TREND,
+    )
+
+
+def _totals(costs: Floats, ordinary: NDArray[np.bool_], trend: _Trend, planned: int) -> Floats:
     """Return draws of the sum of ``planned`` future runs.
 
-    Costs are positive and skewed, so they are drawn as logarithms where none is 0.
+    Costs are positive and skewed, so they are drawn as logarithms.
     """
-    logarithmic = bool((costs > 0).all())
-    values = np.log(costs) if logarithmic else costs
     generator = np.random.default_rng(_SEED)
+    values = np.log(costs[ordinary])
     count = len(values)
     residuals = (values - values.mean()) * math.sqrt(count / (count - 1))
     spread = np.sqrt((count - 1) / generator.chisquare(count - 1, _DRAWS))
     # The middle of several kinds of runs moves with how many of each were seen, which a resample
     # shows too little of; the single run moves less, since kinds are not spread like a bell.
     centre = values.mean() + (1 + 1 / count) * spread * _means(residuals, count, generator)
+    follows = generator.random(_DRAWS) < trend.weight
+    nothing = _Nothing.of(costs[~ordinary], len(costs), generator)
+    noise = float(trend.residuals.std())
+    level = trend.level + spread * noise / math.sqrt(count) * generator.standard_normal(_DRAWS)
+    slope = trend.slope + spread * noise / trend.spread * generator.standard_normal(_DRAWS)
     drawn: Floats = np.zeros(_DRAWS)
-    for _ in range(min(planned, _MOST_DRAWN)):
-        each = centre + np.sqrt(spread) * _smooth(residuals, generator)
-        drawn += np.exp(np.minimum(each, _LARGEST_LOG)) if logarithmic else each
+    for ahead in range(min(planned, _MOST_DRAWN)):
+        steady = centre + np.sqrt(spread) * _smooth(residuals, generator)
+        line = level + slope * (len(costs) + ahead - trend.middle)
+        along = line + np.sqrt(spread) * _smooth(trend.residuals, generator)
+        each = np.exp(np.minimum(np.where(follows, along, steady), _LARGEST_LOG))
+        drawn += nothing.put_into(each, generator)
     return drawn * (planned / min(planned, _MOST_DRAWN))
+
+
+@dataclass(frozen=True, slots=True)
+class _Nothing:
+    """Runs that cost next to nothing: what they cost, and how often they come, draw by draw."""
+
+    costs: Floats
+    often: Floats | None
+
+    @classmethod
+    def of(cls, costs: Floats, count: int, generator: np.random.Generator) -> _Nothing:
+        """Return how often such runs come, in doubt as a share of a few runs is."""
+        if not len(costs):
+            return cls(costs, None)
+        return cls(costs, generator.beta(len(costs) + 0.5, count - len(costs) + 0.5, _DRAWS))
+
+    def put_into(self, drawn: Floats, generator: np.random.Generator) -> Floats:
+        """Return draws of a run, some of them of next to nothing."""
+        if self.often is None:
+            return drawn
+        crashed = generator.random(_DRAWS) < self.often
+        return np.where(crashed, generator.choice(self.costs, _DRAWS), drawn)
 
 
 def _means(residuals: Floats, count: int, generator: np.random.Generator) -> Floats:
@@ -219,8 +402,12 @@ def _rest(steps: Floats, figure: Floats, steps_left: float, confidence: float) -
     stretches_left = steps_left / float(steps.mean())
     variance = float((residuals**2).sum()) / (count - 1)
     spread = math.sqrt(variance * (stretches_left + stretches_left**2 / count))
-    draws = point + spread * np.random.default_rng(_SEED).standard_t(count - 1, _DRAWS)
-    low, high = _interval(draws, confidence)
+    if not point or not spread:
+        note = "no stretch differed from another" if point else ""
+        return Estimate(point=point, low=point, high=point, samples=count, note=note)
+    # On the scale of logarithms, since nothing takes less than no time.
+    draws = np.random.default_rng(_SEED).standard_t(count - 1, _DRAWS) * (spread / point)
+    low, high = _interval(point * np.exp(np.minimum(draws, _LARGEST_LOG)), confidence)
     note = f"thin: {count} stretches" if count < THIN else ""
     return Estimate(point=point, low=low, high=high, samples=count, note=note)
 

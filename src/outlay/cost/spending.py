@@ -33,7 +33,7 @@ class Unit(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spend:
+class SpendItem:
     """One amount that was spent.
 
     Attributes:
@@ -90,7 +90,7 @@ class Spending:
         findings: What is in doubt about it.
     """
 
-    spends: tuple[Spend, ...]
+    spends: tuple[SpendItem, ...]
     unpriced: tuple[RunRow, ...] = ()
     as_of_ns: int | None = None
     findings: tuple[Finding, ...] = ()
@@ -115,7 +115,7 @@ class Spending:
             unpriced=tuple(run for run in self.unpriced if run.model == model),
         )
 
-    def of_unit(self, unit: Unit) -> list[Spend]:
+    def of_unit(self, unit: Unit) -> list[SpendItem]:
         """Return what was spent in one currency and kind."""
         return [spend for spend in self.spends if spend.unit == unit]
 
@@ -127,9 +127,9 @@ class Spending:
         """Return what was spent in all, in each currency and kind."""
         return {unit: subtotal(self.of_unit(unit)) for unit in self.units()}
 
-    def by(self, owner_of: Callable[[Spend], str]) -> dict[tuple[str, Unit], Subtotal]:
+    def by(self, owner_of: Callable[[SpendItem], str]) -> dict[tuple[str, Unit], Subtotal]:
         """Return what was spent by each owner in each currency and kind, the dearest first."""
-        groups: dict[tuple[str, Unit], list[Spend]] = {}
+        groups: dict[tuple[str, Unit], list[SpendItem]] = {}
         for spend in self.spends:
             groups.setdefault((owner_of(spend), spend.unit), []).append(spend)
         sums = {key: subtotal(found) for key, found in groups.items()}
@@ -148,7 +148,7 @@ class Spending:
         return [Finding(source=source, message=message, severity="warning")]
 
 
-def subtotal(spends: Sequence[Spend]) -> Subtotal:
+def subtotal(spends: Sequence[SpendItem]) -> Subtotal:
     """Return the sum of spends of one currency and kind; there is at least one."""
     currency, kind = spends[0].unit
     return Subtotal(
@@ -163,7 +163,7 @@ def subtotal(spends: Sequence[Spend]) -> Subtotal:
 def spending_of(
     reports: Iterable[CostRow],
     runs: Iterable[RunRow],
-    rentals: Iterable[Spend] = (),
+    rentals: Iterable[SpendItem] = (),
     *,
     as_of_ns: int | None = None,
 ) -> Spending:
@@ -176,7 +176,7 @@ def spending_of(
         as_of_ns: As of when all of these are.
     """
     known = {run.run_id: run for run in runs}
-    spends: list[Spend] = list(rentals)
+    spends: list[SpendItem] = list(rentals)
     findings: list[Finding] = []
     for report in reports:
         run = known.get(report.run_id)
@@ -195,14 +195,14 @@ def spending_of(
     )
 
 
-def spend_of(report: CostRow) -> Spend:
+def spend_of(report: CostRow) -> SpendItem:
     """Return a whole run as one spend, booked when it ended: for sums over runs."""
     (whole,) = _whole(report, None)
     return _spend(report, None, whole)
 
 
-def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> Spend:
-    return Spend(
+def _spend(report: CostRow, run: RunRow | None, charge: AttemptCharge) -> SpendItem:
+    return SpendItem(
         source="stated" if report.source == "stated" else "ledger",
         run_id=report.run_id,
         model=report.model,
@@ -271,7 +271,7 @@ def _split_by_time(report: CostRow, run: RunRow | None) -> Finding:
     return Finding(source=name if run is None else run.dir, message=message, severity="warning")
 
 
-def owner_by(by: str) -> Callable[[Spend], str]:
+def owner_by(by: str) -> Callable[[SpendItem], str]:
     """Return what says who pays for a spend; "" where nothing does.
 
     Args:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
@@ -39,8 +40,8 @@ from outlay.units import Money
 # training time ratio, is the share of wall time not lost to disruptions (after Kokolis et al.
 # 2024, arXiv:2410.21680).
 
-_RESTART = (ph.ACCELERATOR_INIT, ph.TRAINING_PREP, ph.CHECKPOINT_RESTORE, ph.PROGRAM_STARTUP)
-_LOST_TO_DISRUPTIONS = (ph.RECOVERY, ph.WASTED_PROGRESS, *_RESTART)
+RESTART = (ph.ACCELERATOR_INIT, ph.TRAINING_PREP, ph.CHECKPOINT_RESTORE, ph.PROGRAM_STARTUP)
+_LOST_TO_DISRUPTIONS = (ph.RECOVERY, ph.WASTED_PROGRESS, *RESTART)
 CONFIDENCE = 0.9
 
 
@@ -122,6 +123,23 @@ def effective_training_time_ratio(breakdown: Breakdown) -> float | None:
         return None
     lost_ns = sum(breakdown.phases.get(phase, 0) for phase in _LOST_TO_DISRUPTIONS)
     return 1 - lost_ns / breakdown.wall_ns
+
+
+def checkpoint_spacing(timeline: Timeline) -> int | None:
+    """Return the median time between two checkpoints of an attempt, without the saves, in ns.
+
+    From the end of an attempt's start to its first checkpoint counts where no attempt has two.
+    """
+    attempts = [stretch.timeline for stretch in timeline.stretches if stretch.timeline is not None]
+    commits = [sorted(c.t_ns for c in attempt.checkpoints) for attempt in attempts]
+    between = [pair for times in commits for pair in pairwise(times)] or [
+        (attempt.first_step_end_ns, times[0])
+        for attempt, times in zip(attempts, commits, strict=True)
+        if times
+    ]
+    spent = (timeline.between(start, end) for start, end in between)
+    apart = [sum(ns for name, ns in each.items() if name != ph.CHECKPOINT_SAVE) for each in spent]
+    return round(median(apart)) if apart else None
 
 
 def _disruption(timeline: Timeline, before: Stretch, after: Stretch) -> Disruption:

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
-from itertools import pairwise
-from statistics import median
 from typing import Final
 
+from outlay.advise.recommendation import gain_text, nothing_above, of_kind
 from outlay.budget.limits import Bound
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
-from outlay.goodput.summary import GoodputSummary, PhaseRow
+from outlay.goodput.summary import GoodputSummary, PhaseRow, checkpoint_spacing
 from outlay.report import html
 from outlay.report.document import (
     Block,
@@ -98,8 +97,8 @@ _MOST_ROWS: Final = 20
 _MOST_CHARTS: Final = 24
 _ESTIMATES: Final = (
     "Amounts are time multiplied by a price. Measured: by the run's own log, at a price that a "
-    "source of offers asked. Stated: measured time at a price that somebody typed. Estimated: computed "
-    "from measurements. Assumed: nobody measured it."
+    "source of offers asked. Stated: measured time at a price that somebody typed. Estimated: "
+    "computed from measurements. Assumed: nobody measured it."
 )
 
 
@@ -370,9 +369,8 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
     if progress.last_step is None:
         return
     yield Figure("committed", len(commits), f"{len(commits):,} checkpoints")
-    if len(commits) > 1:
-        between = round(median(b - a for a, b in pairwise(commits)))
-        yield Figure("between two", between, f"{duration_text(between)} (median)")
+    if len(commits) > 1 and (between := checkpoint_spacing(timeline)) is not None:
+        yield Figure("between two", between, f"{duration_text(between)} (median, without saves)")
     if progress.committed_step is not None:
         yield Figure("safe up to", progress.committed_step, f"step {progress.committed_step:,}")
     lost = "" if progress.at_risk_cost is None else f" ({money_text(progress.at_risk_cost)})"
@@ -410,14 +408,11 @@ def _reliability(summary: GoodputSummary) -> Iterator[Block]:
 def _advice(run: RunReading) -> Iterator[Block]:
     if run.cost.cost is None:
         yield NoteBlock("Without a price nothing can be said about what a change would save.")
-    elif not run.advice:
-        yield NoteBlock("Nothing worth changing was found.")
+    elif not of_kind(run.advice, "saving"):
+        yield NoteBlock(nothing_above(run.advice_floor))
     for each in run.advice:
-        saves = f"saves {plain_text(each.estimated_savings)} {each.currency}"
-        if each.savings_low is not None and each.savings_high is not None:
-            saves += f" ({plain_text(each.savings_low)} to {plain_text(each.savings_high)})"
         how = "" if each.grade == "measured" else f", {each.grade}"
-        yield NoteBlock(each.description, title=f"{each.title}: {saves}{how}")
+        yield NoteBlock(each.description, title=f"{each.title}: {gain_text(each)}{how}")
         for label, lines in (("Evidence", each.evidence), ("Assumed", each.assumptions)):
             if lines:
                 yield NoteBlock(f"{label}: {'; '.join(lines)}.")

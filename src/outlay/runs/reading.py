@@ -8,7 +8,7 @@ from typing import Any
 
 from outlay.account.segment import MetricPoint
 from outlay.advise.recommendation import OptimizationRecommendation
-from outlay.advise.run_advice import advise_run
+from outlay.advise.run_advice import advise_run, floor_of
 from outlay.budget.report import BudgetReport, budget_report
 from outlay.clock import SYSTEM
 from outlay.cost.run_cost import RunCost, cost_of
@@ -16,6 +16,7 @@ from outlay.errors import Finding
 from outlay.goodput.follower import RunView, read_view
 from outlay.goodput.summary import GoodputSummary, summarise
 from outlay.runs.figures import RunFigures, figures_of
+from outlay.units import Money
 
 
 class RunReading:
@@ -76,8 +77,13 @@ class RunReading:
 
     @cached_property
     def advice(self) -> list[OptimizationRecommendation]:
-        """What would make the next run like it cheaper."""
+        """What would make the next run like it cheaper; savings first, then trades."""
         return advise_run(self.view)
+
+    @property
+    def advice_floor(self) -> Money | None:
+        """Below which saving nothing is said; None without a price."""
+        return floor_of(self.view)
 
     @property
     def findings(self) -> tuple[Finding, ...]:

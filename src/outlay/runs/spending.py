@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from outlay.clock import utc_text, wall_ns_of
 from outlay.cost.book import AttemptCharge, CostBook, CostRow
 from outlay.cost.collect import refresh_reports, report_of
-from outlay.cost.spending import IN_NO_RUN, Spend, Spending, spending_of
+from outlay.cost.spending import IN_NO_RUN, Spending, SpendItem, spending_of
 from outlay.errors import Finding, OutlayError
 from outlay.runs.collect import refresh_registered
 from outlay.store.runs import RunRow, damaged_logs, list_runs
@@ -150,7 +150,7 @@ class Rented:
     micros: int
 
 
-def read_rentals(book: CostBook, now_ns: int) -> tuple[list[Spend], list[Finding]]:
+def read_rentals(book: CostBook, now_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     """Return what the rentals known here cost in no run, and which spend logs cannot be read."""
     from outlay.guard.rental.reap import known_logs
 
@@ -159,11 +159,11 @@ def read_rentals(book: CostBook, now_ns: int) -> tuple[list[Spend], list[Finding
     return _rentals(book.reports(with_charges=True), now_ns)
 
 
-def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[Spend], list[Finding]]:
+def _rentals(reports: Iterable[CostRow], until_ns: int) -> tuple[list[SpendItem], list[Finding]]:
     from outlay.guard.budget_guard import BudgetGuard
     from outlay.guard.rental.reap import known_logs
 
-    spends: list[Spend] = []
+    spends: list[SpendItem] = []
     findings: list[Finding] = []
     for path in known_logs():
         try:
@@ -207,7 +207,7 @@ def rented_by(lines: Iterable[AnyLine], until_ns: int) -> Iterator[Rented]:
         yield Rented(hold=hold, start_ns=start_ns, end_ns=end_ns, rate=rate, micros=micros)
 
 
-def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
+def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[SpendItem]:
     """Yield a rental's cost by month, less what runs on it were charged in that month.
 
     A month in which a run is charged for time of an earlier one has that much less, or less than
@@ -230,7 +230,7 @@ def in_no_run(rented: Rented, reports: Iterable[CostRow]) -> Iterator[Spend]:
         )
         nothing = Money(0, rented.rate.currency)
         hold = rented.hold
-        yield Spend(
+        yield SpendItem(
             source="rental",
             run_id=hold.id,
             model=IN_NO_RUN,

@@ -25,7 +25,7 @@ from outlay.store.runs import list_runs
 from outlay.sweep.run.money import SPEND_LOG
 from outlay.units import Money
 from outlay.web.books import BookReader
-from outlay.web.page import Ask, Page, chip, findings_list, tabs
+from outlay.web.page import Page, PageQuery, chip, findings_list, tabs
 
 _HERE: Final = Path("spend.jsonl")
 _JOURNAL: Final = 100
@@ -93,12 +93,12 @@ def standing_rows(standings: Sequence[tuple[str, ScopeStanding]]) -> list[list[o
 # The page
 
 
-def guard_stamp(ask: Ask, books: BookReader) -> object:
+def guard_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does."""
     return (ask.get("log"), log_stamps(books))
 
 
-def guard_page(ask: Ask, books: BookReader) -> Page:
+def guard_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the ceilings, the open holds and the journal of one spend log."""
     logs = {short(path): path for path in spend_logs(books)}
     if not logs:
@@ -164,7 +164,7 @@ def _verified(guard: BudgetGuard, books: BookReader) -> Verification:
     return known
 
 
-def _choice(ask: Ask, names: Sequence[str], chosen: str) -> str:
+def _choice(ask: PageQuery, names: Sequence[str], chosen: str) -> str:
     if len(names) < 2:
         return _prices_link()
     return tabs("Spend logs", {ask.address(log=name): name for name in names}, chosen) + (
@@ -255,13 +255,13 @@ def _csv_row(number: int, line: AnyLine, books: BookReader) -> dict[str, object]
 # Prices: what is asked now, and what was asked before
 
 
-def prices_stamp(ask: Ask, books: BookReader) -> object:
+def prices_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does: it is made again at the next full look."""
     del books
     return (ask.get("gpu"),)
 
 
-def prices_page(ask: Ask, books: BookReader) -> Page:
+def prices_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the cheapest offers, and the history of one GPU's price."""
     book = PriceBook(books.store)
     offers = book.cheapest_rentable()[:_MOST_PRICES]
@@ -276,7 +276,7 @@ def prices_page(ask: Ask, books: BookReader) -> Page:
     ]  # fmt: skip
     headings = ("GPU", "vendor", "tier", "GPUs", "a GPU-hour", "region")
     if not rows:
-        said = "No prices are loaded. Ask the vendors that need no account with"
+        said = "No prices are loaded. PageQuery the vendors that need no account with"
         parts = [html.section("Prices", html.empty(said, "outlay prices fetch"))]
     else:
         parts = [

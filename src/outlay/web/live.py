@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from outlay.web.books import PERIOD_NS
-from outlay.web.page import Ask
+from outlay.web.page import PageQuery
 
-Make = Callable[[Ask, object], Awaitable[tuple[object, str | None]]]
+Make = Callable[[PageQuery, object], Awaitable[tuple[object, str | None]]]
 """Makes a page anew unless its stamp is the given one; returns its stamp, and its HTML or None."""
 
 _TICK_S: Final = PERIOD_NS / 1e9
@@ -33,7 +33,7 @@ class LivePages:
 
     def __init__(self, make: Make) -> None:
         self._make = make
-        self._channels: dict[Ask, _Channel] = {}
+        self._channels: dict[PageQuery, _Channel] = {}
         self._closing = False
 
     @property
@@ -48,7 +48,7 @@ class LivePages:
             for reader in channel.readers:
                 reader.put_nowait("")
 
-    async def stream(self, ask: Ask) -> AsyncIterator[str]:
+    async def stream(self, ask: PageQuery) -> AsyncIterator[str]:
         """Yield a page as server-sent events whenever it changes, until the reader goes."""
         queue: asyncio.Queue[str] = asyncio.Queue()
         channel = self._channels.setdefault(ask, _Channel())
@@ -71,7 +71,7 @@ class LivePages:
                 channel.task.cancel()
                 self._channels.pop(ask, None)
 
-    async def _follow(self, ask: Ask, channel: _Channel) -> None:
+    async def _follow(self, ask: PageQuery, channel: _Channel) -> None:
         stamp: object = None
         looks = 0
         while channel.readers and not self._closing:

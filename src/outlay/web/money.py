@@ -11,7 +11,7 @@ from outlay.clock import utc_datetime
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
 from outlay.cost.forecast import forecast_runs
-from outlay.cost.spending import Spend, Spending, Subtotal, Unit, owner_by
+from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
 from outlay.goodput import phases as ph
@@ -24,7 +24,7 @@ from outlay.runs.spending import SpendingReading, read_spending, refresh_books
 from outlay.units import Money
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
-from outlay.web.page import Ask, Page, columns_of, findings_list, tabs
+from outlay.web.page import Page, PageQuery, columns_of, findings_list, tabs
 
 BY: Final = ("user", "model", "project", "team")
 _READ_AT_ONCE: Final = 25
@@ -32,14 +32,14 @@ _READ: Final = 100
 """Logs that are read to say what was wasted: those of the dearest runs of the month."""
 
 
-def money_stamp(ask: Ask, books: BookReader) -> object:
+def money_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does."""
     del ask
     books.refresh()
     return (books.stamp([]), log_stamps(books))
 
 
-def money_page(ask: Ask, books: BookReader) -> Page:
+def money_page(ask: PageQuery, books: BookReader) -> Page:
     """Return what a month cost."""
     month, by = _month(ask, books), _by(ask)
     reading, findings = _read(books)
@@ -85,7 +85,7 @@ def _read(books: BookReader) -> tuple[SpendingReading, list[Finding]]:
     return known[0], list(known[1])
 
 
-def _month(ask: Ask, books: BookReader) -> str:
+def _month(ask: PageQuery, books: BookReader) -> str:
     here = utc_datetime(books.now_ns).strftime("%Y-%m")
     try:
         month_window(ask.get("month", here))
@@ -94,7 +94,7 @@ def _month(ask: Ask, books: BookReader) -> str:
     return ask.get("month", here)
 
 
-def _by(ask: Ask) -> str:
+def _by(ask: PageQuery) -> str:
     chosen = ask.get("by", "user")
     try:
         owner_by(chosen)
@@ -145,7 +145,7 @@ def _share(part: Money, whole: Money) -> Cell:
     return Cell(text=f"{share:.1%}", value=share, share=share)
 
 
-def _choices(ask: Ask, month: str, by: str) -> str:
+def _choices(ask: PageQuery, month: str, by: str) -> str:
     form = (
         '<form class="filters" action="/money" data-apply><label>Month (UTC)'
         f'<input type="month" name="month" value="{month}"></label>'
@@ -210,7 +210,7 @@ def _forecasts(reading: SpendingReading) -> list[str]:
 # What was wasted
 
 
-def _wasted(ask: Ask, spending: Spending, books: BookReader) -> list[str]:
+def _wasted(ask: PageQuery, spending: Spending, books: BookReader) -> list[str]:
     """Return what the month's runs cost beyond their steps, by cause, from their logs."""
     dearest = _dearest(spending.spends)
     if not dearest:
@@ -241,7 +241,7 @@ def _wasted(ask: Ask, spending: Spending, books: BookReader) -> list[str]:
     return [html.section("Wasted, by cause", table, html.note(note))]
 
 
-def _dearest(spends: Sequence[Spend]) -> list[str]:
+def _dearest(spends: Sequence[SpendItem]) -> list[str]:
     sums: dict[str, int] = defaultdict(int)
     for spend in spends:
         if spend.source == "ledger":

@@ -20,11 +20,11 @@ from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
-from outlay.web.page import Ask, Page, columns_of, findings_list, run_href
+from outlay.web.page import Page, PageQuery, columns_of, findings_list, run_href
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
+class MachineView:
     """Something that costs by the hour, whether or not a run is on it.
 
     Attributes:
@@ -43,7 +43,7 @@ class Machine:
     watcher: str = ""
 
 
-def machines(rented: Sequence[RentedHold], running: Sequence[RunReading]) -> list[Machine]:
+def machines(rented: Sequence[RentedHold], running: Sequence[RunReading]) -> list[MachineView]:
     """Return what is paid for now: rentals first, then jobs and nodes with runs on them."""
     left = list(running)
     found = []
@@ -53,7 +53,7 @@ def machines(rented: Sequence[RentedHold], running: Sequence[RunReading]) -> lis
         here = [r for r in left if hold.resource and is_machine(hold.resource, _instance(r))]
         left = [reading for reading in left if reading not in here]
         found.append(
-            Machine(
+            MachineView(
                 kind="rental", name=hold.resource or rental.name, owner=hold.lab,
                 runs=[r.figures for r in here], rate=Rate.parse(rental.rate),
                 deadline=rental.deadline, watcher=hold.watcher,
@@ -65,7 +65,9 @@ def machines(rented: Sequence[RentedHold], running: Sequence[RunReading]) -> lis
         place = ("job", header.slurm_job) if header.slurm_job else ("node", header.host)
         places.setdefault(place, []).append(reading.figures)
     return found + [
-        Machine(kind=kind, name=name, owner=", ".join(sorted({r.user for r in runs})), runs=runs)
+        MachineView(
+            kind=kind, name=name, owner=", ".join(sorted({r.user for r in runs})), runs=runs
+        )
         for (kind, name), runs in sorted(places.items())
     ]
 
@@ -74,7 +76,7 @@ def _instance(reading: RunReading) -> str:
     return reading.view.timeline.attempts[-1].header.instance_id
 
 
-def now_stamp(ask: Ask, books: BookReader) -> object:
+def now_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does."""
     del ask
     books.refresh()
@@ -82,7 +84,7 @@ def now_stamp(ask: Ask, books: BookReader) -> object:
     return (books.stamp([row.dir for row in running]), log_stamps(books))
 
 
-def now_page(ask: Ask, books: BookReader) -> Page:
+def now_page(ask: PageQuery, books: BookReader) -> Page:
     """Return what goes on now."""
     del ask
     running = books.running()
@@ -135,7 +137,7 @@ def _shown(finding: Finding, books: BookReader) -> Finding:
 def _lead(
     burn: Sequence[Burn],
     running: Sequence[RunReading],
-    places: Sequence[Machine],
+    places: Sequence[MachineView],
     findings: Sequence[Finding],
 ) -> list[Figure]:
     """Return the few figures that a reader looks for first."""
@@ -156,7 +158,7 @@ def _burn_text(burn: Burn) -> str:
     return text if burn.kind == "cash" else f"{text} {burn.kind}"
 
 
-def _machines(places: Sequence[Machine], books: BookReader) -> str:
+def _machines(places: Sequence[MachineView], books: BookReader) -> str:
     if not places:
         said = "Nothing is rented and nothing runs. Start something with"
         return html.section("Machines", html.empty(said, "outlay exec -- python train.py"))
@@ -172,7 +174,7 @@ def _machines(places: Sequence[Machine], books: BookReader) -> str:
     return html.section("Machines", html.table(headings, rows, caption="Machines"))
 
 
-def _inside(place: Machine) -> Cell:
+def _inside(place: MachineView) -> Cell:
     if not place.runs:
         return Cell(text="none", chip="warning")
     first = place.runs[0]
@@ -180,7 +182,7 @@ def _inside(place: Machine) -> Cell:
     return Cell(text=f"{first.name}{more}", href=run_href(first.run_id))
 
 
-def _rate(place: Machine) -> Money | None:
+def _rate(place: MachineView) -> Money | None:
     burn = total_burn(place.runs)
     return burn[0].money if len(burn) == 1 else None
 

@@ -15,12 +15,11 @@ from outlay.report.html import Cell
 VIEWS: Final = {
     "/": "Now", "/money": "Money", "/runs": "Runs", "/sweeps": "Sweeps", "/guard": "Guard",
 }  # fmt: skip
-_SCRIPTS: Final = ("htmx.min.js", "hx-sse.min.js", "page.js")
 _CONFIG: Final = '{"includeIndicatorCSS":false,"history":false,"extensions":"sse"}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ask:
+class PageQuery:
     """What was asked for: the view's address, what follows it, and the query.
 
     Attributes:
@@ -86,16 +85,16 @@ def inside(page: Page) -> str:
     return html.top(page.title, page.verdict, page.crumbs) + "".join(page.parts)
 
 
-def frame(page: Page, ask: Ask) -> str:
+def frame(page: Page, ask: PageQuery) -> str:
     """Return a whole page."""
     links = "".join(_link(path, name, page.tab) for path, name in VIEWS.items())
     live = f' hx-sse:connect="/events{html_text(ask.address())}" hx-swap="innerMorph"'
-    scripts = "".join(f'<script src="/assets/{name}" defer></script>' for name in _SCRIPTS)
     return (
         f"{html.HEAD}<title>{html_text(page.title)} · outlay</title>"
         f"<meta name=\"htmx-config\" content='{_CONFIG}'>"
-        f'<link rel="stylesheet" href="/assets/style.css"><link rel="icon" href="data:,">{scripts}'
-        '</head><body><a class="skip" href="#view">To the content</a>'
+        f'<link rel="stylesheet" href="/assets/style.css"><link rel="icon" href="data:,">'
+        '<script src="/assets/live.js" defer></script></head>'
+        '<body><a class="skip" href="#view">To the content</a>'
         f'<header class="bar"><div><strong>outlay</strong><nav aria-label="Views">{links}</nav>'
         '<span class="state"></span></div></header>'
         f'<main id="view"{live if page.lives else ""}>{inside(page)}</main>'
@@ -108,7 +107,7 @@ def _link(path: str, name: str, tab: str) -> str:
     return f'<a href="{path}"{current}>{name}</a>'
 
 
-def _forms(page: Page, ask: Ask) -> str:
+def _forms(page: Page, ask: PageQuery) -> str:
     links = [f'<a href="{html_text(ask.address(".json"))}">JSON</a>']
     if page.columns:
         links.append(f'<a href="{html_text(ask.address(".csv"))}">CSV</a>')

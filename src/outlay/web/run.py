@@ -11,16 +11,16 @@ from outlay.report.run_charts import AXES, Axis
 from outlay.report.run_document import RunSetup, run_document
 from outlay.runs.reading import RunReading
 from outlay.web.books import BookReader, sweep_id
-from outlay.web.page import Ask, Page, run_href, tabs
+from outlay.web.page import Page, PageQuery, run_href, tabs
 
 
-def run_stamp(ask: Ask, books: BookReader) -> object:
+def run_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does."""
     row = books.row(ask.name)
     return (books.stamp([row.dir]), books.reading(row.dir).status)
 
 
-def run_page(ask: Ask, books: BookReader) -> Page:
+def run_page(ask: PageQuery, books: BookReader) -> Page:
     """Return everything that is known about a run."""
     row = books.row(ask.name)
     reading = books.reading(row.dir)

@@ -19,7 +19,7 @@ from outlay.store.runs import SORTED_BY, RunFilter, RunRow, values_of
 from outlay.units.quantity import duration_text
 from outlay.web.books import BookReader
 from outlay.web.now import ago, metric_cell
-from outlay.web.page import Ask, Page, chip, run_href, select, tabs
+from outlay.web.page import Page, PageQuery, chip, run_href, select, tabs
 
 PAGE: Final = 100
 _MOST_COMPARED: Final = 12
@@ -35,7 +35,7 @@ _USUAL: Final = ("model", "user", "steps", "goodput", "metric_value", "cost_micr
 _STATUSES: Final = ("running", "completed", "failed", "preempted", "cancelled", "dead")
 
 
-def wanted_by(ask: Ask, books: BookReader) -> RunFilter:
+def wanted_by(ask: PageQuery, books: BookReader) -> RunFilter:
     """Return which runs a query asks for; a date that cannot be read asks for nothing else."""
     tag, equals, value = ask.get("tag").partition("=")
     return RunFilter(
@@ -46,7 +46,7 @@ def wanted_by(ask: Ask, books: BookReader) -> RunFilter:
     )  # fmt: skip
 
 
-def _moment(ask: Ask, name: str, books: BookReader) -> int | None:
+def _moment(ask: PageQuery, name: str, books: BookReader) -> int | None:
     try:
         return (
             parse_moment(ask.get(name), name=name, now_ns=books.now_ns) if ask.get(name) else None
@@ -55,7 +55,7 @@ def _moment(ask: Ask, name: str, books: BookReader) -> int | None:
         return None
 
 
-def runs_stamp(ask: Ask, books: BookReader) -> object:
+def runs_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does."""
     books.refresh()
     wanted = wanted_by(ask, books)
@@ -63,7 +63,7 @@ def runs_stamp(ask: Ask, books: BookReader) -> object:
     return (books.stamp([row.dir for row in rows if row.status == "running"]), len(rows))
 
 
-def runs_page(ask: Ask, books: BookReader) -> Page:
+def runs_page(ask: PageQuery, books: BookReader) -> Page:
     """Return a page of registered runs."""
     wanted = wanted_by(ask, books)
     rows = books.rows(wanted, sort=_sort(ask), limit=PAGE, offset=_offset(ask))
@@ -85,12 +85,12 @@ def _verdict(count: int, wanted: RunFilter) -> str:
     return f"{count:,} of the registered runs."
 
 
-def _sort(ask: Ask) -> str:
+def _sort(ask: PageQuery) -> str:
     found = ask.get("sort")
     return found if found.removeprefix("-") in SORTED_BY else "-started_ns"
 
 
-def _offset(ask: Ask) -> int:
+def _offset(ask: PageQuery) -> int:
     return (ask.number("page", 1, most=10**6) - 1) * PAGE
 
 
@@ -127,7 +127,7 @@ def _percent(share: float | None) -> Cell:
     return Cell(text="" if share is None else f"{share:.1%}", value=share, is_number=True)
 
 
-def _filters(ask: Ask, columns: Sequence[str], books: BookReader) -> str:
+def _filters(ask: PageQuery, columns: Sequence[str], books: BookReader) -> str:
     """Return the form; every choice is a parameter of the address."""
     models, users = (_values(name, books) for name in ("model", "user"))
     users = [books.people.name(user) for user in users]
@@ -161,14 +161,16 @@ def _values(column: str, books: BookReader) -> list[str]:
     return known
 
 
-def _text_input(ask: Ask, name: str, label: str, example: str) -> str:
+def _text_input(ask: PageQuery, name: str, label: str, example: str) -> str:
     return (
         f'<label>{label}<input type="text" name="{name}" value="{html_text(ask.get(name))}" '
         f'placeholder="{example}" size="10"></label>'
     )
 
 
-def _listed(ask: Ask, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int) -> str:
+def _listed(
+    ask: PageQuery, columns: Sequence[str], rows: Sequence[Sequence[object]], count: int
+) -> str:
     if not rows:
         said = "No run is like that." if ask.query else "No runs are registered. Register some with"
         return html.section("Runs", html.empty(said, "" if ask.query else "outlay collect DIR"))
@@ -182,7 +184,7 @@ def _listed(ask: Ask, columns: Sequence[str], rows: Sequence[Sequence[object]], 
     return f"<section>{table}{chosen}</section>"
 
 
-def _heading(ask: Ask, name: str, title: str) -> str | Cell:
+def _heading(ask: PageQuery, name: str, title: str) -> str | Cell:
     """Return a heading that sorts by its column, the other way round the second time."""
     if name not in SORTED_BY:
         return title
@@ -192,7 +194,7 @@ def _heading(ask: Ask, name: str, title: str) -> str | Cell:
     return Cell(text=title, href=ask.address(sort=turned, page=""), chip=order)
 
 
-def _pager(ask: Ask, count: int) -> str:
+def _pager(ask: PageQuery, count: int) -> str:
     page, pages = _offset(ask) // PAGE + 1, -(-count // PAGE)
     links = [(page - 1, "Earlier page", page > 1), (page + 1, "Next page", page < pages)]
     drawn = "".join(
@@ -226,13 +228,13 @@ def _csv_row(row: RunRow, books: BookReader) -> dict[str, object]:
 # Some runs beside each other
 
 
-def compare_stamp(ask: Ask, books: BookReader) -> object:
+def compare_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does."""
     rows = [books.row(run) for run in ask.every("run")[:_MOST_COMPARED]]
     return books.stamp([row.dir for row in rows])
 
 
-def compare_page(ask: Ask, books: BookReader) -> Page:
+def compare_page(ask: PageQuery, books: BookReader) -> Page:
     """Return chosen runs: curves on one axis, phases side by side, how they were set up."""
     chosen = ask.every("run")[:_MOST_COMPARED]
     readings = [books.reading(books.row(run).dir) for run in chosen]

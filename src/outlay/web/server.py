@@ -36,14 +36,14 @@ from outlay.web import guard, money, now, run, runs, sweeps
 from outlay.web.access import LOOPBACK, Access, AccessMiddleware, new_token
 from outlay.web.books import BookReader, UnknownRun
 from outlay.web.live import LivePages
-from outlay.web.page import Ask, Page, frame, inside
+from outlay.web.page import Page, PageQuery, frame, inside
 
 
 class View(NamedTuple):
     """How a page is made, and what changes when it would be another."""
 
-    page: Callable[[Ask, BookReader], Page]
-    stamp: Callable[[Ask, BookReader], object]
+    page: Callable[[PageQuery, BookReader], Page]
+    stamp: Callable[[PageQuery, BookReader], object]
 
 
 VIEWS: Final = {
@@ -60,9 +60,8 @@ VIEWS: Final = {
 }
 """Views by their addresses; one that ends in a slash is followed by a name."""
 FORMS: Final = (".json", ".csv")
-_SHARED: Final = ("style.css", "page.js")
-_VENDORED: Final = ("htmx.min.js", "hx-sse.min.js")
-_TYPES: Final = {".css": "text/css", ".js": "text/javascript"}
+_SCRIPTS: Final = ("htmx.min.js", "hx-sse.min.js")
+_TYPES: Final = {"style.css": "text/css", "live.js": "text/javascript"}
 
 
 class WebServer:
@@ -83,7 +82,7 @@ class WebServer:
             Route("/{path:path}", self._page),
         ]
 
-    def read(self, ask: Ask) -> Page:
+    def read(self, ask: PageQuery) -> Page:
         """Make a page; called in the one thread that reads.
 
         Raises:
@@ -105,7 +104,7 @@ class WebServer:
         except (OutlayError, OSError) as error:
             return Response(_error_page(ask, str(error)), 500, media_type="text/html")
 
-    def _render(self, ask: Ask, form: str) -> str:
+    def _render(self, ask: PageQuery, form: str) -> str:
         page = self.read(ask)
         match form:
             case ".json":
@@ -129,33 +128,33 @@ class WebServer:
             return _missing("There is no such page.")
         return StreamingResponse(self.live.stream(ask), media_type="text/event-stream")
 
-    async def _make_again(self, ask: Ask, stamp: object) -> tuple[object, str | None]:
+    async def _make_again(self, ask: PageQuery, stamp: object) -> tuple[object, str | None]:
         try:
             found: tuple[object, str | None] = await self._in_thread(self._changed, ask, stamp)
         except (OutlayError, OSError) as error:
             return None, html.top("Not to be read now", str(error))
         return found
 
-    def _changed(self, ask: Ask, stamp: object) -> tuple[object, str | None]:
+    def _changed(self, ask: PageQuery, stamp: object) -> tuple[object, str | None]:
         now = _view_of(ask).stamp(ask, self.books)
         return now, None if stamp is not None and now == stamp else inside(self.read(ask))
 
 
-def _ask_of(path: str, request: Request) -> tuple[Ask | None, str]:
+def _ask_of(path: str, request: Request) -> tuple[PageQuery | None, str]:
     """Return what an address asks for, and in which form; None for no view."""
     query = tuple(request.query_params.multi_items())
     form = next((each for each in FORMS if path.endswith(each)), "")
     plain = path.removesuffix(form) or "/"
     if (plain in VIEWS and not plain.endswith("/")) or plain == "/":
-        return Ask(path=plain, query=query), form
+        return PageQuery(path=plain, query=query), form
     for prefix in VIEWS:
         if prefix != "/" and prefix.endswith("/") and plain.startswith(prefix):
             name = plain.removeprefix(prefix)
-            return Ask(path=prefix + quote(name, safe=""), name=name, query=query), form
+            return PageQuery(path=prefix + quote(name, safe=""), name=name, query=query), form
     return None, ""
 
 
-def _view_of(ask: Ask) -> View:
+def _view_of(ask: PageQuery) -> View:
     if ask.path in VIEWS:
         return VIEWS[ask.path]
     return VIEWS[ask.path[: ask.path.index("/", 1) + 1]]
@@ -170,24 +169,30 @@ def _missing(text: str) -> Response:
     return PlainTextResponse(f"{terminal_text(text)}\n", 404)
 
 
-def _error_page(ask: Ask, text: str) -> str:
+def _error_page(ask: PageQuery, text: str) -> str:
     parts = [html.section("What happened", f"<p>{html_text(text)}</p>")]
     return frame(Page(title="This cannot be shown", parts=parts, lives=False), ask)
 
 
 @cache
 def asset_text(name: str) -> str:
-    """Return a style sheet or script; those that a report has too are the report's."""
-    home = "outlay.report" if name in _SHARED else "outlay.web"
-    place = files(home) if name in _SHARED else files(home) / "assets"
-    return (place / name).read_text(encoding="utf-8")
+    """Return the style sheet of all pages and reports, or the script.
+
+    The script is one file: htmx looks at the page as soon as it can, and has to know its extension
+    by then.
+    """
+    if name == "style.css":
+        return html.asset(name)
+    vendored = files("outlay.web") / "assets"
+    texts = [(vendored / each).read_text(encoding="utf-8") for each in _SCRIPTS]
+    return "\n;\n".join([*texts, html.asset("page.js")])
 
 
 async def _asset(request: Request) -> Response:
     name = request.path_params["name"]
-    if name not in (*_SHARED, *_VENDORED):
+    if name not in _TYPES:
         return _missing("There is no such file.")
-    return Response(asset_text(name), media_type=_TYPES[Path(name).suffix])
+    return Response(asset_text(name), media_type=_TYPES[name])
 
 
 def build_app(web: WebServer, access: Access, more: Sequence[BaseRoute] = ()) -> Starlette:
@@ -200,7 +205,7 @@ def build_app(web: WebServer, access: Access, more: Sequence[BaseRoute] = ()) ->
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class ServerAddress:
     """Where the server listens, and who may come.
 
     Attributes:
@@ -293,7 +298,7 @@ class _Uvicorn(uvicorn.Server):
 
 def serve(
     web: WebServer,
-    place: Place,
+    place: ServerAddress,
     announce: Callable[[str], None],
     more: Sequence[BaseRoute] = (),
 ) -> None:

@@ -13,16 +13,16 @@ from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned
 from outlay.sweep.state.setup import holder_of
 from outlay.units import Money
 from outlay.web.books import BookReader
-from outlay.web.page import Ask, Page, run_href
+from outlay.web.page import Page, PageQuery, run_href
 
 
-def sweeps_stamp(ask: Ask, books: BookReader) -> object:
+def sweeps_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does."""
     del ask
     return tuple(map(books.sweep_stamp, books.sweeps().values()))
 
 
-def sweeps_page(ask: Ask, books: BookReader) -> Page:
+def sweeps_page(ask: PageQuery, books: BookReader) -> Page:
     """Return the sweeps that registered runs belong to."""
     del ask
     found = [(name, root, _read(root)) for name, root in books.sweeps().items()]
@@ -76,12 +76,12 @@ def _about(
     }  # fmt: skip
 
 
-def sweep_stamp(ask: Ask, books: BookReader) -> object:
+def sweep_stamp(ask: PageQuery, books: BookReader) -> object:
     """Return what changes when the page does."""
     return books.sweep_stamp(books.sweep_root(ask.name))
 
 
-def sweep_page(ask: Ask, books: BookReader) -> Page:
+def sweep_page(ask: PageQuery, books: BookReader) -> Page:
     """Return one sweep: ranking, what each dollar bought, fairness, runs."""
     root = books.sweep_root(ask.name)
     account = books.sweep(root)

@@ -12,7 +12,7 @@ import typer
 from outlay.cli.cost.tables import ASSUMED, AsOf, open_books, parse_as_of
 from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
 from outlay.cost.allocation import IDLE, UNTAGGED, Allocation, Charge, Pool, Spread, allocate
-from outlay.cost.spending import Spend, Spending, Unit, owner_by
+from outlay.cost.spending import Spending, SpendItem, Unit, owner_by
 from outlay.errors import Finding
 from outlay.ledger.price import Kind
 from outlay.units import Money
@@ -84,7 +84,7 @@ def allocate_cost(
     found = books.reading.spending.within(period.start_ns, period.end_ns)
     chosen = kind or _kind_of(found)
 
-    def owner_of(spend: Spend) -> str:
+    def owner_of(spend: SpendItem) -> str:
         return named(spend) or UNTAGGED
 
     bills = [
@@ -131,7 +131,7 @@ def _units(found: Spending, kind: Kind, invoice: Money | None) -> list[Unit]:
 def _bill(
     found: Spending,
     unit: Unit,
-    owner_of: Callable[[Spend], str],
+    owner_of: Callable[[SpendItem], str],
     invoice: Money | None,
     shared: Sequence[str],
     spread: Spread,
@@ -185,7 +185,7 @@ def _write_focus(
     found: Spending,
     bills: Sequence[Bill],
     common: Invoice,
-    owner_of: Callable[[Spend], str],
+    owner_of: Callable[[SpendItem], str],
 ) -> None:
     from outlay.cost.focus import COLUMNS, focus_rows, to_csv
 

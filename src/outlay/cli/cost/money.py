@@ -44,6 +44,12 @@ def show_forecast(
         int | None,
         typer.Option(min=1, help="With --run: how many steps in all; default: to its budget."),
     ] = None,
+    backtest: Annotated[
+        bool,
+        typer.Option(
+            "--backtest", help="Instead: how such forecasts fared on the model's own history."
+        ),
+    ] = False,
     png: Png = None,
     as_json: AsJson = False,
 ) -> None:
@@ -55,6 +61,9 @@ def show_forecast(
         if model is not None:
             raise InvalidValue("MODEL", model, "MODEL and RUNS, or --run RUN, not both")
         _show_rest(run, steps, png, as_json=as_json)
+        return
+    if backtest and model is not None:
+        _show_backtest(model, 1 if runs is None else runs, as_json=as_json)
         return
     if model is None or runs is None:
         raise InvalidValue("forecast", model, "MODEL and RUNS, or --run RUN")
@@ -83,6 +92,32 @@ def show_forecast(
         return
     for line in forecast_lines(found):
         console.print(line)
+    print_findings(findings)
+
+
+def _show_backtest(model: str, runs: int, *, as_json: bool) -> None:
+    from outlay.compat.cost_module.analyzer import CostAnalyzer
+
+    findings, analyzer = open_books().findings, CostAnalyzer()
+    found = analyzer.backtest_forecast(model, runs)
+    findings += analyzer.damage
+    if as_json:
+        document = asdict(found) | {"coverage": found.coverage}
+        print_json({"model_name": model} | document | {"findings": findings})
+        return
+    ahead = "1 run" if runs == 1 else f"{runs} runs"
+    if not found.forecasts or found.error is None or found.naive_error is None:
+        console.print(f"{model}: too few runs to forecast {ahead} and see what followed.")
+    else:
+        console.print(
+            f"{found.forecasts} forecasts of {ahead} of {model}, each from the runs before"
+        )
+        console.print(
+            f"mean error {found.error:.1%} of what was spent; "
+            f"as much as the last run: {found.naive_error:.1%}"
+        )
+        held = f"{found.held} of {found.with_interval}"
+        console.print(f"{held} intervals of {found.confidence:.0%} held what was spent")
     print_findings(findings)
 
 

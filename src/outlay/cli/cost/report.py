@@ -185,7 +185,7 @@ def _recommendations(books: CostBooks) -> Section:
     optimizer = CostOptimizer()
     found = optimizer.get_all_recommendations()
     books.findings.extend(optimizer.damage)
-    return found, lambda: print_advice(found)
+    return found, lambda: print_advice(found, None)
 
 
 def _budgets(books: CostBooks) -> Section:

@@ -47,7 +47,7 @@ from outlay.cli.output import (
 from outlay.clock import SYSTEM, utc_text
 from outlay.cost.book import CostRow
 from outlay.cost.compare import by_model, candidates_of, compare, pareto_front
-from outlay.cost.spending import Spend, Spending, Subtotal, Unit, spend_of
+from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, spend_of
 from outlay.ledger.price import Kind
 from outlay.units import Money
 
@@ -250,7 +250,7 @@ def _amounts(totals: Mapping[Unit, Subtotal], kind: Kind) -> dict[str, float]:
     return {u.currency: float(t.cost.amount) for u, t in totals.items() if u.kind == kind}
 
 
-def _totals(rows: Sequence[CostRow], rentals: Sequence[Spend]) -> dict[Unit, Subtotal]:
+def _totals(rows: Sequence[CostRow], rentals: Sequence[SpendItem]) -> dict[Unit, Subtotal]:
     """Return what was spent in all, in each currency and kind."""
     spends = tuple(spend_of(row) for row in rows)
     return Spending(spends=(*spends, *rentals)).totals()

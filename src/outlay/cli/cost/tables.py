@@ -19,7 +19,7 @@ from outlay.clock import SYSTEM, parse_moment
 from outlay.compat.cost_module.data_directory import data_directory
 from outlay.cost.book import CostBook, CostRow, budgeted
 from outlay.cost.compare import ModelComparison, percent_used, standing
-from outlay.cost.spending import Spend, Spending
+from outlay.cost.spending import Spending, SpendItem
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.ledger.price import Kind
 from outlay.runs.spending import SpendingReading, read_rentals, read_spending, refresh_books
@@ -87,7 +87,7 @@ class CostBooks:
         found = self.reading.reports
         return [replace(row, charges=None) for row in found if model in (None, row.model)]
 
-    def rentals(self) -> list[Spend]:
+    def rentals(self) -> list[SpendItem]:
         """Return what rentals cost in no run."""
         if self.as_of_ns is not None:
             spends = self.reading.spending.spends

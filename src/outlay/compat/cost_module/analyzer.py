@@ -39,7 +39,7 @@ from outlay.cost.compare import (
     reached,
     return_on_investment,
 )
-from outlay.cost.forecast import Estimate, forecast_runs
+from outlay.cost.forecast import Backtest, Estimate, backtest, forecast_runs
 from outlay.decoding import convert
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.store import open_store
@@ -345,6 +345,11 @@ class CostAnalyzer:
             return figures | {"note": note} | _budget_figures(None, None, None)
         spent = None if budget is None else self._spent(budget)
         return figures | _budget_figures(budget, spent, estimate)
+
+    def backtest_forecast(self, model_name: str, planned_runs: int = 1) -> Backtest:
+        """Return how forecasts of a model fared on its own history."""
+        rows = of_last_unit(self._book.reports(model_name))
+        return backtest([float(row.cost.amount) for row in rows], planned_runs)
 
     def get_roi_analysis(self, model_name: str) -> dict[str, Any]:
         """Return what a model's runs cost and what accuracy that bought, first, last and best."""

@@ -91,6 +91,14 @@ def _parsed(row: object) -> OptimizationRecommendation:
     return convert(row, OptimizationRecommendation)
 
 
+class DefaultThreshold(float):
+    """A default that nobody stated: curves decide, and not the rule that it would be."""
+
+
+class DefaultPatience(int):
+    """Likewise, a number of epochs."""
+
+
 Found = OptimizationRecommendation | None
 _DAYS = 30
 _LEAST_MONTHLY_SAVING = 10.0
@@ -179,17 +187,23 @@ class CostOptimizer:
         validation_loss_history: Sequence[float],
         gpu_price_per_hour: float,
         hours_per_epoch: float,
-        improvement_threshold: float = 0.001,
-        patience: int = 3,
+        improvement_threshold: float = DefaultThreshold(0.001),
+        patience: int = DefaultPatience(3),
         *,
         total_epochs: int | None = None,
         probability: float = stopping.STATED_PROBABILITY,
         subject: str = "",
     ) -> Found:
-        """Return the advice to stop where beating the best loss by the end is improbable.
+        """Return the advice to stop this training.
 
-        Only epochs that are still ahead count as saved.
+        A threshold or a patience that is stated is a rule: stop after so many epochs that did not
+        beat the best by so much. Else stop where beating it by the end is improbable. Only epochs
+        that are still ahead count as saved.
         """
+        stated = not (
+            isinstance(improvement_threshold, DefaultThreshold)
+            and isinstance(patience, DefaultPatience)
+        )
         found = stopping.recommend_early_stopping(
             stopping.higher_is_better(validation_loss_history, "loss"),
             stopping.EpochPrice(hours=hours_per_epoch, price_per_hour=gpu_price_per_hour),
@@ -197,6 +211,7 @@ class CostOptimizer:
             patience=patience,
             total_epochs=total_epochs,
             probability=probability,
+            ruled=stated,
         )
         return self._given(found, subject)
 
@@ -338,7 +353,7 @@ class CostOptimizer:
         return [each for each in recent if each.confidence >= confidence_threshold]
 
     def get_total_potential_savings(self, *, currency: str = "USD") -> float:
-        """Return what recent advice saves in all; what saves the same money counts once.
+        """Return what recent advice saves in all at equal quality; the same money counts once.
 
         Money of two currencies is never added: advice in another one is left out.
         """

@@ -1,0 +1,339 @@
+"""Trainings that are simulated second by second, so that the best change and its worth are known.
+
+A world says how a training behaves. The same simulation writes its log, which is all that advice
+sees, and says what the training costs after a change, which is the truth about that change. Nothing
+of outlay's arithmetic is used for the truth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ledgers import START_NS, Segment, dollars
+from offer_builder import offer
+from outlay.advise.run_advice import Circumstances
+from outlay.ledger import Metric
+from outlay.prices.offer import Tier
+
+MACHINE = {"run_id": "r", "model": "m", "gpu": "H100", "instance_id": "i-1", "boot_id": "b"}
+
+
+class Event(NamedTuple):
+    """Something that takes time: a ``span``, a ``step``; or an instant of the training's life."""
+
+    kind: str
+    seconds: float = 0.0
+    wait: float = 0.0
+    name: str = ""
+    number: int = 0
+    value: float = 0.0
+
+
+def power_law(step: float) -> float:
+    """A loss that never stops falling."""
+    return 1.7 + 6.0 * math.pow(step, -0.28)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """A training: seconds of each part, how often they come, how it learns, what an hour costs.
+
+    Attributes:
+        load_s: To load a batch; in front of the step, unless it is prefetched.
+        save_every: Steps between two checkpoints; ``eval_every`` likewise.
+        mttf_s: Mean uptime until it is killed.
+        down_s: From a kill until the machine, which is paid on, starts it again.
+        stop_after: Steps after which the log is looked at; the training would go on.
+    """
+
+    steps: int = 900
+    step_s: float = 40.0
+    load_s: float = 0.4
+    prefetch: bool = False
+    save_every: int = 90
+    save_s: float = 6.0
+    eval_every: int = 30
+    eval_s: float = 8.0
+    start_s: float = 20.0
+    compile_s: float = 60.0
+    mttf_s: float = math.inf
+    down_s: float = 60.0
+    price: float = 3.0
+    loss: Callable[[float], float] = power_law
+    noise: float = 0.002
+    jitter: float = 0.02
+    stop_after: int | None = None
+    samples: int = 0
+    metrics: dict[str, float] = field(default_factory=dict)
+
+    def cost(self, seeds: int = 1) -> float:
+        """Return what the whole training costs, on average over what may happen to it."""
+        whole = replace(self, stop_after=None)
+        return self.price / 3600 * float(np.mean([seconds_of(whole, s) for s in range(seeds)]))
+
+
+def seconds_of(world: World, seed: int) -> float:
+    """Return how long the training takes, its machine's down time included."""
+    return sum(event.seconds + event.wait for event in happen(world, seed))
+
+
+def happen(world: World, seed: int) -> Iterator[Event]:
+    """Yield what happens, in order of time."""
+    generator = np.random.default_rng(seed)
+    safe = 0
+    while True:
+        yield Event("attempt")
+        left = generator.exponential(world.mttf_s) if world.mttf_s < math.inf else math.inf
+        for event in _attempt(world, generator, safe):
+            left -= event.seconds + event.wait
+            if left < 0:  # What was under way when it was killed is in no record.
+                yield Event("killed", event.seconds + event.wait + left + world.down_s)
+                break
+            if event.kind == "checkpoint":
+                safe = event.number + 1
+            yield event
+        else:
+            return
+
+
+def _attempt(world: World, generator: np.random.Generator, first: int) -> Iterator[Event]:
+    yield Event("span", world.start_s, name="accelerator_init")
+    last = world.steps if world.stop_after is None else world.stop_after
+    wait = max(0.0, world.load_s - world.step_s) if world.prefetch else world.load_s
+    for number in range(first, last):
+        extra = world.compile_s if number == first else 0.0
+        own = world.step_s * (1 + world.jitter * generator.standard_normal())
+        yield Event("step", own + extra, wait=wait, number=number)
+        if (number + 1) % world.save_every == 0:
+            yield Event("span", world.save_s, name="checkpoint_save")
+            yield Event("checkpoint", number=number)
+        if (number + 1) % world.eval_every == 0:
+            yield Event("span", world.eval_s, name="evaluation")
+            off = world.noise * np.random.default_rng(number).standard_normal()
+            value = world.loss(number + 1) + off
+            yield Event("metric", name="val_loss", number=number, value=value)
+    yield Event("alive" if world.stop_after is not None else "end")
+
+
+def write_log(world: World, run_dir: Path, seed: int = 0) -> int:
+    """Write the log of the training as it happened; return when it was last heard of, in ns."""
+    about = MACHINE | {"price": dollars(world.price)}
+    segment, now_ns = None, START_NS
+    for event in happen(world, seed):
+        if event.kind == "attempt":
+            segment = Segment(start=(now_ns - START_NS) / 1e9, about=about)
+        assert segment is not None
+        if event.kind == "span":
+            segment.span(event.name, event.seconds)
+        elif event.kind == "step":
+            extra = {"samples": world.samples} if world.samples else {}
+            segment.step(event.seconds, wait=event.wait, number=event.number, **extra)
+        elif event.kind == "checkpoint":
+            segment.checkpoint(event.number)
+        elif event.kind == "metric":
+            segment.add(Metric(t_ns=segment.now_ns, name=event.name, value=event.value))
+        elif event.kind == "killed":
+            segment.write(run_dir)
+            now_ns = segment.now_ns + round(event.seconds * 1e9)
+        elif event.kind in ("end", "alive"):
+            for name, value in world.metrics.items():
+                segment.add(Metric(t_ns=segment.now_ns, name=name, value=value))
+            if event.kind == "end":
+                segment.end()
+            segment.write(run_dir)
+            now_ns = segment.now_ns
+    return now_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A training with one thing wrong, the change that mends it, and what that truly saves.
+
+    Attributes:
+        category: Of the best recommendation; and a word that its title holds.
+        truth: What the change saves, by simulation.
+    """
+
+    name: str
+    world: World
+    category: str
+    word: str
+    truth: Callable[[], float]
+    around: dict[str, Any] = field(default_factory=dict)
+    log: Callable[[Path], int] | None = None
+
+    def circumstances(self) -> Circumstances:
+        """What advice knows beside the log."""
+        return Circumstances(**self.around)
+
+
+def _changed(world: World, seeds: int = 1, **changes: Any) -> Callable[[], float]:
+    """Return a simulation of what the changes save."""
+    return lambda: world.cost(seeds) - replace(world, **changes).cost(seeds)
+
+
+def _saturating(rate: float) -> Callable[[float], float]:
+    return lambda step: 0.4 + 2.0 * math.exp(-rate * step)
+
+
+def _overfitting(step: float) -> float:
+    return 0.4 + 1.5 * math.exp(-step / 60) + 0.0012 * step
+
+
+def _enough(world: World) -> int:
+    """Return the first evaluation that is as good as the best: within 0.1 % of what was gained."""
+    instants = range(world.eval_every, world.steps + 1, world.eval_every)
+    best = min(world.loss(step) for step in instants)
+    within = 0.001 * (world.loss(world.eval_every) - best)
+    return next(step for step in instants if world.loss(step) <= best + within)
+
+
+def _shorter(world: World) -> Callable[[], float]:
+    return lambda: world.cost() - replace(world, steps=_enough(world)).cost()
+
+
+# The best interval between checkpoints, by trying: what the simulation says, not a formula.
+def _best_interval(world: World, seeds: int) -> Callable[[], float]:
+    def saved() -> float:
+        tried = [replace(world, save_every=n) for n in (5, 10, 20, 30, 45, 60, 90, 150, 300, 450)]
+        return world.cost(seeds) - min(each.cost(seeds) for each in tried)
+
+    return saved
+
+
+def _on_spot(world: World, price: float, mttf_s: float) -> Callable[[], float]:
+    """Return what a spot machine saves that is taken back now and then, and saves as is best."""
+
+    def saved() -> float:
+        spot = replace(world, price=price, mttf_s=mttf_s, down_s=0.0)
+        tried = [replace(spot, save_every=n) for n in (5, 10, 20, 45)]
+        return world.cost() - min(each.cost(20) for each in tried)
+
+    return saved
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batches:
+    """A training whose batch size can be chosen: throughput by size, and a gradient noise scale."""
+
+    half: float
+    critical: float
+    batch: int
+    tried: tuple[int, ...]
+    peak: float = 40.0
+
+    def step_s(self, batch: int) -> float:
+        """Seconds of a step."""
+        return (batch + self.half) / self.peak
+
+    def hours(self, batch: int) -> float:
+        """Hours to learn the same: 1.5 million samples with tiny batches, more with larger."""
+        samples = 1.5e6 * (1 + batch / self.critical)
+        return samples / batch * self.step_s(batch) / 3600
+
+    def log(self, run_dir: Path) -> int:
+        """Write a log in which most steps have one size, and a few have others."""
+        run = Segment(about=MACHINE | {"price": dollars(3)})
+        for batch in self.tried:
+            for _ in range(6):
+                run.step(self.step_s(batch), samples=batch)
+        wall_s = self.hours(self.batch) * 3600
+        each = self.step_s(self.batch) * 40
+        for index in range(round(wall_s / each)):
+            run.step(each, samples=self.batch * 40, count=40, number=100 + 40 * index)
+        for name, value in (("parameters", 1e8), ("gradient_noise_scale", self.critical)):
+            run.add(Metric(t_ns=run.now_ns, name=name, value=value))
+        run.end().write(run_dir)
+        return run.now_ns
+
+    def saved(self) -> float:
+        """What the best of the sizes that were tried, or twice the largest, saves."""
+        sizes = [2**n for n in range(11) if 2**n <= 2 * max(self.tried)]
+        return 3.0 * (self.hours(self.batch) - min(map(self.hours, sizes)))
+
+
+_LOADS = [World(load_s=12.0), World(step_s=30, load_s=25.0), World(step_s=15, load_s=28.0)]
+_OFTEN = [
+    World(save_every=8, save_s=60, mttf_s=40 * 3600),
+    World(save_every=4, save_s=35, mttf_s=8 * 3600),
+    World(save_every=12, save_s=110, mttf_s=20 * 3600),
+]
+_SELDOM = World(steps=1800, save_every=300, save_s=10, mttf_s=2 * 3600, down_s=30, start_s=10,
+                compile_s=10)  # fmt: skip
+_EVALUATING = World(eval_every=10, eval_s=220)
+_COMPILING = World(steps=700, mttf_s=3600, save_every=10, save_s=1, compile_s=420, down_s=1.0)
+_DOWN = World(steps=1800, mttf_s=1.5 * 3600, save_every=12, save_s=4, down_s=1500)
+_SAVING = World(step_s=20, save_every=45, save_s=150, mttf_s=1.1 * 3600, down_s=5, start_s=5,
+                compile_s=5)  # fmt: skip
+_CONVERGED = [
+    World(loss=_saturating(0.02), noise=0.0005),
+    World(loss=_saturating(0.012), steps=1200, noise=0.001),
+]
+_LIVE = World(loss=_saturating(0.05), stop_after=450, noise=0.0005)
+_OVERFIT = World(loss=_overfitting, stop_after=400, noise=0.002)
+_PLAIN = World()
+_SMALL = Batches(half=60, critical=4000, batch=16, tried=(16, 32, 64))
+_TINY = Batches(half=20, critical=600, batch=8, tried=(8, 16, 32))
+
+
+def _rest(world: World) -> Callable[[], float]:
+    return lambda: world.cost() * (1 - (world.stop_after or 0) / world.steps)
+
+
+TRIALS = [
+    *(
+        Trial(name=f"waits for data {n}", world=world, category="badput", word="data_loading",
+              truth=_changed(world, prefetch=True))
+        for n, world in enumerate(_LOADS, 1)
+    ),
+    *(
+        Trial(name=f"saves too often {n}", world=world, category="checkpoint", word="checkpoint",
+              truth=_best_interval(world, 1 if world.mttf_s == math.inf else 20))
+        for n, world in enumerate(_OFTEN, 1)
+    ),
+    Trial(name="saves too seldom", world=_SELDOM, category="checkpoint", word="checkpoint",
+          truth=_best_interval(_SELDOM, 20)),
+    Trial(name="evaluates too often", world=_EVALUATING, category="badput", word="evaluation",
+          truth=_changed(_EVALUATING, eval_every=20)),
+    Trial(name="compiles at each start", world=_COMPILING, category="badput",
+          word="program_startup", truth=_changed(_COMPILING, 20, compile_s=60.0)),
+    Trial(name="is down for long", world=_DOWN, category="badput", word="recovery",
+          truth=_changed(_DOWN, 20, down_s=60.0)),
+    Trial(name="saves while training waits", world=_SAVING, category="badput",
+          word="checkpoint_save", truth=_changed(_SAVING, 20, save_s=8.0)),
+    *(
+        Trial(name=f"converged long before its end {n}", world=world, category="epochs",
+              word="evaluations instead of", truth=_shorter(world))
+        for n, world in enumerate(_CONVERGED, 1)
+    ),
+    Trial(name="runs on a plateau", world=_LIVE, category="early_stopping", word="Stop",
+          truth=_rest(_LIVE), around={"total_evaluations": 30}),
+    Trial(name="overfits", world=_OVERFIT, category="early_stopping", word="Stop",
+          truth=_rest(_OVERFIT), around={"total_evaluations": 30}),
+    Trial(name="is cheaper elsewhere", world=_PLAIN, category="compute", word="acme",
+          truth=_changed(_PLAIN, price=1.9), around={"offers": [offer("1.90"), offer("2.60")]}),
+    Trial(name="could run on spot", world=_PLAIN, category="compute", word="spot",
+          truth=_on_spot(_PLAIN, 1.2, 6 * 3600),
+          around={"offers": [offer("1.20", tier=Tier.SPOT)]}),
+    Trial(name="is cheaper on a faster GPU", world=_PLAIN, category="compute", word="B200",
+          truth=_changed(_PLAIN, price=5.0, step_s=40 / 2.5, eval_s=8 / 2.5),
+          around={"offers": [offer("5.00", gpu="B200", memory_gb=180)], "speeds": {"B200": 2.5}}),
+    Trial(name="has a batch too small", world=_PLAIN, category="batch_size", word="batch size",
+          truth=_SMALL.saved, log=_SMALL.log),
+    Trial(name="has a tiny batch", world=_PLAIN, category="batch_size", word="batch size",
+          truth=_TINY.saved, log=_TINY.log),
+]  # fmt: skip
+
+HEALTHY = {
+    "still learns": _PLAIN,
+    "still learns, noisily": World(noise=0.03),
+    "learns by the logarithm": World(loss=lambda step: 4.0 - 0.4 * math.log(step), noise=0.01),
+    "fails and saves as is best": World(mttf_s=6 * 3600, save_every=13, save_s=6, down_s=60),
+    "evaluates and loads a little": World(load_s=1.2, eval_s=25.0, steps=1500),
+}
