@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 FUZZ_EXAMPLES ?= 60000
 
-.PHONY: demo test check lint types unit coverage docs bench fuzz audit clean
+.PHONY: demo test check lint types unit coverage docs site bench fuzz audit clean
 
 demo: .venv/.installed
 	$(BIN)/outlay demo
@@ -46,6 +46,10 @@ docs: .venv/.dev-installed
 	$(BIN)/python tools/write-cli-reference
 	$(BIN)/python tools/write-api-reference
 
+# Pages with a search, in site/, that open offline.
+site: .venv/.docs-installed docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
 bench: .venv/.bench-installed
 	$(BIN)/python benchmarks/run_all.py
 
@@ -60,9 +64,13 @@ clean:
 	touch $@
 
 .venv/.dev-installed: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet -e '.[dev,test-integrations]'
+	$(BIN)/pip install --quiet -e '.[dev,docs,test-integrations]'
 	touch $@ .venv/.installed
 
+.venv/.docs-installed: pyproject.toml | .venv/bin/python
+	$(BIN)/pip install --quiet -e '.[docs]'
+	touch $@
+
 .venv/.bench-installed: pyproject.toml | .venv/bin/python
-	$(BIN)/pip install --quiet -e '.[dev,test-integrations,bench]'
+	$(BIN)/pip install --quiet -e '.[dev,docs,test-integrations,bench]'
 	touch $@ .venv/.dev-installed .venv/.installed

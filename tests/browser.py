@@ -33,8 +33,9 @@ def look_at(page: str, directory: Path, *, width: int = PHONE) -> Seen:
     source = directory / "looked-at.html"
     source.write_text(page.replace("</body>", f"{measure}</body>"))
     done = subprocess.run(
-        [_chromium(), "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900",
-         f"--user-data-dir={directory / 'profile'}", "--dump-dom", source.as_uri()],
+        [find_chromium(), "--headless", "--no-sandbox", "--disable-gpu",
+         f"--window-size={width},900", f"--user-data-dir={directory / 'profile'}",
+         "--dump-dom", source.as_uri()],
         check=True, capture_output=True, text=True, timeout=120,
     )  # fmt: skip
     found = re.search(r"<title>(\d+) (\d+) (\d+) (\d+)</title>", done.stdout)
@@ -42,7 +43,8 @@ def look_at(page: str, directory: Path, *, width: int = PHONE) -> Seen:
     return Seen(*map(int, found.groups()))
 
 
-def _chromium() -> str:
+def find_chromium() -> str:
+    """Return where Chromium is."""
     found = shutil.which("chromium")
     if found is None:
         missing("chromium is not installed; see tools/system-packages")

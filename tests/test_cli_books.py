@@ -123,11 +123,11 @@ def test_verify_names_the_damaged_line_and_exits_1(finished: Path) -> None:
 
 @pytest.mark.parametrize("command", [("ledger", "cat"), ("ledger", "verify"), ("goodput",)])
 def test_a_path_without_a_run_is_one_clear_line(command: tuple[str, ...], tmp_path: Path) -> None:
-    failed = outlay(*command, tmp_path / "nothing")
-    assert failed.code == 2
-    assert failed.err.startswith("error:")
-    assert "no run log here" in failed.err
-    assert "Traceback" not in failed.err
+    for path, said in ((tmp_path, "no run log here"), (tmp_path / "none", "no such directory")):
+        failed = outlay(*command, path)
+        assert failed.code == 2
+        assert failed.err.startswith(f"error: {path}: {said}")
+        assert "Traceback" not in failed.err
 
 
 def test_a_directory_that_does_not_exist_is_wrong_usage(tmp_path: Path) -> None:

@@ -127,6 +127,19 @@ def test_a_table_folds_its_widest_text_before_it_gives_up_its_rows(
         assert ("reason" in lines[0]) == (width > 30)
 
 
+def test_a_narrow_table_loses_its_empty_columns_and_folds_its_headers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = new_table("model", ">of which assumed", ">mean accuracy", ">cost")
+    table.add_row("bert", "-", "0.7950", "0.022368 USD")
+    monkeypatch.setattr("outlay.cli.output.console.width", 32)
+    console.print(table)
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [
+        ["mean"], ["model", "accuracy", "cost"], ["bert", "0.7950", "0.022368", "USD"],
+    ]  # fmt: skip
+
+
 def test_nothing_wraps_in_a_pipe_and_paths_are_relative(tmp_path: Path) -> None:
     below = Path(*["a-rather-long-name-of-a-directory"] * 4)
     with run("line", dir=tmp_path / below):
@@ -139,9 +152,14 @@ def test_nothing_wraps_in_a_pipe_and_paths_are_relative(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[1].endswith(f" {below}")
 
 
-@pytest.mark.parametrize("words", [["goodput", "RUN"], ["runs", "RUN"], ["goodput", "--help"]])
-def test_a_terminal_without_unicode_gets_ascii(named: Path, words: list[str]) -> None:
-    arguments = [str(named) if word == "RUN" else word for word in words]
+@pytest.mark.parametrize(
+    "words",
+    [["goodput", "RUN"], ["runs", "RUN"], ["runs", "RUN", "--json"], ["goodput", "--help"]],
+)
+def test_a_terminal_without_unicode_gets_ascii(tmp_path: Path, words: list[str]) -> None:
+    with run("größe ≤ 7", dir=tmp_path / "r", price="3.6 USD/h"):
+        pass
+    arguments = [str(tmp_path / "r") if word == "RUN" else word for word in words]
     done = subprocess.run(
         [sys.executable, "-m", "outlay", *arguments],
         env=os.environ | {"PYTHONIOENCODING": "ascii"}, capture_output=True, check=True,

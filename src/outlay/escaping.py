@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import html
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, TextIO
@@ -53,6 +54,11 @@ def one_line(text: str) -> str:
 def json_text(encoded: str) -> str:
     """Return JSON whose strings hold nothing that a terminal obeys; its meaning stays."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", encoded)
+
+
+def ascii_json(encoded: str) -> str:
+    """Return the same JSON in ASCII."""
+    return "".join(letter if letter.isascii() else json.dumps(letter)[1:-1] for letter in encoded)
 
 
 def markdown_text(text: str) -> str:

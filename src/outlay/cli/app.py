@@ -15,7 +15,7 @@ import typer.main
 from typer.core import TyperCommand, TyperGroup
 
 from outlay._version import __version__
-from outlay.cli.output import AsJson, WrappingCommand, errors
+from outlay.cli.output import AsJson, WrappingCommand, errors, print_problem
 from outlay.errors import OutlayError
 from outlay.store import outlay_home
 
@@ -214,8 +214,7 @@ def _was_interrupted(ended: BaseException) -> bool:
 
 
 def _print_error(text: str) -> None:
-    errors.print("error: ", style="red", end="")
-    errors.print(text, soft_wrap=True)
+    print_problem("error:", "red", text, errors)
 
 
 def __getattr__(name: str) -> Any:

@@ -91,7 +91,7 @@ def _burn(running: Sequence[RunFigures]) -> list[Burn]:
 
 
 def _print_rented(rented: Sequence[RentedHold]) -> None:
-    """Show what bills on by itself, whether or not a run is on it."""
+    """Show rentals, whether or not a run is on them."""
     for each in rented:
         rental = each.hold.rental
         assert rental is not None

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TextIO
 
 import msgspec
 import typer
@@ -27,7 +28,7 @@ from rich.text import Text
 from typer.core import TyperCommand, TyperGroup
 
 from outlay.errors import Finding, InvalidValue
-from outlay.escaping import ascii_text, json_text, one_line, terminal_text
+from outlay.escaping import ascii_json, ascii_text, json_text, one_line, terminal_text
 
 # How every command speaks: tables for people, JSON for programs, one line for an error.
 
@@ -55,7 +56,7 @@ class SafeConsole(Console):
 
         Control segments are rich's own (a live table moves the cursor): no text becomes one.
         """
-        only_ascii = not self.encoding.lower().startswith("utf")
+        only_ascii = not _shows_unicode(self.encoding)
         for segment in super().render(renderable, options):
             text = segment.text
             if segment.control is None and not text.isprintable():
@@ -71,19 +72,27 @@ console = SafeConsole(highlight=False, markup=False, emoji=False)
 errors = SafeConsole(stderr=True, highlight=False, markup=False, emoji=False)
 
 _LAID_OUT = 100  # Rows.
-_LEAST_WIDTH = 20  # Of a column that is folded.
+_LEAST_WIDTH = 12  # Of a column that is folded.
 
 
 def print_json(value: object) -> None:
     """Print one indented JSON document; structs, dataclasses and paths included."""
     encoded = msgspec.json.format(_encoded(value), indent=2)
-    sys.stdout.write(json_text(encoded.decode()) + "\n")
+    sys.stdout.write(_json_for(sys.stdout, encoded.decode()) + "\n")
     sys.stdout.flush()  # Now, where a reader that went away is answered without a traceback.
 
 
 def print_json_line(value: object) -> None:
     """Print one JSON object on a line of its own, for streams of them."""
-    sys.stdout.write(json_text(_encoded(value).decode()) + "\n")
+    sys.stdout.write(_json_for(sys.stdout, _encoded(value).decode()) + "\n")
+
+
+def _json_for(stream: TextIO, text: str) -> str:
+    return json_text(text) if _shows_unicode(stream.encoding) else ascii_json(json_text(text))
+
+
+def _shows_unicode(encoding: str) -> bool:
+    return encoding.lower().startswith("utf")
 
 
 def _encoded(value: object) -> bytes:
@@ -110,7 +119,12 @@ def print_findings(findings: Iterable[Finding], to: Console = console) -> None:
     for finding in findings:
         style = "red" if finding.severity == "error" else "yellow"
         text = one_line(str(finding)).removeprefix(f"{Path.cwd()}/")
-        to.print(Text.assemble((finding.severity, style), f" {text}"), soft_wrap=not to.is_terminal)
+        print_problem(finding.severity, style, text, to)
+
+
+def print_problem(kind: str, style: str, text: str, to: Console) -> None:
+    """Print what is wrong, wrapped where a terminal needs it."""
+    to.print(Text.assemble((kind, style), f" {text}"), soft_wrap=not to.is_terminal)
 
 
 def print_sentence(text: str) -> None:
@@ -123,6 +137,11 @@ def shown_path(path: str | Path) -> str:
     return str(path).removeprefix(f"{Path.cwd()}/")
 
 
+def short_id(run_id: str) -> str:
+    """Return enough of an id that outlay made up; what a person made up stays as it is."""
+    return run_id[:SHOWN_DIGITS] if re.fullmatch(r"[0-9a-f]{32}", run_id) else run_id
+
+
 def counted(count: int, noun: str) -> str:
     """Return "1 run", "2 runs", "1,000 runs"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
@@ -131,8 +150,8 @@ def counted(count: int, noun: str) -> str:
 class FittingTable(Table):
     """A table whose figures are never broken.
 
-    One that is wider than the terminal folds its widest column of text; where that is not enough,
-    every row becomes a list of its fields.
+    One that is wider than the terminal loses its empty columns and folds headers and text; where
+    that is not enough, every row becomes a list of its fields.
     """
 
     def __init__(self) -> None:
@@ -147,18 +166,46 @@ class FittingTable(Table):
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yield the table in the form that fits."""
         wide = options.update(width=_UNBOUNDED)
-        widths = [
+        natural = [
             max(Measurement.get(console, wide, cell).maximum for cell in (c.header, *c.cells))
             for c in self.columns
         ]
-        excess = sum(widths) + 2 * (len(widths) - 1) - options.max_width
-        texts = [(widths[i], i) for i, c in enumerate(self.columns) if c.justify == "left"]
-        widest, at = max(texts, default=(0, 0))
-        if excess > 0 and widest - excess < _LEAST_WIDTH:
+        if _total(natural) <= options.max_width:
+            yield from super().__rich_console__(console, options)
+        elif widths := self._narrow_widths(console, wide, options.max_width):
+            yield self._narrowed(widths)
+        else:
             yield from self._fields()
-            return
-        self.columns[at].width = widest - excess if excess > 0 else None
-        yield from super().__rich_console__(console, options)
+
+    def _narrow_widths(
+        self, console: Console, wide: ConsoleOptions, room: int
+    ) -> dict[int, int] | None:
+        """Return the columns that are not empty and their widths, figures whole; None: no room."""
+        widths: dict[int, int] = {}
+        for at, column in enumerate(self.columns):
+            cells = list(column.cells)
+            if any(str(cell) not in ("", "-") for cell in cells):
+                words = str(column.header).split() or [""]
+                needed = (Measurement.get(console, wide, cell).maximum for cell in (*words, *cells))
+                widths[at] = max(needed)
+        texts = [at for at in widths if self.columns[at].justify == "left"]
+        for at in sorted(texts, key=lambda at: -widths[at]):
+            excess = _total(widths.values()) - room
+            widths[at] -= max(0, min(excess, widths[at] - _LEAST_WIDTH))
+        return widths if _total(widths.values()) <= room else None
+
+    def _narrowed(self, widths: dict[int, int]) -> Table:
+        table = Table(
+            box=None, pad_edge=False, header_style="bold", caption=self.caption,
+            caption_justify=self.caption_justify,
+        )  # fmt: skip
+        for at, width in widths.items():
+            column = self.columns[at]
+            table.add_column(column.header, justify=column.justify, overflow="fold", width=width)
+        for row, cells in zip(self.rows, self._cells, strict=True):
+            shown = (cells[at] if at < len(cells) else "" for at in widths)
+            table.add_row(*shown, style=row.style, end_section=row.end_section)
+        return table
 
     def _fields(self) -> RenderResult:
         for number, row in enumerate(self._cells):
@@ -171,6 +218,11 @@ class FittingTable(Table):
             yield from ([] if number == 0 else [Text("")])
             yield fields
         yield from [] if self.caption is None else [Text(str(self.caption))]
+
+
+def _total(widths: Collection[int]) -> int:
+    """Return how wide columns are beside each other."""
+    return sum(widths) + 2 * (len(widths) - 1)
 
 
 def new_table(*columns: str) -> FittingTable:
@@ -199,7 +251,8 @@ def print_rows(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     ]
     head, *lines = ("  ".join(cells).rstrip() for cells in zip(*padded, strict=True))
     console.print(head, style="bold", soft_wrap=True)
-    sys.stdout.write("\n".join([*lines, ""]))
+    text = "\n".join([*lines, ""])
+    sys.stdout.write(text if _shows_unicode(sys.stdout.encoding) else ascii_text(text))
     sys.stdout.flush()
 
 

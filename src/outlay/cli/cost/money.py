@@ -243,7 +243,7 @@ def set_budget(
 
 @app.command("status")
 def status(as_of: AsOf = None, as_json: AsJson = False) -> None:
-    """Show how much of each model's ceiling is spent, and tell each threshold once.
+    """Show how much of each model's ceiling is spent; each threshold alerts once.
 
     Example: outlay cost ceiling status
     """

@@ -43,6 +43,7 @@ from outlay.cli.output import (
     print_findings,
     print_json,
     print_rows,
+    short_id,
 )
 from outlay.clock import SYSTEM, parse_moment, utc_text
 from outlay.cost.book import CostRow
@@ -158,7 +159,7 @@ def show_model(model: Model, as_of: AsOf = None, as_json: AsJson = False) -> Non
 
 def _run_cells(row: CostRow, *, with_assumed: bool) -> Sequence[str]:
     return (
-        row.run_id, utc_text(row.at_ns)[:10], f"{row.cost}{kind_suffix(row.kind)}",
+        short_id(row.run_id), utc_text(row.at_ns)[:10], f"{row.cost}{kind_suffix(row.kind)}",
         *([str(row.assumed)] if with_assumed else []), f"{row.gpu_us / 3.6e9:,.2f}",
         score(row.accuracy), row.source,
     )  # fmt: skip
@@ -298,7 +299,7 @@ def compare_models(
         for each in front:
             energy = "-" if each.energy_wh is None else f"{each.energy_wh:,.1f}"
             table.add_row(
-                each.name, score(each.metric), amount(each.cost, each.currency),
+                short_id(each.name), score(each.metric), amount(each.cost, each.currency),
                 *([amount(each.assumed, each.currency)] if assumed else []),
                 f"{each.hours:,.2f}", energy,
             )  # fmt: skip
@@ -339,7 +340,7 @@ def roi(model: Model, as_json: AsJson = False) -> None:
         for gain in found["gains"]:
             rate = "-" if gain["per_dollar"] is None else f"{gain['per_dollar']:.3g}"
             table.add_row(
-                gain["run_id"], score(gain["accuracy"]), f"{gain['gained']:+.4f}",
+                short_id(gain["run_id"]), score(gain["accuracy"]), f"{gain['gained']:+.4f}",
                 amount(gain["spent"], currency), rate,
             )  # fmt: skip
         console.print(table)

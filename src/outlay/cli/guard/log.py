@@ -106,7 +106,7 @@ def show_accept(
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Take a log that is not the one seen before for what it is now; a line says who and why.
+    """Accept a spend log that was restored or changed; a line says who and why.
 
     Example: outlay guard accept --reason "the disk was restored from the backup of Monday"
     """

@@ -1,4 +1,4 @@
-"""``outlay guard run | rent | adopt | reap | down``: spending under the guard's eyes."""
+"""``outlay guard run | rent | adopt | reap | down``: spending below a ceiling."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def show_reap(
     log: Log = DEFAULT_LOG,
     as_json: AsJson = False,
 ) -> None:
-    """Compare what vendors run with the books; safe to run from cron, any number of times.
+    """Compare what vendors run with the spend log; safe to run from cron, any number of times.
 
     Exits 3 while something of ours is overdue or lost, or a vendor does not answer.
 
@@ -337,7 +337,7 @@ def _vendor(
 
 
 def _lister(name: str | None, list_command: str | None) -> tuple[Vendor, ...]:
-    """Return a vendor to be looked at and never told anything, if one was named."""
+    """Return a vendor that is listed and never changed, if one was named."""
     if list_command:
         return (Vendor(name=name or "own", list=words(list_command, name="--list"), terminate=()),)
     return watched(name)

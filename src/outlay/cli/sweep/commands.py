@@ -181,7 +181,7 @@ def show_resume(
     gpus: Gpus = None,
     as_json: AsJson = False,
 ) -> None:
-    """Go on with a sweep: run what is not done, never what is.
+    """Resume a sweep: run what is not done, never what is.
 
     Its start was the yes, so that none is asked for; the flags of ``run`` may be repeated.
 
@@ -209,7 +209,7 @@ def show_status(directory: SweepDir, as_json: AsJson = False) -> None:
         return
     console.print(status_table(manifest, now_ns, told))
     print_findings(looked.findings)
-    running = f"run by {holder}" if holder else "nobody runs it"
+    running = f"run by {holder}" if holder else "not running"
     console.print()
     print_sentence(f"{standing(manifest, now_ns, told)}; {running}")
     _print_head(directory)
@@ -224,7 +224,7 @@ def show_cancel(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """End a sweep that runs, or some of its runs: they are told to end, and their books closed.
+    """Cancel a sweep or some of its runs: SIGTERM, and what they cost is recorded.
 
     Example: outlay sweep cancel runs/demo 003_lr_01
     """
@@ -232,12 +232,12 @@ def show_cancel(
     if as_json:
         print_json({"told": told.harness, "jobs": told.jobs})
     elif told.harness is not None:
-        console.print(f"Told process {told.harness} to end the sweep; once more forces it.")
+        console.print(f"Sent SIGTERM to process {told.harness}; a second cancel forces it.")
     elif told.jobs:
         stand = standing(read_manifest(directory), SYSTEM.wall_ns())
         console.print(f"Cancelled {told.jobs} on the cluster; now {stand}.")
     else:
-        console.print("Nobody runs this sweep; nothing was left running.")
+        console.print("The sweep is not running; nothing was left running.")
 
 
 app.command("report")(show_sweep_report)

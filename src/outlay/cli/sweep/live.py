@@ -70,7 +70,7 @@ class _Table:
             self._live.update(Group(self._table, line), refresh=True)
 
     def leave(self) -> None:
-        """Leave the table on the screen, and the last word to whoever called."""
+        """Leave the table on the screen, without the status line below it."""
         if self._table is not None:
             self._live.update(self._table, refresh=True)
 
@@ -157,7 +157,7 @@ def _run_document(
 
 
 def _status(manifest: SweepManifest, run: str, told: Told) -> str:
-    """Return how a run stands, what waits in a cluster's queue told from what runs."""
+    """Return the status of a run; ``queued`` while it waits in a cluster's queue."""
     return "queued" if run in told and told[run].queued else manifest.state(run).status
 
 
@@ -211,10 +211,16 @@ def charged_of(manifest: SweepManifest, run: str) -> Money | None:
     return Money(round(amount * MICROS), manifest.state(run).currency or "USD")
 
 
+<<<<<<< HEAD
 def _running(manifest: SweepManifest, now_ns: int, kind: Kind = "cash") -> list[Money]:
     """Return what the attempts that go on should have cost by now, of one kind."""
     runs = (run for run in manifest.runs if kind_of_run(manifest, run) == kind)
     going = ((run, _going_ns(manifest, run, now_ns)) for run in runs)
+=======
+def _running(manifest: SweepManifest, now_ns: int) -> list[Money]:
+    """Return what running attempts should have cost by now."""
+    going = ((run, _going_ns(manifest, run, now_ns)) for run in manifest.runs)
+>>>>>>> cmd
     return total(cost for run, ns in going if ns and (cost := _going_cost(manifest.runs[run], ns)))
 
 
@@ -259,7 +265,7 @@ def _time(ns: int) -> str:
 
 
 def _going_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:
-    """Return how long an attempt that goes on has run; waiting in a cluster's queue is no run."""
+    """Return how long a running attempt has run, without its time in a cluster's queue."""
     state = manifest.state(run)
     if state.status != "running" or state.started_ns is None:
         return 0
@@ -269,7 +275,7 @@ def _going_ns(manifest: SweepManifest, run: str, now_ns: int) -> int:
 
 
 def _cost(state: RunState, static: Mapping[str, Any], going_ns: int) -> str:
-    """Return what a run has cost; of an attempt that goes on, what it should have by now."""
+    """Return what a run has cost; of a running attempt, what it should have by now."""
     so_far = _going_cost(static, going_ns)
     if state.status == "running" and so_far is not None:
         return f"~{Money(so_far.micros + (state.cost_micros or 0), so_far.currency)}"

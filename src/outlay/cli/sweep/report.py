@@ -17,12 +17,8 @@ def show_sweep_report(
         Path | None,
         typer.Argument(metavar="[DIR]", help="The sweep's directory; default: this one."),
     ] = None,
-    root: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="The sweep's directory, by name.")
-    ] = None,
-    manifest: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Its manifest, instead of its directory.")
-    ] = None,
+    root: Annotated[Path | None, typer.Option("--root", hidden=True)] = None,
+    manifest: Annotated[Path | None, typer.Option("--manifest", hidden=True)] = None,
     output: Annotated[
         Path | None,
         typer.Option(metavar="DIR", help="Where the reports go; default: DIR/reports."),
