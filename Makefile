@@ -6,7 +6,7 @@ BIN := .venv/bin
 PYTEST_ARGS ?=
 FUZZ_EXAMPLES ?= 60000
 
-.PHONY: demo test check lint types unit coverage docs site bench fuzz audit clean
+.PHONY: demo test check lint types unit coverage docs site bench fuzz audit dist test-lowest test-newest clean
 
 demo: .venv/.installed
 	$(BIN)/outlay demo
@@ -50,11 +50,37 @@ docs: .venv/.dev-installed
 site: .venv/.docs-installed docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
+# A wheel and a source distribution, and the demo from that wheel in an empty environment.
+dist: .venv/.dev-installed
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	PYTHON=$(PYTHON) tools/try-wheel
+
+# What uses the libraries of the core, with the lowest versions that outlay allows, and the newest.
+VERSION_TESTS ?= tests/laws tests/test_account_*.py tests/test_budget_config.py tests/test_budget_gate.py \
+  tests/test_budget_tracker.py tests/test_cli_*.py tests/test_cost_*.py tests/test_decoding.py \
+  tests/test_goodput_*.py tests/test_guard_budget_guard.py tests/test_guard_cli.py tests/test_ledger_*.py \
+  tests/test_prices_*.py tests/test_report_run.py tests/test_store_*.py tests/test_sweep_aggregate.py \
+  tests/test_sweep_plan.py tests/test_sweep_run.py tests/test_sweep_whole_way.py tests/test_units.py
+
+test-lowest:
+	$(PYTHON) -m venv .venv-lowest
+	tools/lowest-versions > .venv-lowest/constraints.txt
+	.venv-lowest/bin/pip install --quiet -c .venv-lowest/constraints.txt -e '.[dev,postgres]'
+	.venv-lowest/bin/python -m pytest -n 2 --dist loadgroup $(VERSION_TESTS) $(PYTEST_ARGS)
+
+# Hydra pins OmegaConf below its newest: that one is put in its place afterwards.
+test-newest:
+	$(PYTHON) -m venv .venv-newest
+	.venv-newest/bin/pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev,postgres]'
+	.venv-newest/bin/pip install --quiet --upgrade --no-deps omegaconf
+	.venv-newest/bin/python -m pytest -n 2 --dist loadgroup $(VERSION_TESTS) $(PYTEST_ARGS)
+
 bench: .venv/.bench-installed
 	$(BIN)/python benchmarks/run_all.py
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf .venv .venv-lowest .venv-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import httpx2
 from listing import fill
 from timing import Figure, best_s, machine, row
 
@@ -33,7 +33,7 @@ OUTLAY = "import sys; sys.argv[0] = 'outlay'; from outlay.cli import main; main(
 
 
 @contextmanager
-def serving(home: Path) -> Iterator[tuple[httpx.Client, int]]:
+def serving(home: Path) -> Iterator[tuple[httpx2.Client, int]]:
     """Serve a home; yield a client that was let in, and the server's process."""
     command = [sys.executable, "-c", OUTLAY, "web", "--json", "--no-open"]
     environment = os.environ | {"OUTLAY_HOME": str(home)}
@@ -42,13 +42,13 @@ def serving(home: Path) -> Iterator[tuple[httpx.Client, int]]:
         said = b"".join(iter(server.stdout.readline, b"}\n"))
         url = json.loads(said + b"}")["url"]
         base = url.split("/?")[0]
-        with httpx.Client(base_url=base, follow_redirects=True, timeout=120) as client:
+        with httpx2.Client(base_url=base, follow_redirects=True, timeout=120) as client:
             client.get(url).raise_for_status()
             yield client, server.pid
         server.send_signal(signal.SIGINT)
 
 
-def page(client: httpx.Client, address: str) -> Callable[[], object]:
+def page(client: httpx2.Client, address: str) -> Callable[[], object]:
     return lambda: client.get(address).raise_for_status()
 
 
@@ -152,15 +152,15 @@ def measure_live(home: Path, runs: Path) -> None:
         process.wait()
 
 
-def _read_events(client: httpx.Client) -> None:
+def _read_events(client: httpx2.Client) -> None:
     try:
         with (
-            httpx.Client(base_url=client.base_url, cookies=client.cookies, timeout=None) as own,
+            httpx2.Client(base_url=client.base_url, cookies=client.cookies, timeout=None) as own,
             own.stream("GET", "/events/") as stream,
         ):
             for _ in stream.iter_lines():
                 pass
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return
 
 

@@ -15,7 +15,7 @@ from command_line import in_process
 from outlay import run
 from outlay.cli.app import ENTRIES, CommandEntry
 
-HEAVY = {"sqlalchemy", "numpy", "httpx", "omegaconf"}
+HEAVY = {"sqlalchemy", "numpy", "httpx2", "omegaconf"}
 COMMANDS = {f"outlay.cli.{entry.target.partition(':')[0]}" for entry in ENTRIES}
 
 # Completion goes by the name that a program was called by.
@@ -99,5 +99,5 @@ def test_a_list_of_ended_runs_loads_nothing_that_reads_logs(
     with run("bert", dir=tmp_path / "a", price="1.50 USD/h"):
         pass
     loaded_by("cost", "summary")
-    readers = {"numpy", "httpx", "omegaconf", "outlay.runs.figures", "outlay.account"}
+    readers = {"numpy", "httpx2", "omegaconf", "outlay.runs.figures", "outlay.account"}
     assert loaded_by(*words).isdisjoint(readers)

@@ -180,6 +180,16 @@ def test_a_torn_file_is_left_as_it_is_and_nobody_is_disturbed(
     assert CostAnalyzer().budgets["m"] == 5.0
 
 
+def test_advice_that_is_appended_to_the_list_is_kept(tmp_path: Path) -> None:
+    optimizer = CostOptimizer(tmp_path)
+    for title, confidence in (("Test 1", 0.9), ("Test 2", 0.5)):
+        given = OptimizationRecommendation("test", title, "d", 10.0, confidence=confidence)
+        optimizer.recommendations.append(given)
+    (sure,) = optimizer.get_high_confidence_recommendations(confidence_threshold=0.8)
+    assert sure.confidence == 0.9
+    assert len(CostOptimizer(tmp_path).recommendations) == 2
+
+
 def test_a_current_price_is_a_number_that_knows_its_offer(tmp_path: Path) -> None:
     tracker = GPUPriceTracker(tmp_path)
     tracker.track_price(GPUPrice("A100", "vast.ai", 1.5, region="eu"))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 
 import outlay
@@ -86,7 +86,9 @@ def shared_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
 
 
 @pytest.fixture(scope="module")
-def prometheus(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+def prometheus(
+    shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[httpx2.Client]:
     """A real Prometheus that has scraped the page, behind a bearer token."""
     program = shutil.which("prometheus") or missing("prometheus is not installed")
     home = tmp_path_factory.mktemp("prometheus")
@@ -111,7 +113,7 @@ def prometheus(shared_lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Ite
     try:
         until(lambda: _listening(home / "log"), lambda: (home / "log").read_text())
         base = f"http://127.0.0.1:{_listening(home / 'log')}"
-        with httpx.Client(base_url=base, trust_env=False, timeout=30) as client:
+        with httpx2.Client(base_url=base, trust_env=False, timeout=30) as client:
             until(lambda: _scraped(client), "Prometheus did not scrape outlay")
             yield client
     finally:
@@ -129,14 +131,14 @@ def _listening(log: Path) -> int:
     return 0
 
 
-def _scraped(client: httpx.Client) -> bool:
+def _scraped(client: httpx2.Client) -> bool:
     try:
         return bool(ask(client, "up{job='outlay'} == 1"))
-    except httpx.HTTPError:
+    except httpx2.HTTPError:
         return False
 
 
-def ask(client: httpx.Client, query: str) -> list[tuple[Labels, float]]:
+def ask(client: httpx2.Client, query: str) -> list[tuple[Labels, float]]:
     answer: Any = client.get("/api/v1/query", params={"query": query}).raise_for_status().json()
     return [(row["metric"], float(row["value"][1])) for row in answer["data"]["result"]]
 
@@ -150,7 +152,7 @@ def test_promtool_finds_nothing_wrong(lab: Lab) -> None:
 
 
 def test_prometheus_answers_with_what_outlay_cost_says(
-    prometheus: httpx.Client, shared_lab: Lab
+    prometheus: httpx2.Client, shared_lab: Lab
 ) -> None:
     ((_, at_s),) = ask(prometheus, "outlay_run_reading_timestamp_seconds")
     cost = outlay.read_run(shared_lab.run.dir, round(at_s * 1e9)).cost.cost
@@ -159,7 +161,7 @@ def test_prometheus_answers_with_what_outlay_cost_says(
     assert shown == float(cost.amount)
 
 
-def test_labels_arrive_as_they_are(prometheus: httpx.Client) -> None:
+def test_labels_arrive_as_they_are(prometheus: httpx2.Client) -> None:
     ((labels, _),) = ask(prometheus, "outlay_run_info")
     assert labels["model"] == MODEL
 
@@ -172,7 +174,7 @@ def test_labels_arrive_as_they_are(prometheus: httpx.Client) -> None:
         for target in panel["targets"]
     ],
 )
-def test_every_query_of_the_dashboard_has_an_answer(prometheus: httpx.Client, query: str) -> None:
+def test_every_query_of_the_dashboard_has_an_answer(prometheus: httpx2.Client, query: str) -> None:
     assert ask(prometheus, query)
 
 

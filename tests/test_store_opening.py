@@ -13,7 +13,7 @@ from sqlalchemy import Engine, MetaData, func, insert, select, text
 
 from command_line import in_process
 from outlay import run
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, MissingExtra
 from outlay.store import StoreTooNew, StoreUnavailable, open_store, outlay_home, runs, schema
 from outlay.store import opening as migrations
 from outlay.store.engine import connect, writing
@@ -35,6 +35,17 @@ def columns_of(store: Engine) -> dict[str, list[str]]:
 def pragma(store: Engine, name: str) -> object:
     with store.begin() as connection:
         return connection.scalar(text(f"PRAGMA {name}"))
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "postgresql+psycopg"])
+def test_a_store_in_postgresql_without_its_driver_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setenv("OUTLAY_STORE", f"{scheme}://me:hunter2@127.0.0.1:9/outlay")
+    monkeypatch.setitem(sys.modules, "psycopg", None)
+    with pytest.raises(MissingExtra, match=r"outlay\[postgres\]") as caught:
+        open_store()
+    assert "hunter2" not in str(caught.value)
 
 
 def test_the_store_is_in_the_home_by_default(private_home: Path) -> None:

@@ -13,7 +13,7 @@ from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 
-import httpx
+import httpx2
 import pytest
 
 from command_line import in_process, outlay
@@ -41,7 +41,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def client(served: Served) -> Iterator[httpx.Client]:
+def client(served: Served) -> Iterator[httpx2.Client]:
     with served.client() as found:
         yield found
 
@@ -53,7 +53,7 @@ def test_what_is_vendored_is_what_was_published(name: str) -> None:
 
 
 def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_never_get(served: Served) -> None:
-    answer = httpx.get(f"{served.url}&x=1")
+    answer = httpx2.get(f"{served.url}&x=1")
     cookie = answer.headers["set-cookie"].lower()
     assert (answer.status_code, answer.headers["location"]) == (303, "/?x=1")
     assert "httponly" in cookie
@@ -66,7 +66,7 @@ def test_the_token_becomes_a_cookie_that_scripts_and_other_sites_never_get(serve
     [("/", 401), ("/runs.json", 401), ("/assets/style.css", 401), ("/?token=wrong", 403)],
 )
 def test_without_the_token_nothing_is_shown(served: Served, path: str, status: int) -> None:
-    answer = httpx.get(served.base + path)
+    answer = httpx2.get(served.base + path)
     assert answer.status_code == status
     assert "id-one" not in answer.text
     assert "set-cookie" not in answer.headers
@@ -74,13 +74,13 @@ def test_without_the_token_nothing_is_shown(served: Served, path: str, status: i
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
 def test_a_name_that_was_rebound_to_this_machine_is_refused(
-    client: httpx.Client, host: str
+    client: httpx2.Client, host: str
 ) -> None:
     assert client.get("/", headers={"host": host}).status_code in (400, 421)
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS"])
-def test_nothing_but_reading_is_answered(client: httpx.Client, method: str) -> None:
+def test_nothing_but_reading_is_answered(client: httpx2.Client, method: str) -> None:
     assert client.request(method, "/runs").status_code == 405
 
 
@@ -92,7 +92,7 @@ def test_nothing_but_reading_is_answered(client: httpx.Client, method: str) -> N
         "/nowhere", "/run/one/ledger/run.json",
     ],
 )  # fmt: skip
-def test_no_address_leads_to_a_file(client: httpx.Client, path: str) -> None:
+def test_no_address_leads_to_a_file(client: httpx2.Client, path: str) -> None:
     with client.stream("GET", path) as answer:
         if answer.headers["content-type"].startswith("text/event-stream"):
             shown = next(answer.iter_text())
@@ -118,7 +118,7 @@ def test_a_query_without_end_is_a_plain_error(served: Served, length: int) -> No
     assert len(answer) < 1000
 
 
-def test_every_answer_forbids_inline_scripts_and_frames(client: httpx.Client) -> None:
+def test_every_answer_forbids_inline_scripts_and_frames(client: httpx2.Client) -> None:
     for path in ("/", "/runs.json", "/assets/live.js", "/nowhere"):
         policy = client.get(path).headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -129,7 +129,7 @@ def test_every_answer_forbids_inline_scripts_and_frames(client: httpx.Client) ->
 @pytest.mark.parametrize(
     "path", ["/", "/money", "/runs", "/sweeps", "/guard", "/prices", "/compare", "/run/id-one"]
 )
-def test_each_view_opens_and_weighs_little(client: httpx.Client, path: str) -> None:
+def test_each_view_opens_and_weighs_little(client: httpx2.Client, path: str) -> None:
     page = client.get(path)
     assert page.status_code == 200, page.text
     assets = (client.get(f"/assets/{name}").content for name in ("style.css", "live.js"))
@@ -139,11 +139,11 @@ def test_each_view_opens_and_weighs_little(client: httpx.Client, path: str) -> N
 
 
 @pytest.mark.parametrize("path", ["/now", "/money", "/runs", "/guard", "/run/id-one"])
-def test_each_view_is_also_json(client: httpx.Client, path: str) -> None:
+def test_each_view_is_also_json(client: httpx2.Client, path: str) -> None:
     assert client.get(f"{path}.json").json()
 
 
-def test_tables_are_also_csv(client: httpx.Client) -> None:
+def test_tables_are_also_csv(client: httpx2.Client) -> None:
     head, row = client.get("/runs.csv").text.splitlines()
     assert head.startswith("run_id,name,status")
     assert row.startswith("id-one,one,completed")
@@ -172,8 +172,8 @@ def test_a_socket_file_is_its_owners_alone(tmp_path: Path) -> None:
 def test_pages_are_served_through_a_socket_file(tmp_path: Path) -> None:
     path = tmp_path / "web.sock"
     with serving(tmp_path, "--unix-socket", str(path)) as found:
-        transport = httpx.HTTPTransport(uds=str(path))
-        with httpx.Client(transport=transport, follow_redirects=True) as client:
+        transport = httpx2.HTTPTransport(uds=str(path))
+        with httpx2.Client(transport=transport, follow_redirects=True) as client:
             assert "<h1>Now</h1>" in client.get(found.url).text
     assert not path.exists()
 
@@ -220,7 +220,7 @@ def test_a_port_that_is_taken_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("token", "status"), [("right", 200), ("wrong", 401), ("", 401)])
 def test_prometheus_bears_the_token(served: Served, token: str, status: int) -> None:
     given = served.url.rpartition("=")[2] if token == "right" else token
-    answer = httpx.get(
+    answer = httpx2.get(
         f"{served.base}/metrics", headers={"authorization": f"Bearer {given}"} if token else {}
     )
     assert answer.status_code == status

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import httpx
+import httpx2
 
 from system_parts import missing
 
@@ -40,9 +40,9 @@ class Served:
     home: Path
 
     @contextmanager
-    def client(self) -> Iterator[httpx.Client]:
+    def client(self) -> Iterator[httpx2.Client]:
         """Yield a client that was let in."""
-        with httpx.Client(base_url=self.base, follow_redirects=True, timeout=60) as client:
+        with httpx2.Client(base_url=self.base, follow_redirects=True, timeout=60) as client:
             assert client.get(self.url).status_code == 200
             yield client
 

@@ -123,11 +123,11 @@ def _append(target: AlertTarget, message: AlertMessage) -> None:
 
 
 def _post(target: AlertTarget, address: str, document: dict[str, Any]) -> None:
-    import httpx
+    import httpx2
 
     try:
-        answer = httpx.post(address, json=document, timeout=TIMEOUT_S)
-    except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
+        answer = httpx2.post(address, json=document, timeout=TIMEOUT_S)
+    except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
         raise DeliveryFailed(target.name, type(error).__name__) from None
     if not answer.is_success:
         raise DeliveryFailed(target.name, f"it answered {answer.status_code}")

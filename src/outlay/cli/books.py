@@ -44,7 +44,7 @@ from outlay.units.quantity import duration_text
 
 if TYPE_CHECKING:
     from outlay.guard.rental.reap import RentedHold
-    from outlay.runs.figures import Burn, RunFigures
+    from outlay.runs.figures import RunFigures
     from outlay.runs.reading import RunReading
 
 NEWEST = 50
@@ -67,7 +67,7 @@ def overview(*, as_json: bool) -> None:
     findings = [*collected.findings, *findings_in([*others, *dead]), *dead_runs(dead)]
     rented, errors = living_rentals(known_logs())
     findings = [*errors, *findings]
-    burn = _burn(running) if running else []
+    burn = total_burn(running)
     if as_json:
         amounts = {kind: [each.money for each in burn if each.kind == kind] for kind in KINDS}
         said = {"burn_per_hour": amounts["cash"], "showback_per_hour": amounts["showback"]}
@@ -82,12 +82,6 @@ def overview(*, as_json: bool) -> None:
     if findings:
         console.print("\nWhat is wrong", style="bold")
         print_findings(findings)
-
-
-def _burn(running: Sequence[RunFigures]) -> list[Burn]:
-    from outlay.runs.figures import total_burn  # Where nothing runs, nothing reads logs.
-
-    return total_burn(running)
 
 
 def _print_rented(rented: Sequence[RentedHold]) -> None:

@@ -90,17 +90,17 @@ def metadata(
         timeout: How many seconds an answer may take.
         retries: How often the service is asked again that did not answer, or was too busy.
     """
-    import httpx
+    import httpx2
 
     host = os.environ.get("GCE_METADATA_HOST") or "metadata.google.internal"
     url = f"http://{host}/computeMetadata/v1/{category}/{attribute}"
-    with httpx.Client(timeout=timeout, trust_env=False) as client:
+    with httpx2.Client(timeout=timeout, trust_env=False) as client:
         for _ in range(retries + 1):
             try:
                 answer = client.get(url, headers={"Metadata-Flavor": "Google"})
-            except httpx.ConnectError:
+            except httpx2.ConnectError:
                 break  # Not on Google Cloud: asking again would not change that.
-            except httpx.HTTPError:
+            except httpx2.HTTPError:
                 continue
             if answer.is_success:
                 return answer.text

@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
 
 from outlay.clock import SYSTEM, Clock
-from outlay.errors import InvalidValue, OutlayError
+from outlay.errors import InvalidValue, MissingExtra, OutlayError
 from outlay.store import schema
 from outlay.store.engine import StoreUnavailable, connect, writing
 from outlay.store.home import outlay_home
@@ -205,6 +205,7 @@ def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
     connection.execute(insert(schema.versions).values(row))
 
 
+_POSTGRESQL, _DRIVER = "postgresql", "postgresql+psycopg"
 _EXPECTED_URL = "a database URL such as postgresql+psycopg://host/outlay or sqlite:////path/to.db"
 
 
@@ -217,6 +218,7 @@ def open_store(data_dir: Path | str | None = None) -> Engine:
     Raises:
         StoreUnavailable: It cannot be opened.
         StoreTooNew: A newer outlay wrote it.
+        MissingExtra: It is in PostgreSQL, whose driver is not installed.
     """
     url = store_url(data_dir)
     try:
@@ -224,7 +226,11 @@ def open_store(data_dir: Path | str | None = None) -> Engine:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         engine = connect(url)
         migrate(engine)
-    except (SQLAlchemyError, OSError, ImportError) as error:
+    except ImportError as error:
+        if url.get_backend_name() == _POSTGRESQL:
+            raise MissingExtra("a store in PostgreSQL", "postgres") from None
+        raise StoreUnavailable(url, error) from error
+    except (SQLAlchemyError, OSError) as error:
         raise StoreUnavailable(url, error) from error
     return engine
 
@@ -234,9 +240,11 @@ def store_url(data_dir: Path | str | None = None) -> URL:
     named = os.environ.get("OUTLAY_STORE")
     if data_dir is None and named:
         try:
-            return make_url(named)
+            url = make_url(named)
         except ArgumentError:
             # The value may hold a password, so the message does not repeat it.
             raise InvalidValue("OUTLAY_STORE", "an unreadable URL", _EXPECTED_URL) from None
+        # SQLAlchemy 2.0 would look for another driver than 2.1, and than the extra brings.
+        return url.set(drivername=_DRIVER) if url.drivername == _POSTGRESQL else url
     directory = outlay_home() if data_dir is None else Path(data_dir).expanduser()
     return URL.create("sqlite", database=str(directory.absolute() / "outlay.db"))

@@ -211,16 +211,10 @@ def charged_of(manifest: SweepManifest, run: str) -> Money | None:
     return Money(round(amount * MICROS), manifest.state(run).currency or "USD")
 
 
-<<<<<<< HEAD
 def _running(manifest: SweepManifest, now_ns: int, kind: Kind = "cash") -> list[Money]:
-    """Return what the attempts that go on should have cost by now, of one kind."""
+    """Return what running attempts should have cost by now, of one kind of price."""
     runs = (run for run in manifest.runs if kind_of_run(manifest, run) == kind)
     going = ((run, _going_ns(manifest, run, now_ns)) for run in runs)
-=======
-def _running(manifest: SweepManifest, now_ns: int) -> list[Money]:
-    """Return what running attempts should have cost by now."""
-    going = ((run, _going_ns(manifest, run, now_ns)) for run in manifest.runs)
->>>>>>> cmd
     return total(cost for run, ns in going if ns and (cost := _going_cost(manifest.runs[run], ns)))
 
 

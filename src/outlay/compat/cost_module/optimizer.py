@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,24 @@ class DefaultPatience(int):
 Found = OptimizationRecommendation | None
 _DAYS = 30
 _LEAST_MONTHLY_SAVING = 10.0
+
+
+class KeptAdvice(list[OptimizationRecommendation]):
+    """The advice of an optimizer as a list; what is appended goes into its store."""
+
+    def __init__(self, optimizer: CostOptimizer) -> None:
+        super().__init__(optimizer.get_all_recommendations(hours=_EVER_HOURS))
+        self._optimizer = optimizer
+
+    def append(self, item: OptimizationRecommendation) -> None:
+        """Keep a piece of advice."""
+        self.extend([item])
+
+    def extend(self, items: Iterable[OptimizationRecommendation]) -> None:
+        """Keep several pieces of advice."""
+        added = list(items)
+        self._optimizer.keep(added)
+        super().extend(added)
 
 
 class CostOptimizer:
@@ -341,9 +359,12 @@ class CostOptimizer:
         return merged(found)
 
     @property
-    def recommendations(self) -> list[OptimizationRecommendation]:
-        """All advice that was ever given and kept, each piece once, the largest saving first."""
-        return self.get_all_recommendations(hours=_EVER_HOURS)
+    def recommendations(self) -> KeptAdvice:
+        """All advice that was ever given and kept, each piece once, the largest saving first.
+
+        What is appended to it is kept.
+        """
+        return KeptAdvice(self)
 
     def get_high_confidence_recommendations(
         self, confidence_threshold: float = 0.8

@@ -18,7 +18,7 @@ from email.utils import parsedate_to_datetime
 from typing import Annotated, Any, TypeVar
 from urllib.parse import quote, quote_plus
 
-import httpx
+import httpx2
 import msgspec
 
 from outlay.clock import SYSTEM, Clock, wall_ns_of
@@ -80,7 +80,7 @@ class HttpRequest:
         Raises:
             SourceFailed: No such answer came within the patience.
         """
-        limits = httpx.Timeout(self.patience.deadline_s, connect=self.patience.connect_s)
+        limits = httpx2.Timeout(self.patience.deadline_s, connect=self.patience.connect_s)
         # gzip and nothing else, once: what is packed more than once is a bomb.
         headers = {
             "Accept": "application/json", "Accept-Encoding": "gzip", "User-Agent": "outlay",
@@ -88,13 +88,13 @@ class HttpRequest:
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
         try:
-            with httpx.Client(timeout=limits, headers=headers) as client:
+            with httpx2.Client(timeout=limits, headers=headers) as client:
                 return self._until_answered(client)
-        except (httpx.HTTPError, httpx.InvalidURL, UnicodeError) as error:
-            # The cause is dropped: some of httpx's messages repeat a header.
+        except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:
+            # The cause is dropped: some of its messages repeat a header.
             raise SourceFailed(self.source, _in_words(error)) from None
 
-    def _until_answered(self, client: httpx.Client) -> bytes:
+    def _until_answered(self, client: httpx2.Client) -> bytes:
         answer = self._once(client)
         for attempt in range(1, self.patience.tries):
             if answer.status not in _RETRIED:
@@ -105,7 +105,7 @@ class HttpRequest:
             return answer.body
         raise SourceFailed(self.source, self._status_in_words(answer))
 
-    def _once(self, client: httpx.Client) -> _Answer:
+    def _once(self, client: httpx2.Client) -> _Answer:
         with (
             _Deadline(self.patience.deadline_s, self._connections) as deadline,
             client.stream(
@@ -118,7 +118,7 @@ class HttpRequest:
                 body=self._without_key(self._body_of(answer)),
             )
 
-    def _body_of(self, answer: httpx.Response) -> bytes:
+    def _body_of(self, answer: httpx2.Response) -> bytes:
         packed = answer.headers.get("content-encoding", "identity").strip().lower()
         try:
             if packed in ("gzip", "x-gzip"):
@@ -181,11 +181,11 @@ class _Deadline:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self._timer.cancel()
-        if self._passed and (error is None or isinstance(error, httpx.HTTPError | SourceFailed)):
-            raise httpx.ReadTimeout("the deadline passed") from None
+        if self._passed and (error is None or isinstance(error, httpx2.HTTPError | SourceFailed)):
+            raise httpx2.ReadTimeout("the deadline passed") from None
 
     def trace(self, event: str, about: Mapping[str, Any]) -> None:
-        """Take note of a connection that httpx has opened."""
+        """Take note of a connection that httpx2 has opened."""
         if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
             opened = about["return_value"].get_extra_info("socket")
             if opened is not None:
@@ -229,13 +229,13 @@ def retry_after_s(header: str | None, *, now_ns: int, otherwise: float) -> float
 
 def _in_words(error: Exception) -> str:
     match error:
-        case httpx.TimeoutException():
+        case httpx2.TimeoutException():
             return "no full answer in time"
-        case httpx.ConnectError():
+        case httpx2.ConnectError():
             return "no connection"
-        case httpx.RemoteProtocolError() | httpx.ReadError():
+        case httpx2.RemoteProtocolError() | httpx2.ReadError():
             return "the answer broke off"
-        case httpx.UnsupportedProtocol() | httpx.InvalidURL():
+        case httpx2.UnsupportedProtocol() | httpx2.InvalidURL():
             return "its address is not a URL"
         case _:
             return f"the request failed ({type(error).__name__})"

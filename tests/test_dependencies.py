@@ -1,0 +1,115 @@
+"""What an installation of outlay brings with it, and the tools that build and check one."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packaging.requirements import Requirement
+
+import outlay
+
+ROOT = Path(__file__).parent.parent
+ADR = (ROOT / "docs" / "adr" / "0005-core-dependencies.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def project() -> dict[str, Any]:
+    stated: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    return stated
+
+
+@pytest.fixture(scope="module")
+def core(project: dict[str, Any]) -> dict[str, int]:
+    """The size of every library that outlay needs, and of those that they need, in bytes."""
+    sizes: dict[str, int] = {}
+    waiting = [Requirement(each) for each in project["dependencies"]]
+    while waiting:
+        needed = waiting.pop()
+        if needed.name.lower() in sizes or (needed.marker and not needed.marker.evaluate()):
+            continue
+        found = distribution(needed.name)
+        files = [Path(str(file.locate())) for file in found.files or [] if file.suffix != ".pyc"]
+        sizes[needed.name.lower()] = sum(file.stat().st_size for file in files if file.is_file())
+        waiting += [Requirement(each) for each in found.requires or []]
+    return sizes
+
+
+def test_the_page_of_dependencies_says_how_many_they_are_and_how_large(
+    core: dict[str, int],
+) -> None:
+    said = re.search(r"they are (\d+) libraries of (\d+) MB", ADR)
+    assert said is not None
+    count, megabytes = int(said[1]), int(said[2])
+    # Versions differ between installations; a library that brings others shows all the same.
+    assert abs(len(core) - count) <= 2
+    assert sum(core.values()) / 1e6 == pytest.approx(megabytes, rel=0.25)
+
+
+def test_every_dependency_has_its_row_and_no_row_is_left_over(project: dict[str, Any]) -> None:
+    names = {Requirement(each).name for each in project["dependencies"]}
+    assert set(re.findall(r"^\| `([\w-]+)` \|", ADR, flags=re.MULTILINE)) == names
+
+
+def test_nothing_brings_a_second_library_of_records(core: dict[str, int]) -> None:
+    assert not {"pydantic", "pydantic-core", "attrs"} & set(core)
+
+
+def test_the_version_is_the_same_wherever_it_is_stated(project: dict[str, Any]) -> None:
+    assert outlay.__version__ == project["version"]
+
+
+def test_the_lowest_versions_are_those_of_the_project(project: dict[str, Any]) -> None:
+    said = subprocess.check_output([sys.executable, ROOT / "tools" / "lowest-versions"], text=True)
+    stated = dict(line.split("==") for line in said.splitlines())
+    for each in map(Requirement, project["dependencies"]):
+        assert each.specifier.contains(stated[each.name]), each
+
+
+# -- tools/system-packages -------------------------------------------------------------------------
+
+APT = """#!/bin/sh
+echo "$@" >> "$CALLS"
+if [ "$(grep -c update "$CALLS")" -lt "$TRIES" ]; then
+  echo "E: $TROUBLE" >&2
+  exit 100
+fi
+"""
+
+
+def install(tmp_path: Path, *, tries: int, trouble: str) -> tuple[int, list[str], str]:
+    """Run the tool as root with an apt that answers so, and return how that went."""
+    programs = {"apt-get": APT, "id": "#!/bin/sh\necho 0\n", "dpkg-query": "#!/bin/sh\nexit 1\n"}
+    for name, text in (programs | {"sleep": "#!/bin/sh\n"}).items():
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    environ = {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}", "CALLS": str(tmp_path / "calls"),
+        "TRIES": str(tries), "TROUBLE": trouble,
+    }  # fmt: skip
+    done = subprocess.run(
+        [ROOT / "tools" / "system-packages"], env=os.environ | environ, capture_output=True,
+        text=True, check=False,
+    )  # fmt: skip
+    calls = (tmp_path / "calls").read_text().splitlines()
+    return done.returncode, [call.split()[0] for call in calls], done.stderr
+
+
+def test_system_packages_wait_for_the_lock_of_apt(tmp_path: Path) -> None:
+    lock = "Could not get lock /var/lib/apt/lists/lock. It is held by process 7 (apt-get)"
+    code, calls, said = install(tmp_path, tries=3, trouble=lock)
+    assert (code, calls) == (0, ["update", "update", "update", "install"])
+    assert said == "waiting for another program to finish with apt\n"
+
+
+def test_system_packages_fail_at_once_for_another_reason(tmp_path: Path) -> None:
+    code, calls, said = install(tmp_path, tries=3, trouble="Unable to locate package")
+    assert (code, calls) == (1, ["update"])
+    assert "Unable to locate package" in said
