@@ -12,7 +12,7 @@ import outlay
 import scripts
 from command_line import in_process
 from outlay.clock import ManualClock, utc_text
-from outlay.guard.entries import Rental, Vendor
+from outlay.guard.entries import Captured, Held, Noted, Rental, Vendor
 from outlay.ledger import read_run
 from outlay.runs.collect import collect
 from outlay.runs.spending import in_no_run, read_spending, refresh_books, rented_by
@@ -109,8 +109,8 @@ def test_a_run_inside_a_rental_is_booked_once(
     assert (guard.held, guard.total_spent) == (20.0, 0.0)
     clock.advance(2 * HOUR)
     guard.settle_rental(guard.holds()[0], Money.parse("6 USD"), "its list is empty")
-    kinds = [line.kind for line in guard.log.lines() if line.kind != "note"]
-    assert (kinds, guard.held, guard.total_spent) == (["hold", "capture"], 0.0, 6.0)
+    kinds = [type(line) for line in guard.log.lines() if not isinstance(line, Noted)]
+    assert (kinds, guard.held, guard.total_spent) == ([Held, Captured], 0.0, 6.0)
     assert cost_of(tmp_path / "run") == 2
     store, now_ns = open_store(), clock.wall_ns()
     collect(store, [tmp_path / "run"], now_ns)
