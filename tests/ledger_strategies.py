@@ -53,6 +53,7 @@ _FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
         **dict.fromkeys(("gpus", "node_gpus"), gpu_counts),
         **dict.fromkeys(("process_start_ns", "agent_start_ns"), instants),
         **dict.fromkeys(("versions", "tags"), labels),
+        "config": data,
         **dict.fromkeys(("price", "stopped_price", "stopped_machine_price"), st.none() | prices),
     },
     AttemptEnded: {
