@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -572,6 +573,39 @@ def test_check_shows_what_stands_and_tells_nobody(
         assert (done.code, hook.got) == (0, [])
         for _ in range(2):
             in_process("watch", "--once")
+    assert [message["when"] for message in hook.got] == ["burn"]
+
+
+CRONTAB = """#!/bin/sh
+[ "$1" = -l ] && exec /bin/cat {table}
+exec /bin/cat > {table}
+"""
+
+
+def test_what_cron_starts_finds_the_rules_and_the_addresses(
+    tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, table = tmp_path / "a home", tmp_path / "table"
+    home.mkdir()
+    (tmp_path / "rules.toml").write_text(
+        '[alerts.to.one]\nwebhook = "$HOOK"\n[[alerts.rule]]\nwhen = "burn"\nabove = "1 USD/h"\n'
+    )
+    (home / "watch.env").write_text(f'HOOK="{hook.url}"\n')
+    program = tmp_path / "bin" / "crontab"
+    program.parent.mkdir()
+    program.write_text(CRONTAB.format(table=table))
+    program.chmod(stat.S_IRWXU)
+    table.write_text("")
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setenv("OUTLAY_HOME", str(home))
+    monkeypatch.setenv("OUTLAY_CONFIG", str(tmp_path / "rules.toml"))
+    said = in_process("watch", "--install")
+    assert (said.code, "HOOK" in said.out, hook.url in said.out) == (0, True, False)
+    (line,) = table.read_text().splitlines()
+    assert hook.url not in line
+    command = line.removeprefix("*/5 * * * * ").replace("\\%", "%")
+    with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1):
+        subprocess.run(["/bin/sh", "-c", command], env={}, check=True, timeout=100)
     assert [message["when"] for message in hook.got] == ["burn"]
 
 
