@@ -255,10 +255,11 @@ def a_low_goodput(scene: Scene) -> Iterator[str]:
 
 
 def gpus_that_idle(scene: Scene) -> Iterator[str]:
-    def beat(busy_ns: int) -> None:
-        run.recorder.append(Heartbeat(t_ns=scene.clock.wall_ns(), gpu_busy_ns=busy_ns))
-
     with scene.run() as run:
+
+        def beat(busy_ns: int) -> None:
+            run.recorder.append(Heartbeat(t_ns=scene.clock.wall_ns(), gpu_busy_ns=busy_ns))
+
         beat(MINUTE)
         yield 'when = "gpus_idle"\nbelow = "5%"\nfor = "15m"'
         scene.clock.advance(16 * MINUTE)

@@ -29,7 +29,7 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_datetime, utc_text
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
-from outlay.errors import Finding, InvalidValue, MissingExtra
+from outlay.errors import Finding, InvalidValue, MissingExtra, OutlayError
 from outlay.export.csv_files import export_csv
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import MetricsServer, exposition, read_token, write_textfile
@@ -154,20 +154,38 @@ def show_prometheus(
         if textfile is not None:
             raise InvalidValue("--textfile", str(textfile), "either --port or --textfile")
         _serve((host, port), live, None if token_file is None else read_token(token_file))
-        return
-    pause_s = None if every is None else Duration.parse(every, name="--every").seconds
-    while True:
+    elif textfile is not None:
+        _keep_textfile(textfile, live, every)
+    elif every is not None:
+        raise InvalidValue("--every", every, "a --textfile FILE beside it")
+    else:
         reading = live.read()
-        if textfile is not None:
-            write_textfile(textfile, reading)
-        elif as_json:
+        if as_json:
             print_json({"runs": [run.values | run.facts for run in reading.runs],
                         "guards": reading.guards, "findings": reading.findings})  # fmt: skip
         else:
             typer.echo(exposition(reading), nl=False)
         print_findings(reading.findings, to=errors)
-        if textfile is None or pause_s is None:
-            return
+
+
+def _keep_textfile(path: Path, live: LiveRuns, every: str | None) -> None:
+    if path.suffix != ".prom":
+        raise InvalidValue("--textfile", str(path), "a name that ends in .prom, as the collector's")
+    if every is None:
+        reading = live.read()
+        write_textfile(path, reading)
+        print_findings(reading.findings, to=errors)
+        return
+    pause_s = Duration.parse(every, name="--every").seconds
+    said = ""
+    while True:
+        try:
+            write_textfile(path, live.read())
+            said = ""
+        except (OutlayError, OSError) as error:  # The next one may be written; said once.
+            if str(error) != said:
+                said = str(error)
+                errors.print(said, soft_wrap=True, markup=False)
         SYSTEM.sleep(pause_s)
 
 
@@ -175,7 +193,12 @@ def _serve(address: tuple[str, int], live: LiveRuns, token: str | None) -> None:
     host, _ = address
     if token is None and host not in (LOOPBACK, "localhost", "::1"):
         raise InvalidValue("--host", host, f"{LOOPBACK}, or a --token-file for whoever reaches it")
-    with MetricsServer(address, live.read, token) as server:
+    try:
+        server = MetricsServer(address, live.read, token)
+    except (OSError, OverflowError) as error:
+        expected = f"a port that is free on {host} ({error})"
+        raise InvalidValue("--port", address[1], expected) from None
+    with server:
         errors.print(f"serving http://{host}:{server.server_address[1]}/metrics", soft_wrap=True)
         server.serve_forever()
 
