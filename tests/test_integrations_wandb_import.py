@@ -195,13 +195,23 @@ def test_an_import_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert len(in_process("runs", "--json").json["runs"]) == 5
 
 
-def test_a_torn_file_gives_what_came_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize("left", [BLOCK, BLOCK + 3, BLOCK + 4000])
+def test_a_torn_file_gives_what_came_before(tmp_path: Path, left: int) -> None:
+    """W&B writes by the block: of a run that is killed a whole number of them is there."""
     path = write_run(tmp_path, "abc", rows=400)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) * 3 // 4])
+    path.write_bytes(path.read_bytes()[:left])
     run = read_offline_run(path)
-    assert 200 < len(run.history) < 400
+    assert 50 < len(run.history) < 400
     assert [finding.severity for finding in run.findings] == ["warning"]
+
+
+def test_a_part_without_its_record_is_damage(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "abc", rows=400)
+    data = bytearray(path.read_bytes())
+    data[BLOCK:] = framed([b"a", b"b"])[7:]  # The second part of a record is gone.
+    path.write_bytes(data)
+    (finding,) = read_offline_run(path).findings
+    assert "does not go with the one before it" in finding.message
 
 
 def test_a_resumed_run_has_an_attempt_for_each_file(tmp_path: Path, private_home: Path) -> None:
