@@ -22,6 +22,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 
 import outlay
 import scripts
+from command_line import in_process
 from outlay.clock import ManualClock
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import MlflowRun, OtlpEndpoint
@@ -108,6 +109,18 @@ def test_metrics_have_their_own_axis_and_loss_has_dollars(offline: Offline) -> N
     axes = offline.attempts[-1].axes
     assert axes["outlay/*"] == "outlay/step"
     assert axes["loss"] == "outlay/cost_usd"
+
+
+def test_what_w_and_b_wrote_is_imported_as_runs(offline: Offline) -> None:
+    done = in_process(
+        "import", "wandb", offline.run_dir.parent, "--price", "2 USD/h", "--json"
+    ).json
+    assert (len(done["imported"]), done["failed"]) == (2, [])
+    whole, killed = sorted(map(outlay.read_run, done["imported"]), key=lambda run: run.status)
+    assert (whole.status, whole.figures.steps) == ("completed", 80)
+    assert killed.cost.end != "recorded"
+    assert [point.value for point in whole.metrics["loss"]] == [1 / (n + 1) for n in range(60, 80)]
+    assert whole.cost.cost is not None
 
 
 def test_no_run_is_made_unless_asked(

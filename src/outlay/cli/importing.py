@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -272,7 +271,7 @@ def import_wandb(
         str | None, typer.Option(metavar="ENTITY/PROJECT", help="Ask W&B for a project's runs.")
     ] = None,
     price: Annotated[
-        str | None, typer.Option(help='Of a GPU-hour: "2.50 USD/h", or a name such as "auto".')
+        str | None, typer.Option(help='Of a GPU-hour: "2.50 USD/h", or a name: lambda:8xH100.')
     ] = None,
     gpus: Annotated[
         int | None, typer.Option(min=1, help="How many each run had; default: what W&B saw.")
@@ -297,13 +296,7 @@ def import_wandb(
 
     if bool(directories) == bool(project):
         raise InvalidValue("DIR", directories, "directories of offline runs, or --project")
-
-    def priced(gpu: str) -> Price | None:
-        if price is None:
-            return None
-        return parse_price(price, name="--price", source="import", environ=os.environ, gpu=gpu)
-
-    terms = ImportTerms(price=priced, gpus=gpus, model=model)
+    terms = ImportTerms(price=_old_price(price), gpus=gpus, model=model)
     now_ns, store = SYSTEM.wall_ns(), open_store()
     with Progress(console=errors, transient=True, disable=as_json) as bar:
         if project is not None:
@@ -322,10 +315,20 @@ def import_wandb(
             f"{len(done.failed)} failed."
         )
         for what, count in done.missing.items():
-            console.print(f"W&B does not know of {counted(count, 'run')}: {what}", soft_wrap=True)
+            console.print(f"Not in W&B for {counted(count, 'run')}: {what}", soft_wrap=True)
         print_findings([*done.failed, *done.findings])
     if done.failed:
         raise typer.Exit(1)
+
+
+def _old_price(stated: str | None) -> Price | None:
+    """Return the price of runs that were trained somewhere else."""
+    if stated is None:
+        return None
+    if stated.strip().lower().startswith("auto"):
+        expected = '"2.50 USD/h" or PROVIDER:GPU: auto is the price of this machine'
+        raise InvalidValue("--price", stated, expected)
+    return parse_price(stated, name="--price", source="import", environ={})
 
 
 def _existing(directories: list[Path]) -> list[Path]:

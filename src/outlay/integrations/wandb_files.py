@@ -27,8 +27,8 @@ Value = float | str | bool | None
 class NotAWandbRun(OutlayError):
     """A file is no ``.wandb`` log, or holds no run."""
 
-    def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(f"{path}: {problem}; expected a .wandb file of an offline run")
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; expected a .wandb file of an offline run")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,9 +93,9 @@ def read_offline_run(path: Path) -> TrackedRun:
     except _Damaged as damaged:
         run.findings.append(Finding(source=str(path), message=str(damaged), severity="warning"))
     except BadDocument as error:
-        raise NotAWandbRun(path, str(error)) from None
+        raise NotAWandbRun(str(error)) from None
     if not run.run_id:
-        raise NotAWandbRun(path, "it names no run")
+        raise NotAWandbRun("it names no run")
     _add_metadata(run, path.parent / "files" / "wandb-metadata.json")
     return run
 
