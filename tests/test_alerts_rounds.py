@@ -572,6 +572,7 @@ def test_check_shows_what_stands_and_tells_nobody(
         done = in_process("watch", "--check", "--json")
         assert [alert["when"] for alert in done.json["alerts"]] == ["burn"]
         assert (done.code, hook.got) == (0, [])
+        assert "`outlay watch --install` sends alerts" in done.json["findings"][-1]["message"]
         for _ in range(2):
             in_process("watch", "--once")
     assert [message["when"] for message in hook.got] == ["burn"]

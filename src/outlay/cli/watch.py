@@ -116,8 +116,13 @@ def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
     alerts = AlertWatch(say, log_paths=lambda: log_paths).look()
     rented, findings = living_rentals(log_paths)
     findings += (each for each in alerts.findings if each not in findings)
-    if rented and not _is_installed():
-        message = f"nothing keeps `outlay watch` running on this machine: {_advice()}"
+    needed = [
+        *(["ends rentals whose watcher dies"] if rented else []),
+        *(["sends alerts"] if read_alert_settings().rules else []),
+    ]
+    if needed and not _is_installed():
+        what = f"`outlay watch --install` {' and '.join(needed)}"
+        message = f"nothing keeps `outlay watch` running on this machine: {what}"
         findings.append(Finding(source="outlay watch", message=message, severity="warning"))
     if as_json:
         print_json(
@@ -179,10 +184,6 @@ def _is_installed() -> bool:
     if _unit_path().exists():
         return True
     return f"# {UNIT}" in (_run(["crontab", "-l"]) or "")
-
-
-def _advice() -> str:
-    return "`outlay watch --install` ends rentals whose watcher dies"
 
 
 def _unit_path() -> Path:
