@@ -142,7 +142,7 @@ def measure_book(directory: Path, observations: int) -> None:
     clock = ManualClock()
     hours = observations // 2000
     begun = time.perf_counter()
-    PriceBook(store).record(_history(clock, hours), alerting=False)
+    PriceBook(store).record(_history(clock, hours))
     took = time.perf_counter() - begun
     print(f"\n{hours * 2000:,} observations in the store ({took:.0f} s to write)")
     book, tracker = PriceBook(store), GPUPriceTracker(directory, clock=clock)

@@ -11,13 +11,15 @@ from statistics import median_low
 from typing import NamedTuple
 
 from outlay.errors import Finding, InvalidValue
-from outlay.prices.gpus import SPECS, family_of, same_memory
+from outlay.prices.gpus import family_of, resolve, same_memory
 from outlay.units import Money
 
 # Something for rent: one offer of one vendor, as it stood when it was looked at.
 
 # Beyond these a figure is a vendor's mistake, and would not fit the columns it is kept in.
 MOST_GPUS = 100_000
+MANUAL = "manual:"
+"""What the source of a price that somebody stated begins with: it holds until another is stated."""
 HIGHEST_PRICE = Money.parse("1e6 USD").micros
 
 
@@ -35,7 +37,8 @@ class Offer:
 
     Attributes:
         provider: Who rents them out.
-        gpu: Canonical name where the table knows the card, else the vendor's.
+        gpu: Canonical name where the table knows the card, else the vendor's; with the form factor
+            where it is known: ``H100-SXM``.
         price: Of one hour of the **whole** offer, all its GPUs.
         tier: On-demand, spot (may be taken back) or reserved (bound for a term).
         community: On somebody else's machine, found through a market place.
@@ -203,7 +206,7 @@ def _price_problem(offer: Offer, medians: dict[_Kind, int]) -> str | None:
     each = offer.price_per_gpu
     if each.micros == 0:
         return "a price of 0 is no offer"
-    spec = SPECS.get(offer.gpu)
+    spec = resolve(offer.gpu).spec
     if spec is not None and each.currency == spec.floor.currency and each < spec.floor:
         return f"{each} per GPU-hour is below any price ever asked for this GPU"
     usual = medians.get(_kind(offer))
@@ -224,7 +227,8 @@ def _spot_problem(offer: Offer, on_demand: dict[_Thing, int]) -> str | None:
 def _memory_problem(offer: Offer) -> str | None:
     if offer.memory_gb is None:
         return None
-    cards = [SPECS[offer.gpu]] if offer.gpu in SPECS else family_of(offer.gpu)
+    spec = resolve(offer.gpu).spec
+    cards = family_of(offer.gpu) if spec is None else (spec,)
     if not cards or any(same_memory(offer.memory_gb, card.memory_gb) for card in cards):
         return None
     made = " or ".join(str(card.memory_gb) for card in cards)

@@ -106,7 +106,7 @@ def series_table(points: Sequence[PricePoint]) -> Table:
         change = change_percent(prices[-1], prices[0])
         cells = (
             series.provider,
-            series.gpu,
+            series.machine,
             series.label,
             str(len(mine)),
             _amount(mine[-1].price),

@@ -93,7 +93,7 @@ class GPUPrice:
             cuda=self.cuda_version,
             offer_id=self.instance_id,
             fetched_ns=wall_ns_of(self.timestamp),
-            source=tracked_source(self.provider, self.gpu_name),
+            source=tracked_source(self.provider, self.gpu_name, _tier(self.tier)),
             given=None if float(price.amount) == float(given) else given,
         )
 
@@ -108,9 +108,9 @@ def _tier(word: str) -> Tier:
 TRACKED = "tracked:"
 
 
-def tracked_source(provider: str, gpu: str) -> str:
+def tracked_source(provider: str, gpu: str, tier: Tier = Tier.ON_DEMAND) -> str:
     """Return the stream that a price tracked by hand belongs to; one forgets no other."""
-    return f"{TRACKED}{provider}:{gpu}"
+    return f"{TRACKED}{provider}:{gpu}" + ("" if tier is Tier.ON_DEMAND else f":{tier}")
 
 
 @dataclass
