@@ -68,8 +68,8 @@ def test_skypilot_files_are_named_by_their_directory(tmp_path: Path) -> None:
 def test_skypilot_has_both_prices_in_a_row(tmp_path: Path) -> None:
     snapshot = fetch(CsvSource(saved(tmp_path / "runpod" / "vms.csv", SKYPILOT)))
     assert [(o.gpu, o.gpu_count, o.tier, str(o.price)) for o in snapshot.offers] == [
-        ("H100", 8, Tier.ON_DEMAND, "23.92 USD"),
-        ("H100", 8, Tier.SPOT, "14.00 USD"),
+        ("H100-SXM", 8, Tier.ON_DEMAND, "23.92 USD"),
+        ("H100-SXM", 8, Tier.SPOT, "14.00 USD"),
         ("A100-80GB", 1, Tier.ON_DEMAND, "1.89 USD"),
     ]
 

@@ -252,7 +252,7 @@ def record_snapshots(
             known = cheapest.get(key)
             cheapest[key] = (each, 1) if known is None else (min(each, known[0]), known[1] + 1)
     insert_rows(connection, price_offers, _OFFER_COLUMNS, rows)
-    ids = _series_ids(connection, looks, {key for key, _ in cheapest})
+    ids = _series_ids(connection, looks, dict.fromkeys(key for key, _ in cheapest))
     of_look = {(ids[key], at_ns): held[key[0], at_ns] for key, at_ns in cheapest}
     points = {(ids[key], at_ns): figures for (key, at_ns), figures in cheapest.items()}
     points |= _replaced(connection, {at: points[at] for at, had in of_look.items() if had.offers})
