@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, RowMapping, Select, func, or_, select
 
-from outlay.decoding import BadDocument
+from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, OutlayError
 from outlay.prices.alerts import AlertRules
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.current import write_quotes
 from outlay.prices.gpus import matching_names
+from outlay.prices.names import Quote
 from outlay.prices.offer import MANUAL, Offer, Snapshot, Tier, cheapest_first
 from outlay.prices.recording import (
     MACHINE_COLUMNS,
@@ -49,6 +51,9 @@ class SourceState:
     offers: int
     quarantined: int
     failure: str | None
+
+
+_by_name = attrgetter("provider", "gpu", "gpus", "tier", "community", "region", "offer_id")
 
 
 class _SnapshotCells(msgspec.Struct):
@@ -88,7 +93,28 @@ class PriceBook:
         Of two processes that publish at once the later has seen what both recorded.
         """
         with writing(self._store):
-            write_quotes(self.offers())
+            write_quotes(self._quotes())
+
+    def _quotes(self) -> list[Quote]:
+        """Return what is on offer now as the price file has it, in order of their names."""
+        column, snapshot = price_offers.c, price_snapshots.c
+        columns = (  # In the order of a quote's fields.
+            column.provider, column.gpu, column.gpu_count, column.tier, column.community,
+            func.coalesce(column.region, ""), func.coalesce(column.offer_id, ""),
+            column.per_gpu_micros, column.price_micros, column.currency, snapshot.source,
+            snapshot.fetched_ns,
+        )  # fmt: skip
+        joined = price_offers.join(price_snapshots, column.snapshot_id == snapshot.id)
+        query = select(*columns).select_from(joined)
+        query = query.where(column.snapshot_id.in_(latest_snapshots(None)))
+        with self._store.begin() as connection:
+            rows = connection.execute(query).all()
+        try:
+            names = Quote.__struct_fields__
+            found = convert([dict(zip(names, row, strict=True)) for row in rows], list[Quote])
+        except BadDocument:  # Some row is damaged: it alone is left out.
+            found = list(map(Quote.of, self.offers()))
+        return sorted(found, key=_by_name)
 
     def offers(
         self, *, at_ns: int | None = None, gpu: str | None = None, tier: Tier | None = None

@@ -101,7 +101,7 @@ SeriesKey = tuple[str, str, str, int, str, bool, str]
 def key_of(offer: Offer) -> SeriesKey:
     """Return which series an offer belongs to."""
     return (
-        offer.source, offer.provider, offer.gpu, offer.gpu_count, offer.tier.value,
+        offer.source, offer.provider, offer.gpu, offer.gpu_count, str(offer.tier),
         offer.community, offer.price.currency,
     )  # fmt: skip
 
@@ -116,19 +116,17 @@ def series_from(row: RowMapping) -> Series:
     return cells_of(row, Series)
 
 
-_OFFER_COLUMNS = (
-    "snapshot_id", "position", *_PLAIN, "price_micros", "per_gpu_micros", "currency", "tier",
-    "storage_micros",
-)  # fmt: skip
-_plain_of = attrgetter(*_PLAIN)
+_OFFER_COLUMNS = tuple(column.name for column in price_offers.columns)
 
 
 def offer_row(offer: Offer, snapshot_id: int, position: int) -> tuple[object, ...]:
-    """Return an offer as a row of its snapshot, in the order of ``_OFFER_COLUMNS``."""
+    """Return an offer as a row of its snapshot, in the order of the table's columns."""
     price, storage = offer.price, offer.storage_price
     return (
-        snapshot_id, position, *_plain_of(offer), price.micros, offer.per_gpu_micros,
-        price.currency, offer.tier.value, None if storage is None else storage.micros,
+        snapshot_id, position, offer.provider, offer.gpu, offer.gpu_count, price.micros,
+        offer.per_gpu_micros, price.currency, str(offer.tier), offer.community, offer.memory_gb,
+        offer.nvlink, offer.interconnect, offer.bandwidth_mbps, offer.region, offer.availability,
+        None if storage is None else storage.micros, offer.cuda, offer.offer_id, offer.given,
     )  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def upsert(
 
 
 def insert_rows(
-    connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[Sequence[object]]
+    connection: Connection, table: Table, columns: Sequence[str], rows: Sequence[tuple[object, ...]]
 ) -> None:
     """Insert many rows as the driver takes them: cells in the order of the columns, JSON as text.
 
@@ -186,8 +186,9 @@ def insert_rows(
         return
     compiled = table.insert().compile(dialect=connection.dialect, column_keys=columns)
     if connection.dialect.positional:
-        order = itemgetter(*(columns.index(name) for name in compiled.positiontup or ()))
-        connection.exec_driver_sql(str(compiled), list(map(order, rows)))
+        places = [columns.index(name) for name in compiled.positiontup or ()]
+        in_order = rows if places == sorted(places) else map(itemgetter(*places), rows)
+        connection.exec_driver_sql(str(compiled), list(in_order))
     else:
         named = [dict(zip(columns, row, strict=True)) for row in rows]
         connection.exec_driver_sql(str(compiled), named)
