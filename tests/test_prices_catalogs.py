@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from fake_vendor import Answer, FakeVendor, serving
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.prices.offer import Tier
+from outlay.prices.offer import Tier, read_price
 from outlay.prices.sources.base import SourceFailed, fetch, fetch_all
-from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, parse_csv, read_price
+from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, parse_csv
 from outlay.prices.sources.manual import ManualSource
 from outlay.prices.sources.registry import sources_named
 from outlay.units import Money, Rate
