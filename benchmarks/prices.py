@@ -145,7 +145,7 @@ def compare_imports(directory: Path, offers: int) -> None:
         book.record(fetch(CsvSource(path)) for path in paths)
         book.publish()
 
-    history = _write_history(directory / "price_history.json", offers)
+    history = _write_history(directory / "history" / "prices.json", offers)
 
     def import_prices() -> None:
         empty_book()
@@ -172,6 +172,7 @@ def _write_history(path: Path, prices: int) -> Path:
         at = begun + timedelta(minutes=number)
         price = round(draw.uniform(1, 1.5), 4)
         histories[draw.choice(keys)].append((price, at.isoformat()))
+    path.parent.mkdir()
     path.write_text(json.dumps(histories))
     return path
 
