@@ -432,17 +432,6 @@ def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
     return stated
 
 
-def fold_segments(segments: Mapping[SegmentId, Sequence[Record]]) -> list[SegmentSpend]:
-    """Return what each process of a run log used; the order of segments does not matter."""
-    spends = []
-    for segment in sorted(segments):
-        spend = SegmentSpend(SegmentLife(segment))
-        spend.fold(sorted(segments[segment], key=lambda record: record.seq))
-        spend.finish()
-        spends.append(spend)
-    return spends
-
-
 def join_attempts(
     spends: Iterable[ProcessSpend], until_ns: int, *, without: SegmentId | None = None
 ) -> RunSpend:

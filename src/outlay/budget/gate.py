@@ -68,7 +68,7 @@ from outlay.ledger import (
     Step,
 )
 from outlay.record import Recorder
-from outlay.record.meters.steps import MeteredWriter, count_tokens
+from outlay.record.meters.steps import count_tokens
 from outlay.record.recorder import Count, Writer
 
 # What the records of a running attempt charge to its tracker: use, time on other clocks, money.
@@ -297,7 +297,7 @@ class BudgetGate:
         self._parts_before = before.parts
         self._past.resume_at(recorder.next_step)
         self._statements = StatementWriter(segment, header, recorder.writer)
-        recorder.writer = _ObservedWriter(recorder.writer, self)
+        recorder.fill_step, recorder.observe = self.meters.fill, self.observe
         recorder.gates.append(self)
         self._reporter = BudgetReporter(
             self._rank, self.tracker, recorder,
@@ -476,19 +476,3 @@ def drop_budget(run_dir: Path, recorder: Recorder) -> None:
         recorder.budget_event(DROPPED, {"was": {"mode": kept.mode, "limits": dict(kept.limits)}})
         with contextlib.suppress(OSError):
             (run_dir / NAME).unlink(missing_ok=True)
-
-
-class _ObservedWriter(MeteredWriter):
-    """Writes through to a segment, metering each step first and telling the gate after."""
-
-    def __init__(self, inner: Writer, gate: BudgetGate) -> None:
-        super().__init__(inner, gate.meters)
-        self._gate = gate
-
-    def append(self, record: KnownRecord) -> int:
-        """Write one record, charge it, and return its sequence number."""
-        if type(record) is Step:
-            record = self._meters.fill(record)
-        seq = self._inner.append(record)
-        self._gate.observe(record, seq)
-        return seq

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import Final, TypeVar
+from typing import Final
 
 from outlay.budget.usage import Usage
 from outlay.errors import Finding, InvalidValue
@@ -145,14 +145,6 @@ _BYTES = {"": 1, "B": 1}
 _BYTES |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGTP", start=1)}
 _BYTES |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTP", start=1)}
 
-_Amount = TypeVar("_Amount", Duration, Energy, Flops, Money, Tokens, int)
-
-
-def _positive(amount: _Amount, *, name: str, seen: object, expected: str) -> _Amount:
-    if not amount:
-        raise InvalidValue(name, seen, expected)
-    return amount
-
 
 def _number(value: object, *, name: str, expected: str) -> Decimal:
     number = exact_decimal(value, name=name, expected=expected)
@@ -178,64 +170,71 @@ def _scaled(value: object, unit: int, *, name: str, expected: str) -> int:
     return int(EXACT.multiply(number, unit).to_integral_value(ROUND_HALF_EVEN))
 
 
-def read_minutes(value: object, name: str = "max_minutes") -> Duration:
-    """Return a number of minutes, or a duration with its unit, to the nanosecond."""
-    duration = (
-        Duration(_scaled(value, NS_PER_MINUTE, name=name, expected=_EXPECTED_MINUTES))
+def _above_zero(amount: int, *, name: str, seen: object, expected: str) -> int:
+    if not amount:
+        raise InvalidValue(name, seen, expected)
+    return amount
+
+
+def _read_minutes(value: object) -> int:
+    """Return a number of minutes, or a duration with its unit, in nanoseconds."""
+    name, expected = TIME.key, _EXPECTED_MINUTES
+    ns = (
+        _scaled(value, NS_PER_MINUTE, name=name, expected=expected)
         if is_number(value)
-        else Duration.parse(value, name=name)
+        else Duration.parse(value, name=name).ns
     )
-    return _positive(duration, name=name, seen=value, expected=_EXPECTED_MINUTES)
+    return _above_zero(ns, name=name, seen=value, expected=expected)
 
 
-def read_wh(value: object, name: str = "max_energy_Wh") -> Energy:
-    """Return a number of watt-hours, or an energy with its unit, to the millijoule."""
-    energy = (
-        Energy(_scaled(value, MILLIJOULES_PER_WH, name=name, expected=_EXPECTED_WH))
+def _read_wh(value: object) -> int:
+    """Return a number of watt-hours, or an energy with its unit, in millijoules."""
+    name, expected = ENERGY.key, _EXPECTED_WH
+    millijoules = (
+        _scaled(value, MILLIJOULES_PER_WH, name=name, expected=expected)
         if is_number(value)
-        else Energy.parse(value, name=name)
+        else Energy.parse(value, name=name).value
     )
-    return _positive(energy, name=name, seen=value, expected=_EXPECTED_WH)
+    return _above_zero(millijoules, name=name, seen=value, expected=expected)
 
 
-def read_bytes(value: object, name: str = "max_comm_bytes") -> int:
+def _read_bytes(value: object) -> int:
     """Return a whole number of bytes, written as such or as ``"10GB"`` or ``"5GiB"``."""
-    if not isinstance(value, str):
-        count = _number(value, name=name, expected=_EXPECTED_BYTES)
-    else:
-        number, unit = split_unit(value, name=name, expected=_EXPECTED_BYTES)
+    name, expected, count = COMM.key, _EXPECTED_BYTES, value
+    if isinstance(value, str):
+        number, unit = split_unit(value, name=name, expected=expected)
         if unit not in _BYTES:
-            raise InvalidValue(name, value, _EXPECTED_BYTES)
+            raise InvalidValue(name, value, expected)
         count = EXACT.multiply(number, _BYTES[unit])
-        count = _number(count, name=name, expected=_EXPECTED_BYTES)
-    return whole(count, name=name, seen=value, expected=_EXPECTED_BYTES)
+    exact = _number(count, name=name, expected=expected)
+    return whole(exact, name=name, seen=value, expected=expected)
 
 
-def read_tokens(value: object, name: str = "max_tokens") -> Tokens:
-    """Return ``50_000`` or ``"50k"`` as Tokens above zero."""
-    tokens = Tokens.parse(value, name=name)
-    return _positive(tokens, name=name, seen=value, expected=f"{Tokens.EXPECTED}, more than zero")
+def _read_count(quantity: type[Tokens | Flops], name: str) -> Callable[[object], int]:
+    """Return what reads ``50_000``, ``"50k"`` or ``"1.5 EFLOP"`` as a whole number above zero."""
+
+    def read(value: object) -> int:
+        count = quantity.parse(value, name=name).value
+        expected = f"{quantity.EXPECTED}, more than zero"
+        return _above_zero(count, name=name, seen=value, expected=expected)
+
+    return read
 
 
-def read_flops(value: object, name: str = "max_flops") -> Flops:
-    """Return ``"1.5 EFLOP"`` or a whole number as Flops above zero."""
-    flops = Flops.parse(value, name=name)
-    return _positive(flops, name=name, seen=value, expected=f"{Flops.EXPECTED}, more than zero")
-
-
-def read_usd(value: object, name: str = "max_cost_usd") -> Money:
-    """Return ``5`` or ``"5 USD"`` as dollars above zero; another currency is refused."""
+def _read_usd(value: object) -> int:
+    """Return ``5`` or ``"5 USD"`` in exact units; another currency is refused."""
     expected = 'an amount in USD such as 5 or "5 USD", more than zero'
-    money = Money.parse(value, name=name)
+    money = Money.parse(value, name=COST.key)
     if money.currency != CURRENCY:
-        raise InvalidValue(name, str(money), expected)
-    return _positive(money, name=name, seen=value, expected=expected)
+        raise InvalidValue(COST.key, str(money), expected)
+    return _above_zero(units_of(money), name=COST.key, seen=value, expected=expected)
 
 
-def read_micro_epochs(value: object, name: str = "max_epochs") -> int:
+def _read_epochs(value: object) -> int:
     """Return a number of epochs, whole or not, in millionths of an epoch."""
-    micro_epochs = _scaled(value, MICRO_EPOCHS, name=name, expected=_EXPECTED_EPOCHS)
-    return _positive(micro_epochs, name=name, seen=value, expected=_EXPECTED_EPOCHS)
+    name, expected = EPOCHS.key, _EXPECTED_EPOCHS
+    millionths = _scaled(value, MICRO_EPOCHS, name=name, expected=expected)
+    return _above_zero(millionths, name=name, seen=value, expected=expected)
 
 
 def read_steps(value: object, name: str = "steps_per_epoch") -> int:
@@ -288,7 +287,7 @@ TIME: Final = Dimension(
     label="training time",
     key="max_minutes",
     mode="iso_time",
-    read=lambda value: read_minutes(value).ns,
+    read=_read_minutes,
     number=lambda ns: _ratio(ns, NS_PER_MINUTE),
     text=lambda ns: str(Duration(ns)),
 )
@@ -299,7 +298,7 @@ TOKENS: Final = Dimension(
     mode="iso_tokens",
     progress=True,
     predictable=True,
-    read=lambda value: read_tokens(value).value,
+    read=_read_count(Tokens, "max_tokens"),
     number=int,
     text=lambda count: str(Tokens(count)),
 )
@@ -310,7 +309,7 @@ EPOCHS: Final = Dimension(
     mode="iso_epochs",
     progress=True,
     predictable=True,
-    read=lambda value: read_micro_epochs(value),
+    read=_read_epochs,
     number=lambda micro_epochs: _ratio(micro_epochs, MICRO_EPOCHS),
     text=lambda count: f"{count:,} steps",
 )
@@ -319,7 +318,7 @@ COMM: Final = Dimension(
     label="collectives",
     key="max_comm_bytes",
     mode="comm_cap",
-    read=lambda value: read_bytes(value),
+    read=_read_bytes,
     number=int,
     text=lambda count: f"{count:,} B",
 )
@@ -328,7 +327,7 @@ ENERGY: Final = Dimension(
     label="energy",
     key="max_energy_Wh",
     mode="energy_cap",
-    read=lambda value: read_wh(value).value,
+    read=_read_wh,
     number=lambda mj: _ratio(mj, MILLIJOULES_PER_WH),
     text=lambda mj: str(Energy(mj)),
 )
@@ -337,7 +336,7 @@ COST: Final = Dimension(
     label="cost",
     key="max_cost_usd",
     mode="iso_cost",
-    read=lambda value: units_of(read_usd(value)),
+    read=_read_usd,
     number=lambda units: _ratio(_money(units).micros, MICROS),
     text=lambda units: str(_money(units)),
 )
@@ -347,7 +346,7 @@ FLOPS: Final = Dimension(
     key="max_flops",
     mode="iso_flops",
     progress=True,
-    read=lambda value: read_flops(value).value,
+    read=_read_count(Flops, "max_flops"),
     number=int,
     text=lambda count: str(Flops(count)),
 )

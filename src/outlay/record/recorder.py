@@ -226,6 +226,8 @@ class Recorder:
 
     Attributes:
         gates: Asked before and told after every step.
+        fill_step: Completes a step's record before it is written: what meters saw during it.
+        observe: Told of each record that was written, and of its sequence number.
         bad_metrics: How many metrics were left out because their values were no numbers.
     """
 
@@ -239,6 +241,8 @@ class Recorder:
         self.step_number = first_step - 1
         self.stop_reason: str | None = None
         self.gates: list[Gate] = []
+        self.fill_step: Callable[[Step], Step] | None = None
+        self.observe: Callable[[KnownRecord, int], None] | None = None
         self.bad_metrics = 0
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
@@ -318,7 +322,8 @@ class Recorder:
 
     def end_step(self, step: Step) -> None:
         """Record a step that ran to its end, and tell the gates."""
-        self.writer.append(step)
+        filled = step if self.fill_step is None else self.fill_step(step)
+        self._write(filled)
         self.next_step = step.step + step.count
         if self.gates:
             for gate in self.gates:
@@ -378,7 +383,7 @@ class Recorder:
         """Record a sign of life."""
         # Past the step that was left: the background thread must not decide what became of it.
         beat = Heartbeat(t_ns=self.now_ns(), gpu_busy_ns=gpu_busy_ns, energy_mj=energy_mj)
-        self.writer.append(beat)
+        self._write(beat)
         self.writer.check_place()
 
     def note(self, text: str | None, **data: object) -> None:
@@ -388,7 +393,13 @@ class Recorder:
     def append(self, record: KnownRecord) -> int:
         """Write a record that is not a step."""
         self._write_left_step()
-        return self.writer.append(record)
+        return self._write(record)
+
+    def _write(self, record: KnownRecord) -> int:
+        seq = self.writer.append(record)
+        if self.observe is not None:
+            self.observe(record, seq)
+        return seq
 
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
         """Record the end of the attempt and stop writing."""

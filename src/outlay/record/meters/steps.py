@@ -9,10 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.ledger import KnownRecord, Step
+from outlay.ledger import Step
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import EnergyMeter
-from outlay.record.recorder import Writer
 
 # How many tokens a batch holds, by its shape: every augmented view counts.
 #
@@ -124,28 +123,3 @@ class StepMeters:
         if self.collectives is not None:
             self.collectives.stop()
         return 0 if self.energy is None else self.energy.take(at_once=True).energy_mj
-
-
-class MeteredWriter:
-    """Writes through to a segment, metering each step first."""
-
-    def __init__(self, inner: Writer, meters: StepMeters) -> None:
-        self._inner = inner
-        self._meters = meters
-        self.gap_numbers = inner.gap_numbers
-        self.sync = inner.sync
-        self.check_place = inner.check_place
-        self.close = inner.close
-
-    @property
-    def lost(self) -> int:
-        """How many records could not be written."""
-        return self._inner.lost
-
-    @lost.setter
-    def lost(self, count: int) -> None:
-        self._inner.lost = count
-
-    def append(self, record: KnownRecord) -> int:
-        """Write one record and return its sequence number."""
-        return self._inner.append(self._meters.fill(record) if type(record) is Step else record)
