@@ -63,7 +63,7 @@ def written(plan: SweepPlan, environ: dict[str, str], root: Path) -> tuple[bytes
     tasks = Tasks(plan=plan, root=root, cwd=root, environ=environ)
     task = tasks.make(plan.runs[0], "1", MachineShare(port=1))
     command, env = tasks.without_secrets(task)
-    journal = Journal(root, clock)
+    journal = Journal(root)
     journal.append(Event(t_ns=0, run=plan.runs[0].id, status="running", command=command, env=env))
     journal.close()
     files = [path for path in root.rglob("*") if path.is_file()]

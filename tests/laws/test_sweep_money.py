@@ -203,7 +203,7 @@ def open_harness(
     plan = take_up(plan, manifest, {}).plan
     treasury = Treasury(root, plan.grid.ceiling or Money(0), clock)
     treasury.guard.log = log
-    journal = Journal(root, clock)
+    journal = Journal(root)
     harness = Harness(
         manifest=manifest, journal=journal, engines={"process": machine},
         tasks=Tasks(plan, root, root, {}), treasury=treasury,

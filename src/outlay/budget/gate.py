@@ -40,7 +40,7 @@ from outlay.budget.measurements import (
     unread_energy,
 )
 from outlay.budget.statements import FORM, RUNS_MAX, Kept, check_unchanged, is_kept, state_of
-from outlay.budget.terms import DISABLED, Budget
+from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import (
     CLOCKS,
@@ -448,25 +448,16 @@ class BudgetGate:
         return str(reason)
 
 
-class UnlimitedGate:
-    """Counts what a run uses whose budget is disabled; refuses nothing and writes nothing."""
+def count_without_limits(tracker: BudgetTracker, recorder: Recorder) -> None:
+    """Count what a run uses whose budget is disabled; nothing is refused or written."""
+    charges = Charges()
 
-    def __init__(self, clock: Clock) -> None:
-        self.tracker = BudgetTracker.of(DISABLED, clock=clock)
-        self._charges = Charges()
+    def observe(record: KnownRecord, seq: int) -> None:
+        del seq
+        if type(record) is Step:
+            tracker.count(charges.step(record), step=record.step)
 
-    def before_step(self, *, tokens: int, samples: int) -> str | None:
-        """Let every step run."""
-        del tokens, samples
-        return None
-
-    def after_step(self, step: Step) -> str | None:
-        """Count a step that ran."""
-        self.tracker.count(self._charges.step(step), step=step.step)
-        return None
-
-    def finish(self, status: EndStatus) -> None:
-        """Do nothing."""
+    recorder.observe = observe
 
 
 def drop_budget(run_dir: Path, recorder: Recorder) -> None:

@@ -71,6 +71,15 @@ class Hold:
     resource: str = ""
     watcher: str = ""
 
+    @classmethod
+    def opened_by(cls, line: Held) -> Hold:
+        """Return the hold that a line opens."""
+        return cls(
+            id=line.hold, op_label=line.op_label, lab=line.lab, day=line.day,
+            amount=Money(micros_of(line.estimated), line.currency), ts=line.ts, by=line.by,
+            rental=line.rental,
+        )  # fmt: skip
+
     @property
     def lives(self) -> bool:
         """Whether it pays for something rented that nobody saw to be gone.
@@ -257,11 +266,7 @@ class Books:
         if line.hold in self.open or line.hold in self.resolved:
             raise Inconsistent(f"hold {line.hold} is opened a second time")
         self._see_day(line.day)
-        amount = Money(micros_of(line.estimated), line.currency)
-        hold = Hold(
-            id=line.hold, op_label=line.op_label, lab=line.lab, day=line.day, amount=amount,
-            ts=line.ts, by=line.by, rental=line.rental,
-        )  # fmt: skip
+        hold = Hold.opened_by(line)
         self._add_open(hold)
         if line.key:
             self.grants[line.key] = line

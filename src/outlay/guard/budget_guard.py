@@ -285,8 +285,9 @@ class BudgetGuard:
         Returns:
             What was recorded; None where somebody else did it before.
         """
-        seen = decisions.Departure(hold=hold.id, resource=hold.resource, proof=proof, cost=cost)
-        return self._transact(lambda books: decisions.settle_rental(books, self._now(), seen))
+        return self._transact(
+            lambda books: decisions.settle_rental(books, self._now(), hold, cost=cost, proof=proof)
+        )
 
     def release_rental(self, hold: Hold, proof: str) -> None:
         """Release the hold of something that was never rented, with the proof of that."""
@@ -304,8 +305,11 @@ class BudgetGuard:
         """
         label, text = read_label(op_label), read_reason(reason)
         more = read_difference(difference_usd, name="difference_usd", currency=self.currency)
-        change = decisions.Correction(label, more, text, spent)
-        self._transact(lambda books: decisions.correct(books, self._now(), change))
+        self._transact(
+            lambda books: decisions.correct(
+                books, self._now(), label, more, reason=text, expected=spent
+            )
+        )
 
     def note(
         self,

@@ -113,6 +113,10 @@ class Leaseholder:
                 self.lease = self.lease.extended(self.hold.amount, now_ns)
         return act
 
+    def give_notice(self, now_ns: int) -> None:
+        """Remember that what runs was told to end."""
+        self.lease = self.lease.noticed(now_ns)
+
     def _extend(self, more: Money) -> None:
         """Hold more, unless somebody else did for the same hold."""
         if self.hold.rental is not None:
@@ -121,9 +125,8 @@ class Leaseholder:
         self.hold = self._guard.log.books().hold(self.hold.id)
         if self.hold.amount < wanted:
             least = Money(1, wanted.currency)
-            self.hold = self._guard.extend(
-                self.hold, wanted - self.hold.amount, least_usd=least
-            )  # fmt: skip
+            more = wanted - self.hold.amount
+            self.hold = self._guard.extend(self.hold, more, least_usd=least)
 
     def _fill(self, wanted: Money, least: Money) -> None:
         """Let a hold that was joined grow to what an own one would have been opened with."""

@@ -233,6 +233,11 @@ class Lease:
         told_ns = self.noticed_ns if stop_ns is None else min(self.noticed_ns, stop_ns)
         return told_ns + after_ns
 
+    @property
+    def kill_ns(self) -> int | None:
+        """When it is killed if it is told at ``stop_ns``; None when nothing ends it."""
+        return None if self.stop_ns is None else self.stop_ns + self.terms.kill_after_ns
+
     def _at(self, elapsed_ns: int | None) -> int | None:
         return None if elapsed_ns is None else self.since_ns + elapsed_ns
 

@@ -285,7 +285,7 @@ class Supervisor:
 
     def _begin_stopping(self, now_ns: int, reason: str, number: int) -> None:
         """Give notice; where it is the money that ends, only to what can make use of it."""
-        self._holder.lease = self._holder.lease.noticed(now_ns)
+        self._holder.give_notice(now_ns)
         self._stopping = reason
         if reason:
             self._say(f"ending it ({reason}); it is killed in {self._terms.notice}")

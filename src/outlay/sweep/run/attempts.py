@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.engines.ports import was_taken
 from outlay.sweep.plan.launch import ELSEWHERE, MachineShare
 from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun
-from outlay.sweep.run.money import Funds
 from outlay.sweep.state.outcomes import RunVerdict
 
 # How often runs were started, and whether one that failed is started once more.
@@ -84,7 +84,7 @@ class Active:
     engine: Engine
     started_ns: int
     share: MachineShare = ELSEWHERE
-    funds: Funds | None = None
+    funds: Leaseholder | None = None
     log: Supervision | None = None
     log_size: int = 0
     stopped: RunVerdict | None = None

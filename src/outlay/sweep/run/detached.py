@@ -17,7 +17,7 @@ from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness, close_books
 from outlay.sweep.run.money import Treasury, gpus_in
 from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import Recording, SweepManifest, expect_end, read_manifest
+from outlay.sweep.state.manifest import Recording, SweepManifest, read_manifest
 from outlay.sweep.state.setup import SweepLock
 from outlay.units import Money
 
@@ -152,20 +152,16 @@ class Detached:
         return len(told)
 
     def _settle(self, run: str, ended: Ended) -> None:
-        state, static = self.manifest.state(run), self.manifest.runs[run]
-        if not self.owned:
-            verdict, priced = close_books(self.manifest, run, ended, None, remote=True)
-            expect_end(self.manifest, run, verdict, ended, priced)
-            return
-        ceiling, treasury = self.manifest.about.get("ceiling"), None
-        if ceiling and state.hold:
+        manifest, treasury = self.manifest, None
+        ceiling = manifest.about.get("ceiling")
+        if self.owned and ceiling and manifest.state(run).hold:
             amount = Money.parse(ceiling, name="ceiling")
-            treasury = Treasury(self.manifest.root, amount, self.clock)
-        remote = not is_local(static)
-        verdict, priced = close_books(self.manifest, run, ended, treasury, remote=remote)
-        if self._journal is None:
-            self._journal = Journal(self.manifest.root, self.clock)
-        Recording(self.manifest, self._journal).end(run, verdict, ended, priced)
+            treasury = Treasury(manifest.root, amount, self.clock)
+        remote = not self.owned or not is_local(manifest.runs[run])
+        verdict, priced = close_books(manifest, run, ended, treasury, remote=remote)
+        if self.owned and self._journal is None:
+            self._journal = Journal(manifest.root)
+        Recording(manifest, self._journal).end(run, verdict, ended, priced)
 
     def _engine_of(self, run: str) -> Engine | None:
         """Return a run's engine; None, and a finding, where it cannot be had here."""

@@ -17,6 +17,7 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.gate import Leaseholder
 from outlay.handlers import handling
 from outlay.ledger import gpu_count_of
 from outlay.record.supervision import Supervision
@@ -28,7 +29,7 @@ from outlay.sweep.run import attempt_log
 from outlay.sweep.run import money as attempt_cost
 from outlay.sweep.run.attempts import Active, Tries, lost_its_port
 from outlay.sweep.run.devices import Room, Tasks
-from outlay.sweep.run.money import AttemptCost, Funds, Treasury, rate_of_run
+from outlay.sweep.run.money import AttemptCost, Treasury, rate_of_run
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.manifest import Recording, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict, judge
@@ -220,8 +221,9 @@ class Harness:
         task = self.tasks.make(run, ticket, share)
         if engine.remote and funds is not None:
             # Nobody may be there to end it when its money is used up, so that it ends itself.
-            most_ns = funds.stop_ns() or task.most_ns
-            task = replace(task, most_ns=most_ns, kill_ns=funds.kill_ns())
+            lease = funds.lease
+            most_ns = lease.stop_ns or task.most_ns
+            task = replace(task, most_ns=most_ns, kill_ns=lease.kill_ns)
         try:
             self._begin(run, task, funds)
         except SweepNotRecorded:
@@ -250,7 +252,7 @@ class Harness:
         self._going[active.run.settings.engine] += 1
         self.active[active.ticket] = active
 
-    def _fund(self, run: PlannedRun, ticket: str) -> Funds | None:
+    def _fund(self, run: PlannedRun, ticket: str) -> Leaseholder | None:
         if self.treasury is None:
             return None
         foreseen = run.prediction.cost is not None
@@ -258,7 +260,7 @@ class Harness:
         remote = self.engines[run.settings.engine].remote
         return self.treasury.open(run, ticket, finished_ns, remote=remote)
 
-    def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
+    def _begin(self, run: PlannedRun, task: Task, funds: Leaseholder | None) -> None:
         """Write the start down, without secrets and without where the sweep lies."""
         command, env = self.tasks.without_secrets(task)
         hold = "" if funds is None else funds.hold.id
@@ -302,11 +304,11 @@ class Harness:
             directory, self.manifest.state(run.id), rate_of_run(run), ended,
             recorded=None if log is None else log.is_recorded,
         )  # fmt: skip
-        if active.funds is not None:
+        if active.funds is not None and self.treasury is not None:
             if ended.how == "not_started":
                 active.funds.void("it could not be started")
             else:
-                priced = active.funds.settle(priced)
+                priced = self.treasury.capture(active.funds.hold, run.id, priced)
         self._record_end(run, verdict, ended, priced)
         self.ended(directory)
         failed = verdict.status in ("error", "preempted")

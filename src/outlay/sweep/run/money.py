@@ -16,7 +16,7 @@ from outlay.guard.captures import LATE, run_part
 from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogUnusable, UnknownHold
 from outlay.guard.gate import Leaseholder
-from outlay.guard.lease import End, GiveNotice, GoOn, Terms
+from outlay.guard.lease import Terms
 from outlay.guard.spend_log import FileSpendLog
 from outlay.ledger import (
     AttemptEnded,
@@ -217,60 +217,6 @@ def rate_of_run(run: PlannedRun) -> Rate | None:
     return None if price is None else rates.rate_of(price.rate, run.charged_gpus)
 
 
-def _capture(guard: BudgetGuard, hold: Hold, run: str, priced: AttemptCost) -> AttemptCost:
-    """Capture what an attempt cost, or all it held where nobody knows; return what was captured."""
-    if priced.cost is None:
-        priced = replace(priced, cost=hold.amount, assumed=True)
-    basis = "assumed" if priced.assumed else "measured"
-    guard.record_actual(run, priced.cost, hold=hold, basis=basis, part=priced.part)
-    return priced
-
-
-class Funds:
-    """What one attempt was given: its hold, and the lease on which that is extended.
-
-    Times are elapsed ones: the attempt starts at 0.
-    """
-
-    def __init__(self, guard: BudgetGuard, hold: Hold, terms: Terms) -> None:
-        self._guard = guard
-        self._holder = Leaseholder(guard, hold, terms, refusals=(BudgetGuardExceeded,))
-
-    @property
-    def hold(self) -> Hold:
-        """The hold as it was last seen."""
-        return self._holder.hold
-
-    def tend(self, elapsed_ns: int) -> GoOn | GiveNotice | End:
-        """Extend the hold where that is due; return what is to be done with the attempt.
-
-        Raises:
-            SpendLogUnusable: Nobody can say whether there is money.
-        """
-        return self._holder.tend(elapsed_ns)
-
-    def give_notice(self, elapsed_ns: int) -> None:
-        """Remember that the attempt was told to end."""
-        self._holder.lease = self._holder.lease.noticed(elapsed_ns)
-
-    def stop_ns(self) -> int | None:
-        """Return after how long the run must be told to end, so that the notice is paid for."""
-        return self._holder.lease.stop_ns
-
-    def kill_ns(self) -> int | None:
-        """Return after how long the run is killed, before the end of what is paid for."""
-        stop_ns = self.stop_ns()
-        return None if stop_ns is None else stop_ns + self._holder.lease.terms.kill_after_ns
-
-    def settle(self, priced: AttemptCost) -> AttemptCost:
-        """Record what the attempt cost, or all it held where nobody knows; return that."""
-        return _capture(self._guard, self.hold, self.hold.op_label, priced)
-
-    def void(self, reason: str) -> None:
-        """Give the hold back: nothing was started."""
-        self._guard.void(self.hold, reason)
-
-
 class Treasury:
     """The guard of one sweep.
 
@@ -292,7 +238,7 @@ class Treasury:
 
     def open(
         self, run: PlannedRun, ticket: str, finished_ns: Sequence[int], *, remote: bool
-    ) -> Funds:
+    ) -> Leaseholder:
         """Hold what a run should cost and what ending it may cost; at least what it should cost.
 
         Args:
@@ -317,14 +263,18 @@ class Treasury:
         terms = terms_of(rate, prediction.ns or 0)
         opening, least = cost + terms.cost(terms.notice.ns), max(cost, terms.least_opening())
         hold = self.guard.authorize(run.id, opening, key=ticket, least_usd=min(least, opening))
-        return Funds(self.guard, hold, terms)
+        return self._leased(hold, terms)
 
-    def join(self, run: PlannedRun, hold: str) -> Funds | None:
+    def _leased(self, hold: Hold, terms: Terms) -> Leaseholder:
+        """Return what extends a hold; times are elapsed ones, and the attempt starts at 0."""
+        return Leaseholder(self.guard, hold, terms, refusals=(BudgetGuardExceeded,))
+
+    def join(self, run: PlannedRun, hold: str) -> Leaseholder | None:
         """Return what an attempt that goes on was given; None where that is settled already."""
         rate, held = rate_of_run(run), self.held(hold)
         if rate is None or held is None:
             return None
-        return Funds(self.guard, held, terms_of(rate, 0))
+        return self._leased(held, terms_of(rate, 0))
 
     def held(self, hold: str) -> Hold | None:
         """Return a hold that is still open, or None."""
@@ -336,7 +286,15 @@ class Treasury:
     def settle_lost(self, hold: str, run: str, priced: AttemptCost) -> AttemptCost:
         """Record an attempt whose harness died: what it cost, or all it held where nobody knows."""
         held = self.held(hold)
-        return priced if held is None else _capture(self.guard, held, run, priced)
+        return priced if held is None else self.capture(held, run, priced)
+
+    def capture(self, hold: Hold, run: str, priced: AttemptCost) -> AttemptCost:
+        """Record what an attempt cost, or all it held where nobody knows; return that."""
+        if priced.cost is None:
+            priced = replace(priced, cost=hold.amount, assumed=True)
+        basis = "assumed" if priced.assumed else "measured"
+        self.guard.record_actual(run, priced.cost, hold=hold, basis=basis, part=priced.part)
+        return priced
 
     def correct(self, run: str, more: Money) -> None:
         """Add what a run that was captured turned out to cost beyond that."""

@@ -204,7 +204,7 @@ def _locked(root: Path) -> Iterator[None]:
 def _harness(
     tasks: Tasks, manifest: SweepManifest, engines: dict[str, Engine], options: SweepOptions
 ) -> Iterator[Harness]:
-    journal, figures = Journal(manifest.root, options.clock), FiguresKeeper(options.clock)
+    journal, figures = Journal(manifest.root), FiguresKeeper(options.clock)
     ceiling = tasks.plan.grid.ceiling
     try:
         yield Harness(

@@ -220,13 +220,9 @@ def read_times(directory: Path, ticket: str) -> Times:
     """Return an attempt's moments; a torn line is passed over."""
     path = directory / NAME
     try:
-        lines, sign_ns = read_file(path).split(b"\n"), path.stat().st_mtime_ns
+        moments, sign_ns = _decoder.decode_lines(read_file(path)), path.stat().st_mtime_ns
     except (OSError, BadDocument):
         return Times(moments=(), sign_ns=0)
-    moments = []
-    for line in filter(None, lines):
-        with contextlib.suppress(BadDocument):
-            moments.append(_decoder.decode(line))
     ours = tuple(moment for moment in moments if moment.ticket == ticket)
     last = bool(moments) and moments[-1].ticket == ticket
     return Times(moments=ours, sign_ns=sign_ns if last else 0)
