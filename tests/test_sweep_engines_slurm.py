@@ -188,7 +188,7 @@ def test_a_run_is_charged_for_the_gpus_that_it_asks_a_cluster_for(
     (run,) = plan(tmp_path, slurm={"gres": gres}, price="1 USD/h", timeout="1h", **more).runs
     assert run.charged_gpus == gpus
     assert run.prediction.cost is None or run.prediction.cost.amount == gpus
-    place = Place(root="/s", run_dir="r", python="python", share=MachineShare(port=None))
+    place = Place(directory="/s/r", share=MachineShare(port=None))
     assert environment_of(run, place)["OUTLAY_GPUS"] == str(gpus)
 
 

@@ -146,16 +146,6 @@ def _safe_steps(bound: Bound, left: int, each: int, reports: Sequence[Report]) -
 _decoder = Decoder[Report](Report)
 
 
-def encode(report: Report) -> bytes:
-    """Return a report as bytes; JSON, since its integers may exceed 64 bits."""
-    return msgspec.json.encode(report)
-
-
-def decode(payload: bytes) -> Report:
-    """Return a report as it was sent."""
-    return _decoder.decode(payload)
-
-
 # One rank's side of the agreements: when to all-gather, what to send, what to apply.
 
 
@@ -165,7 +155,6 @@ class Accord:
     Attributes:
         agreed_steps: How many steps of this attempt all ranks have agreed on.
         steady: Set where the tokens of a step are stated as a number.
-        met: How many agreements there were.
     """
 
     def __init__(self, group: Group, tracker: BudgetTracker, clock: Clock) -> None:
@@ -212,8 +201,9 @@ class Accord:
             step_ns=own.time_ns // own.steps if own.steps else 0,
             agreement_ns=self._agreement_ns,
         )
-        payloads = self.group.gather(encode(report))
-        reports = [decode(payload) for payload in payloads]
+        # JSON, since its integers may exceed 64 bits.
+        payloads = self.group.gather(msgspec.json.encode(report))
+        reports = [_decoder.decode(payload) for payload in payloads]
         verdict = settle(reports, self.group.rank, self._tracker.bounds)
         self._tracker.absorb(verdict.base, verdict.others, verdict.reason)
         self.agreed_steps = own.steps

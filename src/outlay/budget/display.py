@@ -66,16 +66,6 @@ class Display(Protocol):
         """Show the last state, and nothing after it."""
 
 
-class NoDisplay:
-    """Shows nothing."""
-
-    def update(self, tracker: BudgetTracker) -> None:
-        """Do nothing."""
-
-    def close(self, tracker: BudgetTracker) -> None:
-        """Do nothing."""
-
-
 def budget_line(tracker: BudgetTracker) -> str:
     """Return how the budget stands in one line: what is left, of what, and until when."""
     limits = [
@@ -205,13 +195,7 @@ REFRESH_NS: Final = 10_000_000_000
 class BudgetReporter:
     """Reports budget state; does nothing except on rank 0.
 
-    Args:
-        rank: Of this process.
-        tracker: Whose state is reported.
-        recorder: Where events are recorded.
-        run_dir: Where ``budget.json`` is kept.
-        document: Returns what that holds.
-        clock: Paces refreshes and the bar.
+    ``document`` returns what ``budget.json`` holds.
     """
 
     def __init__(
@@ -232,7 +216,7 @@ class BudgetReporter:
         self._monotonic_ns = clock.monotonic_ns
         self._next_refresh_ns = 0
         self._stop_told = False
-        self._display: Display = NoDisplay()
+        self._display: Display | None = None
         if self._speaks and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
             self._display = display_for(sys.stderr, clock)
         tracker.on_threshold(self._threshold)
@@ -262,7 +246,8 @@ class BudgetReporter:
         """A step is over: refresh what is due."""
         if self._monotonic_ns() >= self._next_refresh_ns:
             self.refresh()
-        self._display.update(self._tracker)
+        if self._display is not None:
+            self._display.update(self._tracker)
 
     def refresh(self) -> None:
         """Write ``budget.json`` as things stand; also from a signal handler, and amid a refresh."""
@@ -278,7 +263,8 @@ class BudgetReporter:
         state = {key: document[key] for key in ("totals", "clocks_ms", "stop_reason")}
         self._event("ended", {"status": status, **state})
         self.refresh()
-        self._display.close(self._tracker)
+        if self._display is not None:
+            self._display.close(self._tracker)
 
     def _threshold(self, threshold: Threshold) -> None:
         data = {"limit_key": threshold.bound.dimension.key, "percent": threshold.percent}

@@ -237,8 +237,6 @@ class SegmentSpend:
         surviving: Its work that no rollback of its own undid.
         executed: Everything it did, undone or not.
         periods: Nanoseconds by clock, for each stretch of time with one price.
-        events: What happened to the budget.
-        last_step: Its last step.
         first_step_ns: When its first step began to wait for data.
         before_steps_ns: Time on the clocks before its first step.
         marks: The steps that its last checkpoints are resumed at, ascending.

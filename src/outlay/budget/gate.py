@@ -75,12 +75,7 @@ from outlay.record.recorder import Count, Writer
 
 
 class Charging:
-    """Charges one process's records as they are written.
-
-    Args:
-        tracker: What is charged.
-        header: Says at what price the attempt begins.
-    """
+    """Charges one process's records as they are written."""
 
     def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
         self._tracker = tracker
@@ -172,11 +167,6 @@ class StatementWriter:
 
     Observing is safe in any thread and in signal handlers: records are queued, and folded by
     whoever finds the fold free. What is stated covers whole prefixes of the segment only.
-
-    Args:
-        segment: Who writes it.
-        header: Its first record.
-        writer: What it is written with; takes the statements.
     """
 
     def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:

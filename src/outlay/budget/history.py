@@ -57,10 +57,6 @@ from outlay.rates import RateFunction, RatePiece, hourly
 class Past:
     """The earlier attempts, cut where this one goes on.
 
-    Args:
-        tracker: What goes on from them.
-        before: What they used.
-
     Attributes:
         cut: The step that this attempt goes on with.
     """
@@ -303,11 +299,7 @@ def _doubt(source: str, message: str) -> Finding:
 
 
 class LivePrice:
-    """What a running attempt costs from one record to the next, in the currency of limits.
-
-    Args:
-        header: Says what the attempt begins with.
-    """
+    """What a running attempt costs from one record to the next, in the currency of limits."""
 
     def __init__(self, header: AttemptStarted) -> None:
         self._until_ns = header.t_ns

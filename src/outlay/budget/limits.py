@@ -11,7 +11,7 @@ from outlay.budget.usage import Usage
 from outlay.errors import Finding, InvalidValue
 from outlay.rates import units_of
 from outlay.units import Duration, Energy, Flops, Money, Tokens
-from outlay.units.money import MICROS
+from outlay.units.money import MICROS, PERCENTS, percents_reached
 from outlay.units.numbers import EXACT, exact_decimal, split_unit, whole
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -43,8 +43,6 @@ class StopReason:
     """Which limit stops the run, and by how much it was, or would have been, passed.
 
     Attributes:
-        bound: The limit.
-        used: What was used when the run stopped.
         asked: What the next step would have used on top; 0 when the limit was simply reached.
         before_start: Whether it was reached before this attempt took a step.
         down: How much of a cost was due to the time between attempts.
@@ -252,7 +250,6 @@ class Dimension:
 
     Attributes:
         name: The field of ``Usage`` that counts it.
-        label: What people call it.
         key: The configuration key of its limit.
         mode: The budget mode that requires that limit.
         progress: Whether it counts surviving work (a rollback takes back what it undid) rather
@@ -356,11 +353,6 @@ MODES: Final = {dimension.mode: dimension for dimension in DIMENSIONS}
 KEYS: Final = {dimension.key: dimension for dimension in DIMENSIONS}
 
 
-# Half, three quarters, nine tenths, all of a limit: each is worth saying once.
-
-PERCENTS: Final = (50, 75, 90, 100)
-
-
 @dataclass(frozen=True, slots=True)
 class Threshold:
     """A limit of which at least ``percent`` % is used, for the first time."""
@@ -377,17 +369,6 @@ class Threshold:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    bound: Bound
-    percent: int
-
-    @property
-    def amount(self) -> int:
-        """The least amount that is at least ``percent`` % of the limit."""
-        return -(-self.bound.limit * self.percent // 100)
-
-
 class Thresholds:
     """What lies ahead of a total.
 
@@ -396,23 +377,26 @@ class Thresholds:
     """
 
     def __init__(self, bounds: Iterable[Bound], total: Usage) -> None:
-        marks = [_Mark(bound, percent) for bound in bounds for percent in PERCENTS]
-        self._ahead = [mark for mark in marks if mark.bound.used(total) < mark.amount]
-        self.nearest = self._nearest()
+        marks = [(bound, percent) for bound in bounds for percent in PERCENTS]
+        self._keep_ahead(marks, total)
 
-    def _nearest(self) -> list[tuple[str, int]]:
+    def _keep_ahead(self, marks: list[tuple[Bound, int]], total: Usage) -> None:
+        self._ahead = [mark for mark in marks if not _is_reached(*mark, total)]
         least: dict[str, int] = {}
-        for mark in self._ahead:
-            least.setdefault(mark.bound.dimension.name, mark.amount)
-        return list(least.items())
+        for bound, percent in self._ahead:
+            least.setdefault(bound.dimension.name, -(-bound.limit * percent // 100))
+        self.nearest = list(least.items())
 
     def cross(self, total: Usage) -> list[Threshold]:
         """Return every threshold that this total has crossed since the last call."""
-        crossed = [mark for mark in self._ahead if mark.bound.used(total) >= mark.amount]
+        crossed = [mark for mark in self._ahead if _is_reached(*mark, total)]
         if crossed:
-            self._ahead = [mark for mark in self._ahead if mark.bound.used(total) < mark.amount]
-            self.nearest = self._nearest()
-        return [Threshold(mark.bound, mark.percent, mark.bound.used(total)) for mark in crossed]
+            self._keep_ahead(self._ahead, total)
+        return [Threshold(bound, percent, bound.used(total)) for bound, percent in crossed]
+
+
+def _is_reached(bound: Bound, percent: int, total: Usage) -> bool:
+    return percent in percents_reached(bound.used(total), bound.limit)
 
 
 # When a run will stop, if it goes on at the pace it was measured at.
@@ -423,7 +407,6 @@ class Forecast:
     """The limit that will stop the run first, and how far away it is; an estimate.
 
     Attributes:
-        bound: That limit.
         steps_left: How many more steps will run.
         time_left_ns: How long they will take at the mean pace so far.
         at_step: How many steps the run will then have made in all.
@@ -440,11 +423,7 @@ def forecast(
 ) -> Forecast | None:
     """Return where the run is heading, or None where nothing measured leads to a limit.
 
-    Args:
-        total: What the run has used in all.
-        measured: The part of it that was measured in this attempt, over ``measured.steps`` steps.
-        training_ns: How long those steps took.
-        bounds: The limits.
+    ``measured`` is the part of ``total`` that this attempt's steps used, within ``training_ns``.
     """
     if not measured.steps:
         return None

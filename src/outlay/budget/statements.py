@@ -259,7 +259,6 @@ class StatedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     Attributes:
         executed: Everything that was done, in the order of ``Usage``.
-        runs: The surviving work.
         next_step, lowest: As in ``Surviving``.
         periods: Time by clock and price.
         ongoing: The span that is open, and those since the last step.

@@ -322,10 +322,7 @@ class BudgetTracker:
     def absorb(self, base: Usage, others: Usage, reason: StopReason | None = None) -> None:
         """Take over what the ranks agreed on.
 
-        Args:
-            base: What the run had used before this attempt.
-            others: What the other ranks add to this one's use since.
-            reason: Why all of them stop, if they do.
+        ``others`` is what the other ranks add to this one's use since.
         """
         with self._lock:
             self.used += (base - self.base) + (others - self._others)

@@ -429,8 +429,6 @@ class CostedRun:
 
     Attributes:
         attempts: Oldest first.
-        spends: What each process used.
-        rates: What the run costs over time.
         until_ns: Where the cost ends.
     """
 

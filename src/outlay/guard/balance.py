@@ -47,11 +47,8 @@ class Hold:
 
     Attributes:
         id: Its name in the log, and in ``OUTLAY_HOLD``.
-        op_label: What it was asked for.
-        lab: The lab that pays.
         day: The UTC day that it, and its capture, belong to.
         amount: What is set aside, extensions included.
-        ts: When it was opened.
         by: The host and process that opened it.
         rental: How to find and end what it pays for, when that is something rented.
         state: What is known of the rented thing: empty, or one of RENTAL_STATES.
@@ -165,10 +162,7 @@ class Books:
     def held(self, scope: Scope = WHOLE, *, at_ns: int | None = None) -> int:
         """Return what unresolved holds set aside in a scope, in micro-units.
 
-        Args:
-            scope: Of what.
-            at_ns: The present; what rentals have cost by then beyond what is held for them counts
-                as well.
+        By ``at_ns``, what rentals have cost beyond what is held for them counts as well.
         """
         held = self.balances[scope].held if scope in self.balances else 0
         if at_ns is None or not self._open_rentals:
@@ -361,10 +355,7 @@ class Ceilings:
     """The limits in force; ``None`` means no limit of that kind.
 
     Attributes:
-        whole: The hard ceiling.
         labs: A cap per lab. Once there is one, a lab without a cap has none of the money.
-        day: A cap for each UTC day.
-        month: A cap for each UTC month.
     """
 
     whole: Money
@@ -484,11 +475,7 @@ def doubts(
 ) -> tuple[Finding, ...]:
     """Return what is in doubt: ceilings raised, logs accepted, dates ahead, lost rentals.
 
-    Args:
-        books: The fold of the log.
-        source: What to call the log.
-        today: The UTC day.
-        unattended: Why a rental is an error, by its hold: overdue, or without a watcher.
+    ``unattended`` says why a rental is an error, by its hold: overdue, or without a watcher.
     """
     raised = [
         "the ceiling was raised from {from} to {to} by {by}".format(**noted.detail)

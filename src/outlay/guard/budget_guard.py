@@ -420,9 +420,7 @@ class BudgetGuard:
     def until_deadline(self, hold: Hold, rate: Rate) -> Hold:
         """Return a hold as what runs under it may use it: of a rental, the time that is left.
 
-        Args:
-            hold: Any open hold; one that pays for nothing rented is returned as it is.
-            rate: At which the run counts its time.
+        One that pays for nothing rented is returned as it is. ``rate`` is that of the run.
         """
         if hold.rental is None:
             return hold
@@ -440,8 +438,7 @@ class BudgetGuard:
     def standings(self, *, lab: str | None = None) -> tuple[ScopeStanding, ...]:
         """Return how every scope that has a limit stands today, the whole first.
 
-        Args:
-            lab: A lab to list even if it has no cap of its own and never spent anything.
+        ``lab`` is listed even if it has no cap of its own and never spent anything.
         """
         ceilings, now = self.ceilings, self._now()
         return self._look(

@@ -68,8 +68,6 @@ class Moment:
     """When a question is asked, and under which ceiling.
 
     Attributes:
-        wall_ns: When, in UTC nanoseconds.
-        ts: The same as lines write it.
         currency: Of the ceiling and of every line.
         ceiling: None where it can't be understood; spend is recorded all the same.
         by: What set the ceiling: ``ceiling_usd``, a variable, or ``manifest.json``.
@@ -381,10 +379,7 @@ def judge_again(
 ) -> Iterator[Finding]:
     """Yield what should not be in a log: under the policy that each line itself states.
 
-    Args:
-        lines: Every line with its number, in order; they don't contradict each other.
-        source: What to call the log.
-        today: The UTC day; lines of later ones lie ahead.
+    The lines are in order and don't contradict each other; those of days after ``today`` lie ahead.
     """
     books = Books()
     for number, line in lines:

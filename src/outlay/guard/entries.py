@@ -154,7 +154,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         op_label: The operation, as the user names it.
         estimated: What the line sets aside; on a line that resolves a hold, what was set aside.
         actual: What the line adds to the spend; negative only in a correction.
-        currency: Of every amount in the line.
         ceiling: The ceiling in force when the line was written.
         v: The schema the line was written in.
     """
@@ -172,14 +171,11 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The commands of a vendor, one word per item, ``$VARIABLES`` unexpanded.
 
     Attributes:
-        name: What to call it.
         list: Prints everything that runs, or bills, as JSON.
         terminate: Ends ``{id}`` for good: a thing merely stopped still bills.
         id_from: Where the output of creation shows the id: ``json:.id`` or ``regex:...``; ``name``
             where the name is the id.
         items: Where the listing keeps its array; empty when it is one.
-        id_key: The key of a listed item's id.
-        name_key: The key of a listed item's name.
         state_key: The key of a listed item's state, where some states bill nothing.
         gone_states: Those states.
         stdin: What every command reads, such as a header with a ``$TOKEN`` in it.
@@ -205,7 +201,6 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rate: Per hour, as text.
         started: When the hold was written, before creation: billing is counted from here.
         deadline: When it has to be told to end, UTC.
-        vendor: How to list and end what runs there.
         vendor_timer: Read from old logs alone: no vendor's timer was found to end anything.
     """
 

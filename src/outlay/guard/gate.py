@@ -197,7 +197,6 @@ class Guarding:
     of it there, as ``run.stop_reason``.
 
     Attributes:
-        guard: Whose money it is.
         label: What the spend is called; default: the run's name.
         lab: The lab that pays, when the label does not say.
         slice: How much time is paid for at once, such as ``"5m"``.
@@ -252,12 +251,7 @@ def read_guarding(
 class GuardGate:
     """Stops a training when its money does.
 
-    Args:
-        guarding: How the run is guarded.
-        rate: What the whole run costs per hour.
-        label: What the spend is called, unless ``guarding`` says.
-        environ: Where ``OUTLAY_HOLD`` may name a hold to extend.
-        clock: Where the time comes from.
+    ``label`` is what the spend is called, unless ``guarding`` says.
 
     Raises:
         BudgetGuardExceeded: There is room for nothing but the stopping.
@@ -296,11 +290,9 @@ class GuardGate:
     ) -> None:
         """Start extending.
 
-        Args:
-            tell: Told what a reader of the run's log should know.
-            logged: Returns what the attempt has cost by now, as its log says; None where there is
-                no log, so that the gate's own clock counts.
-            part: Whose cost that is.
+        ``tell`` takes what a reader of the run's log should know. ``logged`` returns what the
+        attempt has cost by now, as its log says; None where there is no log, so that the gate's own
+        clock counts.
         """
         self._tell, self._logged, self._part = tell, logged, part
         self._count_what_was_before()

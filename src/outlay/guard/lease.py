@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from outlay.errors import InvalidValue
 from outlay.rates import cost_at_most, paid_time
 from outlay.units import Duration, Money, Rate
+from outlay.units.money import percents_reached
 
 SLICE = Duration(300 * 10**9)
 NOTICE = Duration(30 * 10**9)
@@ -20,7 +21,6 @@ NOTICE = Duration(30 * 10**9)
 REACTION = Duration(250 * 10**6)
 """How long before the end of the paid time something is killed: it takes a moment to see and do."""
 RETRY_NS = 10**9
-WARNINGS = (50, 75, 90)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,6 @@ class Terms:
     """On what terms money is leased.
 
     Attributes:
-        rate: What it costs while it runs.
         most: The longest it may run, stopping included; None for as long as there is money.
         slice: How much time is paid for at once.
         notice: How long stopping may take, killing included.
@@ -246,4 +245,5 @@ def warnings(longest_ns: int | None, since_ns: int, until_ns: int) -> tuple[int,
     """Return the percentages of the longest run that were passed in ``(since, until]``."""
     if longest_ns is None:
         return ()
-    return tuple(p for p in WARNINGS if since_ns * 100 < p * longest_ns <= until_ns * 100)
+    before = percents_reached(since_ns, longest_ns)
+    return tuple(p for p in percents_reached(until_ns, longest_ns) if p not in before and p < 100)

@@ -54,8 +54,6 @@ class Verification:
     """The result of checking a whole log.
 
     Attributes:
-        lines: How many lines were read.
-        chained: How many of them carry a hash.
         findings: What is wrong or in doubt; an ``error`` means that the log can't be trusted.
         head: The hash of the last chained line; empty where there is none.
     """

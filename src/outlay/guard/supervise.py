@@ -30,7 +30,7 @@ from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
 from outlay.proc.identity import MARK_VARIABLE, all_processes, below, catches
 from outlay.proc.keeper import KeeperTerms
-from outlay.proc.strays import StrayFamily
+from outlay.proc.strays import StrayFamily, shell_code
 from outlay.proc.supervisor import KeptEvent, Launch, ProcessSupervisor
 from outlay.record.supervision import Supervised, Supervision
 from outlay.store import outlay_home
@@ -64,7 +64,6 @@ class CommandOutcome:
         exit_code: The command's own (128 + number when a signal ended it); 3 when the guard did.
         stopped_because: Why the guard ended it; empty when it ended by itself.
         elapsed_ns: How long it ran, to the last of its processes.
-        actual: What that cost.
         run_dir: Where its run log is; empty where none was wanted.
         recorded: False when the log could not take it; the hold is then still open.
         head: The hash of the spend log's last line after that; empty where it can't be read.
@@ -83,13 +82,8 @@ class CommandOutcome:
 class Supervisor:
     """One supervised command.
 
-    Args:
-        guard: Whose money it is.
-        label: What the spend is called.
-        terms: The rate, the longest time, the slice and the notice.
-        run_dir: Where to write the run log from which the cost is computed. Without one the cost
-            is the rate times the time that the supervisor measured.
-        say: Told what a person should know, one sentence at a time.
+    The cost is computed from the run log in ``run_dir``; without one it is the rate times the time
+    that the supervisor measured. ``say`` takes what a person should know, a sentence at a time.
     """
 
     def __init__(
@@ -172,7 +166,7 @@ class Supervisor:
         status: EndStatus = "completed" if code == 0 else "failed"
         if self._stopping or (self._signal is not None and code != 0):
             status = "interrupted" if self._signal == signal.SIGINT else "terminated"
-        log.end(status, self._stopping, exit_code=_shell_code(code))
+        log.end(status, self._stopping, exit_code=shell_code(code))
 
     def _say(self, text: str) -> None:
         with suppress(OSError):  # whoever listened is gone; the command does not depend on it
@@ -359,7 +353,7 @@ class Supervisor:
         else:
             self._say(f"{actual} for {duration_text(elapsed_ns)}; head {self._holder.head()}")
         return CommandOutcome(
-            exit_code=3 if self._stopping else _shell_code(code),
+            exit_code=3 if self._stopping else shell_code(code),
             stopped_because=self._stopping,
             elapsed_ns=elapsed_ns,
             actual=actual,
@@ -389,7 +383,3 @@ def settle_stray(stray: StrayFamily) -> Money | None:
     actual = Terms(rate=Rate.parse(about["rate"])).cost(elapsed_ns)
     guard.record_actual(about["label"], actual, hold=guard.log.books().hold(about["hold"]))
     return actual
-
-
-def _shell_code(code: int) -> int:
-    return code if code >= 0 else 128 - code

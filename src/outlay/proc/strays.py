@@ -56,6 +56,11 @@ class ExitRecord:
     restart: int = 0
 
 
+def shell_code(returncode: int) -> int:
+    """Return an exit code as a shell gives it: 128 plus the signal for a process it killed."""
+    return returncode if returncode >= 0 else 128 - returncode
+
+
 def exit_path(directory: Path, node: int = 0) -> Path:
     """Return where the end is written, as seen from one node of several."""
     return directory / (NAME if node == 0 else f"sweep_exit.node{node}.json")

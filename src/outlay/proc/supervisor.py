@@ -46,7 +46,6 @@ class Launch:
 
     Attributes:
         ticket: What it is called towards the keeper.
-        env: Its whole environment.
         output: A file to append its output to; None for our own output.
         stdin: Whether it reads our input; it reads nothing otherwise.
         group: The process group to put it into; 0 for one of its own.

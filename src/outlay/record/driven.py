@@ -13,11 +13,7 @@ from outlay.record.recorder import Recorder
 
 
 class DrivenLoop:
-    """The step and the phase that are open.
-
-    Args:
-        recorder: Where they are recorded.
-    """
+    """The step and the phase that are open."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder

@@ -110,16 +110,6 @@ class NullWriter:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class SpanSink(Protocol):
-    """Where a span's two ends are recorded."""
-
-    def begin_span(self, name: str, *, overlapped: bool) -> int:
-        """Record the begin of a span and return its sequence number."""
-
-    def end_span(self, begun: int) -> None:
-        """Record the end of the span that began at ``begun``."""
-
-
 class Span:
     """One stretch of work by name, such as ``checkpoint_save``; each ``with`` is one stretch.
 
@@ -127,20 +117,20 @@ class Span:
     was.
     """
 
-    __slots__ = ("_begun", "_name", "_overlapped", "_sink")
+    __slots__ = ("_begun", "_name", "_overlapped", "_recorder")
 
-    def __init__(self, sink: SpanSink, name: str, *, overlapped: bool) -> None:
-        self._sink = sink
+    def __init__(self, recorder: Recorder, name: str, *, overlapped: bool) -> None:
+        self._recorder = recorder
         self._name = name
         self._overlapped = overlapped
         self._begun: list[int] = []  # A stack, so that one Span may be entered recursively.
 
     def __enter__(self) -> Span:
-        self._begun.append(self._sink.begin_span(self._name, overlapped=self._overlapped))
+        self._begun.append(self._recorder.begin_span(self._name, overlapped=self._overlapped))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._sink.end_span(self._begun.pop())
+        self._recorder.end_span(self._begun.pop())
 
     async def __aenter__(self) -> Span:
         return self.__enter__()
@@ -167,7 +157,7 @@ class Span:
 
     def _again(self) -> Span:
         # Calls may overlap (tasks, threads), so each gets a stack of its own.
-        return Span(self._sink, self._name, overlapped=self._overlapped)
+        return Span(self._recorder, self._name, overlapped=self._overlapped)
 
 
 # One step of a loop that outlay does not drive: ``with run.step(tokens=4096): ...``.

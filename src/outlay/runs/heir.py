@@ -20,7 +20,7 @@ from outlay.ledger import SUPERVISOR, SegmentWriter
 from outlay.proc.identity import Process, is_alive, read_process
 from outlay.proc.keeper import KeeperTerms
 from outlay.proc.keeper_process import Line
-from outlay.proc.strays import StrayFamily, write_record
+from outlay.proc.strays import StrayFamily, shell_code, write_record
 from outlay.proc.supervisor import KeeperKilled, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.lock import RankLock
@@ -31,7 +31,6 @@ from outlay.runs.exec import (
     find_gpus,
     outcome_of,
     record_path,
-    shell_code,
     watch,
 )
 

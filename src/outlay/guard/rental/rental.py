@@ -145,15 +145,7 @@ class Sightings:
 def next_action(
     sightings: Sightings, *, known_id: bool, overdue: bool, age_ns: int, readable: bool
 ) -> Action:
-    """Return what to do about a rented thing. Pure.
-
-    Args:
-        sightings: What was seen of it.
-        known_id: Whether its id is known.
-        overdue: Whether it has to end now.
-        age_ns: How long ago it was ordered.
-        readable: Whether the last listing could be read.
-    """
+    """Return what to do about a rented thing. Pure."""
     if not known_id:
         return "lost" if overdue or age_ns > LATE_NS else "wait"
     may_be_gone = sightings.ever or sightings.accepted or age_ns > LATE_NS

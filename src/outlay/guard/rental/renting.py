@@ -31,10 +31,8 @@ class RentalOrder:
     """What is to be rented, and for how much.
 
     Attributes:
-        label: What the spend is called.
         limit: What it may cost; the deadline follows from it and the rate.
         rate: What it costs per hour, everything included.
-        vendor: How to list and end what runs there.
         create: The command that creates it, with ``{name}`` in it.
         most: The longest it may live, when that is less than the limit pays for.
         margin: How long before the money ends termination begins.

@@ -107,7 +107,7 @@ class StepMeters:
     def fill(self, step: Step) -> Step:
         """Return the step with what was used since the last one; what it states itself stays."""
         comm_bytes = self.collectives.take() if self.collectives is not None else 0
-        energy_mj = self.energy.take().energy_mj if self.energy is not None else 0
+        energy_mj = self.energy.take() if self.energy is not None else 0
         flops = self.flops(step.tokens) if self.flops is not None else 0
         if not (comm_bytes or energy_mj or flops):
             return step
@@ -122,4 +122,4 @@ class StepMeters:
         """Stop metering; return the millijoules that no step accounts for."""
         if self.collectives is not None:
             self.collectives.stop()
-        return 0 if self.energy is None else self.energy.take(at_once=True).energy_mj
+        return 0 if self.energy is None else self.energy.take(at_once=True)

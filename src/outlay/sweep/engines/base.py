@@ -1,4 +1,7 @@
-"""What an engine must do, wherever it starts its tasks.
+"""What an engine must do, wherever it starts its tasks; and from an engine's name to the engine.
+
+A package announces one in the entry-point group ``outlay.engines``: a callable that takes the
+sweep's directory and returns an ``Engine``.
 
 The contract suite in ``tests/contracts`` runs on every implementation. A cluster's engine keeps the
 same promises: its ticket is a job number, its ``wait`` a poll with back-off, and its tasks outlive
@@ -7,12 +10,16 @@ the process that submitted them.
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
-from outlay.sweep.engines.names import EngineOptions
+from outlay import plugins
+from outlay.errors import InvalidValue, choices
+from outlay.proc.strays import shell_code
+from outlay.sweep.engines.names import ENGINES, EngineOptions, engine_names
 
 How = Literal["exited", "lost", "not_started", "preempted"]
 
@@ -24,12 +31,9 @@ class Task:
     Attributes:
         name: The run's id.
         ticket: What this attempt is found again by; never used twice.
-        command: The program and its arguments.
-        env: Its whole environment.
         directory: The run's directory, which exists.
         log: Where its output goes, appended.
         gpus: GPUs over all nodes, for engines that have to ask for them.
-        nodes: Nodes, likewise.
         most_ns: How long it may take, for engines that enforce that themselves.
         kill_ns: After how long it is killed at the latest, likewise; None for some time later.
         options: What the grid asks of the engine besides; None for its defaults.
@@ -70,6 +74,11 @@ class Ended:
     ended_ns: int = 0
     reason: str = ""
     never_ran: bool = False
+
+    @property
+    def exit_code(self) -> int | None:
+        """How it exited, as a shell gives it."""
+        return None if self.returncode is None else shell_code(self.returncode)
 
     @property
     def is_measured(self) -> bool:
@@ -135,3 +144,19 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Let go; whatever would not outlive this process is ended."""
+
+
+def engine_named(name: str, root: Path) -> Engine:
+    """Return the engine of a name for a sweep; only the one that is named is loaded.
+
+    Raises:
+        InvalidValue: Nobody brings one of that name.
+        BrokenPlugin: A package announces it, and it cannot be loaded.
+        MissingExtra: What it needs is not installed.
+    """
+    ours = ENGINES.get(name)
+    make = plugins.load(plugins.ENGINES, name) if ours is None else pkgutil.resolve_name(ours.make)
+    if make is None:
+        raise InvalidValue("engine", name, choices(engine_names()))
+    engine: Engine = make(root)
+    return engine

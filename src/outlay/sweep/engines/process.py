@@ -23,11 +23,7 @@ OUTLIVE: Final = ("outlay.guard.rental.watch", "outlay.export.worker")
 
 
 class ProcessEngine:
-    """Starts plain commands, each in a process group of its own.
-
-    Args:
-        root: The sweep's directory.
-    """
+    """Starts plain commands, each in a process group of its own."""
 
     remote: ClassVar[bool] = False
 

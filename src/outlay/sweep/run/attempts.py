@@ -71,7 +71,6 @@ class Active:
 
     Attributes:
         started_ns: When it started, on the monotonic clock.
-        share: What it was given of this machine.
         funds: The hold that pays for it, where the sweep has a ceiling.
         log: What the harness writes of it in the run's log; None where it supervises itself.
         log_size: How many bytes the run had printed before this attempt.
@@ -93,9 +92,7 @@ class Active:
     def enforce_limits(self, now_ns: int, *, asked: int) -> None:
         """SIGTERM on cancel, timeout or no money; SIGKILL after the notice.
 
-        Args:
-            now_ns: The monotonic clock.
-            asked: How often somebody has asked for the end of the sweep; twice forces it.
+        ``asked`` is how often somebody has asked for the end of the sweep; twice forces it.
 
         Raises:
             SpendLogUnusable: Nobody can say whether there is money.

@@ -10,8 +10,7 @@ from typing import Any, Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding
-from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
 from outlay.sweep.run.harness import Harness, close_books
@@ -128,11 +127,7 @@ class Detached:
                 self._settle(run, ended)
 
     def end(self, runs: Iterable[str] | None = None) -> int:
-        """Tell what goes on to end and wait for that a while; return how many were told.
-
-        Args:
-            runs: Which of them; None for all.
-        """
+        """Tell what goes on to end and wait for that a while; return how many were told."""
         going_on = self.going_on()
         chosen = going_on if runs is None else [run for run in runs if run in going_on]
         engines = {run: self._engine_of(run) for run in chosen}

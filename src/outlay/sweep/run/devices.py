@@ -49,10 +49,7 @@ def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, .
 def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Collection[str]) -> None:
     """Refuse a plan with runs that need more GPUs on this machine than there are.
 
-    Args:
-        plan: What is to be run.
-        devices: What there is; None where nobody shares them out.
-        elsewhere: The engines whose runs are not on this machine.
+    ``elsewhere`` names the engines whose runs are not on this machine.
 
     Raises:
         InvalidGrid: Names each such run.
@@ -125,7 +122,6 @@ class Tasks:
     """Makes the tasks of one sweep.
 
     Attributes:
-        root: The sweep's directory.
         cwd: Where programs are started.
         environ: What runs inherit.
     """
@@ -140,18 +136,11 @@ class Tasks:
         self._redact = self.plan.redactor(self.environ)
 
     def make(self, run: PlannedRun, ticket: str, share: MachineShare) -> Task:
-        """Return a run's task; its directory is made.
-
-        Args:
-            run: What is to be run.
-            ticket: What the attempt is found again by.
-            share: What it was given of this machine.
-        """
+        """Return a run's task; its directory is made."""
+        directory = self.root / run.id
         place = Place(
-            root=str(self.root), run_dir=run.id, python=sys.executable, share=share,
-            master=self.environ,
-        )  # fmt: skip
-        directory = Path(place.directory)
+            directory=str(directory), share=share, python=sys.executable, inherited=self.environ
+        )
         directory.mkdir(parents=True, exist_ok=True)
         timeout = run.settings.timeout
         return Task(

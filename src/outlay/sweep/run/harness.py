@@ -99,7 +99,6 @@ class Harness:
         treasury: The guard, where the sweep has a ceiling.
         ended: Called with the directory of a run whose attempt has ended.
         active: The attempts that go on, by ticket.
-        interrupts: What was asked by signals.
     """
 
     manifest: SweepManifest
@@ -368,12 +367,7 @@ def close_books(
 ) -> tuple[RunVerdict, AttemptCost]:
     """End the log of an attempt whose harness is gone, and capture what it cost.
 
-    Args:
-        manifest: Of the sweep.
-        run: Whose attempt it was.
-        ended: How it ended, as far as anybody knows.
-        treasury: The guard, where a hold paid for it.
-        remote: Whether it ran elsewhere, and so wrote its end into the log itself.
+    A ``remote`` one wrote its end into the log itself.
     """
     static, state, directory = manifest.runs[run], manifest.state(run), manifest.root / run
     since_ns = 0 if remote else state.started_ns or 0

@@ -32,7 +32,7 @@ from outlay.rates import cost_at_most, cost_to_last_record, kind_of_cost, paid_t
 from outlay.record.supervision import Supervision, latest_supervision
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.plan.plan import PlannedRun, at_most, measured, terms_of
-from outlay.sweep.run.attempt_log import ENDS, end_instant_ns, shell_code, supervised
+from outlay.sweep.run.attempt_log import ENDS, end_instant_ns, supervised
 from outlay.sweep.state.outcomes import RunState, RunVerdict
 from outlay.units import Money, Rate
 
@@ -93,15 +93,8 @@ def end_for_another(
 ) -> None:
     """Write down how an attempt of this machine ended whose harness died before it could.
 
-    Args:
-        static: The run, as the manifest has it.
-        directory: Where its log is.
-        state: How it stands; its attempt has no end yet.
-        verdict: What becomes of it.
-        ended: How it ended, as far as anybody knows.
-        held: The money that was held for it. Where nobody saw its end it is taken to have run for
-            as long as that lasts, and not beyond the present.
-        clock: Where the time comes from.
+    Where nobody saw its end, it is taken to have run for as long as the money lasts that is
+    ``held`` for it, and not beyond the present.
     """
     now_ns, begun_ns = clock.wall_ns(), state.started_ns or clock.wall_ns()
     latest = latest_supervision(directory)
@@ -118,7 +111,7 @@ def end_for_another(
     status = ENDS.get(verdict.status, "failed")
     if latest is not None and is_ours:
         last = AttemptEnded(
-            t_ns=end_ns, status=status, reason=reason, exit_code=shell_code(ended)
+            t_ns=end_ns, status=status, reason=reason, exit_code=ended.exit_code
         )  # fmt: skip
         with suppress(OSError):
             end_segment(latest[0], last)
@@ -128,7 +121,7 @@ def end_for_another(
     stated = typed_price(price, name="price", source="sweep", kind=kind) if price else None
     what = supervised(static["id"], directory, stated, charged_in(static))
     Supervision(what, {}, clock=clock, start_ns=start_ns).end(
-        status, reason, exit_code=shell_code(ended), t_ns=end_ns
+        status, reason, exit_code=ended.exit_code, t_ns=end_ns
     )
 
 
@@ -142,12 +135,8 @@ def price_attempt(
 ) -> AttemptCost:
     """Return what an attempt that has ended cost.
 
-    Args:
-        directory: Where its log is.
-        state: How the run stood before: what its log had added up to.
-        rate: What the sweep says that it costs per hour.
-        ended: How it ended, for an attempt without a log.
-        recorded: Whether its supervisor could write its log; None for a supervisor elsewhere.
+    ``state`` is how the run stood before. ``recorded`` says whether its supervisor could write its
+    log; None for a supervisor elsewhere.
     """
     if recorded is None:
         recorded = latest_supervision(directory) is not None
@@ -220,9 +209,7 @@ def rate_of_run(run: PlannedRun) -> Rate | None:
 class Treasury:
     """The guard of one sweep.
 
-    Args:
-        root: The sweep's directory; the spend log lies in it.
-        ceiling: What the sweep may spend.
+    Its spend log lies in the sweep's directory.
     """
 
     def __init__(self, root: Path, ceiling: Money, clock: Clock = SYSTEM) -> None:
@@ -241,11 +228,8 @@ class Treasury:
     ) -> Leaseholder:
         """Hold what a run should cost and what ending it may cost; at least what it should cost.
 
-        Args:
-            run: What is to be started.
-            ticket: Of the attempt, under which it is held once.
-            finished_ns: What runs that have finished took, for a run that nothing else limits.
-            remote: Whether nobody may be there to pay for more while it runs.
+        A run that nothing else limits is judged by what finished ones took. Nobody may be there to
+        pay for more while a ``remote`` one runs.
 
         Raises:
             BudgetGuardExceeded: It does not fit under the ceiling.

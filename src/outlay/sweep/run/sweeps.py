@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlay.clock import Clock
 from outlay.errors import Finding, InvalidValue, choices
+from outlay.ledger import SUPERVISOR, segment_paths
+from outlay.ledger.segments import id_from_name
 from outlay.proc.identity import end_marked
-from outlay.sweep.aggregate.keeping import FiguresKeeper
-from outlay.sweep.engines.base import Engine
-from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.engines.base import Engine, engine_named
 from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan
@@ -40,7 +42,7 @@ class Result:
     """How a sweep stands after it was run.
 
     Attributes:
-        counts: How many runs stand options.
+        counts: How many runs have each status.
         cancelled: Whether somebody ended it early.
         findings: What the user should know beside that.
     """
@@ -116,9 +118,7 @@ class Cancelled:
 def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
     """End a sweep: tell the process that runs it, or end what goes on without one.
 
-    Args:
-        root: The sweep's directory.
-        runs: Which runs to end; none for all of them.
+    Without ``runs`` all of them end.
 
     Raises:
         NotASweep: There is no sweep.
@@ -229,3 +229,41 @@ def _result(
         cancelled=harness.cancelled,
         findings=findings,
     )
+
+
+# Keeping the figures of runs as they end, so that the first summary need not read their logs.
+#
+# What is kept is a cache beside the log, checked against it by every reader.
+
+
+class FiguresKeeper:
+    """Reads logs in a thread of its own: the harness has money to watch meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._thread: ThreadPoolExecutor | None = None
+
+    def keep(self, run_dir: Path) -> None:
+        """Have the figures of a run that has ended written beside its log, if it recorded one.
+
+        What its supervisor recorded is two lines, and read as fast as what would be kept of it.
+        """
+        written = map(id_from_name, segment_paths(run_dir))
+        if all(segment is None or segment.rank == SUPERVISOR for segment in written):
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlay-figures")
+        # Whatever goes wrong there is told by the summary, which then reads the log itself.
+        self._thread.submit(_keep, run_dir, self._clock.wall_ns())
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+
+def _keep(run_dir: Path, now_ns: int) -> None:
+    # Here, since it loads NumPy, which sweeps of programs without a log never need.
+    from outlay.sweep.aggregate.reading import read_ledger
+
+    read_ledger(run_dir, now_ns)

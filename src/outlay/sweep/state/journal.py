@@ -27,13 +27,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         t_ns: When, in UTC nanoseconds.
-        run: The run's id.
-        status: What the run is from now on.
         ticket: Of the attempt that began; what the engine finds it again by.
-        returncode: How its process ended.
-        reason: Why, in words.
-        elapsed_ns: How long the attempt ran.
-        command: What was started.
         env: What the sweep added to its environment.
         cost_micros: What the attempt cost, in millionths of ``currency``.
         logged_micros: What the run's log added up to then; None where it did not say.
@@ -75,9 +69,7 @@ class Journal:
     def append(self, event: Event, *, keep: bool = True) -> None:
         """Write an event down; what was kept from before is tried again first.
 
-        Args:
-            event: What happened.
-            keep: Whether to try again later when the disk refuses.
+        With ``keep`` an event that the disk refuses is tried again later.
 
         Raises:
             SweepNotRecorded: The disk refuses.

@@ -40,7 +40,6 @@ class SweepManifest:
     Attributes:
         about: Everything but the runs.
         runs: The static part of each run, by id, in order.
-        states: How each run stands.
     """
 
     root: Path

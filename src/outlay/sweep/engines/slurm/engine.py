@@ -32,9 +32,7 @@ class Earlier:
 class SlurmEngine:
     """Submits runs as jobs; they outlive this process and are found again by any other.
 
-    Args:
-        root: The sweep's directory, on a file system that the nodes share.
-        clock: Where the time comes from.
+    The sweep's directory must be on a file system that the nodes share.
 
     Raises:
         MissingExtra: submitit is not installed.

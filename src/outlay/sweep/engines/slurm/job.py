@@ -36,7 +36,7 @@ from outlay.proc.identity import (
     set_subreaper,
     signal_group,
 )
-from outlay.proc.strays import ExitRecord, exit_path, write_exit
+from outlay.proc.strays import ExitRecord, exit_path, shell_code, write_exit
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.slurm.allocation import (
     WORD,
@@ -155,7 +155,7 @@ class JobRun:
         # First the time: whoever finds the end reads that next.
         self._note("ended", self._end_log(self._status(record), reason, record.returncode))
         write_exit(exit_path(Path(self.spec.directory), self.place.rank), record)
-        return _shell_code(record.returncode)
+        return shell_code(record.returncode)
 
     def _status(self, record: ExitRecord) -> EndStatus:
         if self.late or record.asked:
@@ -180,7 +180,7 @@ class JobRun:
         """Write down in the run's log that the program has ended; return when that was."""
         if self._log is None:
             return self.clock.wall_ns()
-        self._log.end(status, reason, exit_code=_shell_code(code))
+        self._log.end(status, reason, exit_code=shell_code(code))
         return self._log.end_ns
 
     def _conclude(self, code: int) -> int:
@@ -321,10 +321,6 @@ class JobRun:
 def _listeners() -> list[Process]:
     """Return what is below us and has a handler for the notice."""
     return [process for process in descendants() if catches(process.pid, signal.SIGUSR2)]
-
-
-def _shell_code(code: int) -> int:
-    return code if code >= 0 else 128 - code
 
 
 def _ignore_notice() -> None:

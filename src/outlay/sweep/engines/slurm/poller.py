@@ -31,8 +31,6 @@ class Submitted:
     """An attempt that Slurm has.
 
     Attributes:
-        directory: Where it writes.
-        place: Its place in the batch.
         over_ns: Since when it seems to be over.
         told: Whether it was told to end (1), or to end at once (2).
     """
@@ -57,12 +55,7 @@ class Submitted:
 
 
 class Poller:
-    """Knows how every submitted attempt stands.
-
-    Args:
-        slurm: Whom to ask.
-        clock: Where the time comes from.
-    """
+    """Knows how every submitted attempt stands."""
 
     def __init__(self, slurm: Slurm, clock: Clock) -> None:
         self._slurm = slurm

@@ -34,7 +34,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Of its directory, which no other batch has.
-        tickets: The attempts.
         job: Slurm's number of the whole; "" while it is not known.
         title: The jobs' name in the queue.
     """
@@ -138,7 +137,6 @@ class JobLook:
     Attributes:
         job: Slurm's number of it: that of its array, and its place there.
         state: Slurm's word, without anything after it.
-        reason: Why it waits.
     """
 
     job: str

@@ -87,11 +87,7 @@ def submit_jobs(
 ) -> str:
     """Submit jobs, as an array where they are several; return Slurm's number of the whole.
 
-    Args:
-        folder: Where the list of specs goes, and what submitit needs.
-        specs: What each job is told.
-        parameters: Of ``sbatch``, in submitit's names.
-        secret: Variables that are handed over by environment alone.
+    ``parameters`` are in submitit's names; ``secret`` variables go by environment alone.
 
     Raises:
         NotTaken: Slurm refused.
@@ -150,12 +146,6 @@ class Waiting:
 
 class Handover:
     """The attempts on their way to Slurm.
-
-    Args:
-        root: The sweep's directory.
-        slurm: Whom to ask.
-        poller: Polls what Slurm accepted; is told what it refused.
-        clock: Where the time comes from.
 
     Attributes:
         jobs: How many may run at the same time; None for all.
