@@ -50,7 +50,7 @@ from outlay.sweep.engines.slurm.queue import (
     read_sacct,
     read_squeue,
 )
-from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
+from outlay.sweep.engines.slurm.submission import NoSlurm, NotAccepted
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.launch import MachineShare, Place, environment_of
@@ -251,7 +251,7 @@ def test_the_largest_array_is_read_from_the_configuration() -> None:
     ],
 )
 def test_what_may_go_through_later_is_told_from_what_never_will(said: str, later: bool) -> None:
-    assert NotTaken(f"sbatch: error: {said}").later is later
+    assert NotAccepted(f"sbatch: error: {said}").later is later
 
 
 # -- how a job ended ------------------------------------------------------------------------

@@ -208,16 +208,16 @@ class BudgetReporter:
         document: Callable[[], dict[str, Any]],
         clock: Clock,
     ) -> None:
-        self._speaks = rank == 0
+        self._reports = rank == 0
         self._tracker = tracker
         self._recorder = recorder
         self._run_dir = run_dir
         self._document = document
         self._monotonic_ns = clock.monotonic_ns
         self._next_refresh_ns = 0
-        self._stop_told = False
+        self._stop_reported = False
         self._display: Display | None = None
-        if self._speaks and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
+        if self._reports and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
             self._display = display_for(sys.stderr, clock)
         tracker.on_threshold(self._threshold)
 
@@ -238,8 +238,8 @@ class BudgetReporter:
 
     def stopped(self, reason: StopReason) -> None:
         """Record why no further step may run, once."""
-        if not self._stop_told:
-            self._stop_told = True
+        if not self._stop_reported:
+            self._stop_reported = True
             self._event("stopped", {"limit_key": reason.key, "text": str(reason)})
 
     def step(self) -> None:
@@ -252,7 +252,7 @@ class BudgetReporter:
     def refresh(self) -> None:
         """Write ``budget.json`` as things stand; also from a signal handler, and amid a refresh."""
         self._next_refresh_ns = self._monotonic_ns() + REFRESH_NS
-        if self._speaks:
+        if self._reports:
             finding = write_document(self._run_dir, self._document())
             if finding is not None and finding not in self._tracker.findings:
                 self._tracker.findings.append(finding)
@@ -271,5 +271,5 @@ class BudgetReporter:
         self._event("threshold", data | {"text": str(threshold)})
 
     def _event(self, event: str, data: dict[str, Any]) -> None:
-        if self._speaks:
+        if self._reports:
             self._recorder.budget_event(event, data)

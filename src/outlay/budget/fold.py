@@ -254,7 +254,7 @@ class SegmentSpend:
     charges: Charges = field(default_factory=Charges)
 
     def fold(self, records: Sequence[Record]) -> None:
-        """Take note of more records."""
+        """Record more records."""
         self.life.fold(records)
         for record in records:
             if type(record) is Step:

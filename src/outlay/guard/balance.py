@@ -470,7 +470,7 @@ def standings(
     return standings_of(books, ceilings, scopes, at_ns=at_ns)
 
 
-def doubts(
+def balance_findings(
     books: Books, source: str, *, today: str, unattended: Mapping[str, str]
 ) -> tuple[Finding, ...]:
     """Return what is in doubt: ceilings raised, logs accepted, dates ahead, lost rentals.
@@ -502,11 +502,14 @@ def doubts(
             Finding(source=source, message=text, severity="warning")
             for text in (*accepted, *ahead, *raised)
         ),
-        *(Finding(source=source, message=text) for text in (*lost, *_untended(books, unattended))),
+        *(
+            Finding(source=source, message=text)
+            for text in (*lost, *_unattended_messages(books, unattended))
+        ),
     )
 
 
-def _untended(books: Books, unattended: Mapping[str, str]) -> list[str]:
+def _unattended_messages(books: Books, unattended: Mapping[str, str]) -> list[str]:
     holds = (books.open[hold_id] for hold_id in unattended)
     return [
         f"hold {hold.id} ({hold.op_label}) pays for {hold.resource or 'something'} rented, and "

@@ -26,7 +26,7 @@ from outlay.guard.balance import (
     Hold,
     ScopeStanding,
     Settled,
-    doubts,
+    balance_findings,
     room,
     standings,
 )
@@ -459,7 +459,9 @@ class BudgetGuard:
         """Return what a reader of the balance should know beside it."""
         source, today = str(self.log_path), self._now().ts[:10]
         return self._look(
-            lambda books: doubts(books, source, today=today, unattended=self._unattended(books))
+            lambda books: balance_findings(
+                books, source, today=today, unattended=self._unattended(books)
+            )
         )
 
     # -- details ----------------------------------------------------------------------------

@@ -200,7 +200,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         name: The unique name that was set at creation; finds it again when the id is lost.
         rate: Per hour, as text.
         started: When the hold was written, before creation: billing is counted from here.
-        deadline: When it has to be told to end, UTC.
+        deadline: When it has to be asked to end, UTC.
         vendor_timer: Read from old logs alone: no vendor's timer was found to end anything.
     """
 

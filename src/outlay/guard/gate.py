@@ -114,7 +114,7 @@ class Leaseholder:
         return act
 
     def give_notice(self, now_ns: int) -> None:
-        """Remember that what runs was told to end."""
+        """Remember that what runs was asked to end."""
         self.lease = self.lease.noticed(now_ns)
 
     def _extend(self, more: Money) -> None:

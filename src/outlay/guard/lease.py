@@ -116,7 +116,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class GiveNotice:
-    """Tell it to end (SIGTERM): what is held pays for no more than stopping."""
+    """SIGTERM: what is held pays for no more than stopping."""
 
     reason: str
 
@@ -137,7 +137,7 @@ class Lease:
         before: What was spent until then: on other terms, or on starting up.
         asked_ns: When less was granted than was asked for; None where all of it was.
         refusal: Why nothing more was granted the last time.
-        noticed_ns: When it was told to end.
+        noticed_ns: When it was asked to end.
     """
 
     terms: Terms
@@ -199,7 +199,7 @@ class Lease:
         return replace(self, asked_ns=now_ns, refusal=reason)
 
     def noticed(self, now_ns: int) -> Lease:
-        """Return the lease of something that was told to end."""
+        """Return the lease of something that was asked to end."""
         return replace(self, noticed_ns=now_ns)
 
     def repriced(self, rate: Rate, now_ns: int) -> Lease:
@@ -219,7 +219,7 @@ class Lease:
 
     @property
     def stop_ns(self) -> int | None:
-        """When it has to be told to end, unless more can be held; None when nothing ends it."""
+        """When it has to be asked to end, unless more can be held; None when nothing ends it."""
         return self._at(self.terms.stop_ns(self.held - self.before))
 
     @property

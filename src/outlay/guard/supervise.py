@@ -108,8 +108,8 @@ class Supervisor:
         self._signal: int | None = None
         self._forced = False
         self._stopping = ""
-        self._told = False
-        self._said_no_more = False
+        self._signalled = False
+        self._refusal_reported = False
         self._promised_ns: int | None = None
         self._seen_ns = 0
 
@@ -125,7 +125,7 @@ class Supervisor:
         )
         self._longest_ns = self._terms.longest_ns(self._holder.room())
         self._say_terms()
-        with handling(_FORWARDED, self._remember):
+        with handling(_FORWARDED, self._on_signal):
             self._processes = self._make_keeper()
             try:
                 self._processes.begin()
@@ -137,7 +137,7 @@ class Supervisor:
             self._promise()
             try:
                 ended = self._watch()
-                if not self._told:
+                if not self._signalled:
                     self._stopping = ""  # It was done before its notice was over.
                 self._end_what_is_left(ended)
             except BaseException:
@@ -253,8 +253,8 @@ class Supervisor:
                 self._kill()
             case _ if self._forced:
                 self._kill()
-            case _ if self._stopping and not self._told:
-                self._tell_whoever_listens()
+            case _ if self._stopping and not self._signalled:
+                self._send_sigterm_if_handled()
         self._say_refusal()
         self._promise()
 
@@ -264,9 +264,9 @@ class Supervisor:
 
     def _say_refusal(self) -> None:
         refusal = self._holder.lease.refusal
-        if refusal and not self._said_no_more:
+        if refusal and not self._refusal_reported:
             self._say(f"no more money: {refusal}")
-        self._said_no_more = bool(refusal)
+        self._refusal_reported = bool(refusal)
 
     def _promise(self) -> None:
         """Tell the keeper up to when the command may run without our speaking again."""
@@ -283,22 +283,22 @@ class Supervisor:
         self._stopping = reason
         if reason:
             self._say(f"ending it ({reason}); it is killed in {self._terms.notice}")
-            self._tell_whoever_listens()
+            self._send_sigterm_if_handled()
         else:
-            self._told = True
+            self._signalled = True
             self._processes.signal(_TICKET, number)
 
-    def _tell_whoever_listens(self) -> None:
+    def _send_sigterm_if_handled(self) -> None:
         """Send SIGTERM to the family once one of it has a handler.
 
         Without one SIGTERM is the end as much as SIGKILL, and a command that would still be done
         within the paid time is left that time.
         """
-        if self._anybody_listens():
-            self._told = True
+        if self._handles_sigterm():
+            self._signalled = True
             self._processes.signal(_TICKET, signal.SIGTERM)
 
-    def _anybody_listens(self) -> bool:
+    def _handles_sigterm(self) -> bool:
         command, table = self._processes.process_of(_TICKET), all_processes()
         if command is None or command.pid not in table:
             return True  # It cannot be seen from here.
@@ -306,21 +306,21 @@ class Supervisor:
         return any(catches(pid, signal.SIGTERM) for pid in family)
 
     def _kill(self) -> None:
-        self._told = True
+        self._signalled = True
         self._processes.signal(_TICKET, signal.SIGKILL)
 
     def _end_what_is_left(self, ended: KeptEvent) -> None:
         """End what the command left running behind itself; nobody pays for it any more."""
         if not ended.left:
             return
-        if not self._told:
+        if not self._signalled:
             self._say("the command ended and left processes behind; ending them")
             self._begin_stopping(self._elapsed_ns(), "", signal.SIGTERM)
         while not any(event.event == "gone" for event in self._processes.wait(_TICK_S)):
             if self._forced or isinstance(self._holder.lease.tend(self._elapsed_ns()), End):
                 self._kill()
 
-    def _remember(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._forced = self._signal is not None  # asked twice: no notice any more
         self._signal = number
 

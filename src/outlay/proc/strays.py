@@ -41,7 +41,7 @@ class ExitRecord:
     """The end of one attempt.
 
     Attributes:
-        asked: Whether it was told to end before it did.
+        asked: Whether it was asked to end before it did.
         ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where nobody noted it.
         reason: Why, where the exit code does not say.
         restart: How often a cluster had started the attempt before.

@@ -50,7 +50,7 @@ class Gate(Protocol):
         """Return why a step of this size must not run, or None to let it run."""
 
     def after_step(self, step: Step) -> str | None:
-        """Take note of a step that ran; return why no further one may, or None."""
+        """Record a step that ran; return why no further one may, or None."""
 
     def finish(self, status: EndStatus) -> None:
         """The attempt is over; nothing is recorded after this returns."""
@@ -304,7 +304,7 @@ class Recorder:
         return self.stop_reason is None
 
     def begin_step(self) -> int:
-        """Take note that the next step runs, and return its number."""
+        """Record that the next step runs, and return its number."""
         if not self._settled:
             self._settle()
         self.step_number = number = self.next_step

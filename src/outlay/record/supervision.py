@@ -41,7 +41,7 @@ class Supervised:
     """What is started.
 
     Attributes:
-        price: Per GPU-hour; None where nobody said.
+        price: Per GPU-hour; None where none was stated.
         gpus: Of the whole run.
         stopped_price: Of the whole machine between attempts, where that is known.
     """

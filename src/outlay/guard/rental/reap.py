@@ -34,7 +34,7 @@ class Row:
 
     Attributes:
         state: ``ended but listed`` is settled in the books and still runs: it bills unseen.
-        deadline: When it has to be told to end; empty for a stranger.
+        deadline: When it has to be asked to end; empty for a stranger.
     """
 
     vendor: str
@@ -140,7 +140,7 @@ class Reaper:
         rows, ours = [], set()
         for hold in rentals:
             place = self._tenancy(hold)
-            matches = [item for item in listed if place.is_this(item)]
+            matches = [item for item in listed if place.matches_listed(item)]
             ours |= {item.id for item in matches}
             state = self._state(place, matches)
             if state is not None:
@@ -196,7 +196,7 @@ class Reaper:
 
     def end(self, hold: Hold, *, rounds: int = 10, pause_s: float = 5.0) -> bool:
         """End one thing of ours and settle it; return whether it was seen to be gone."""
-        if self._see_gone(hold, overdue=True, rounds=rounds, pause_s=pause_s):
+        if self._wait_until_gone(hold, overdue=True, rounds=rounds, pause_s=pause_s):
             return True
         where = f"{hold.resource or 'its id is unknown'}"
         self.say(f"{hold.op_label} ({where}) IS STILL THERE; end it at the vendor's console")
@@ -204,9 +204,9 @@ class Reaper:
 
     def settle(self, hold: Hold, *, pause_s: float = 5.0) -> bool:
         """Settle what is no longer listed, if that proves that it is gone."""
-        return self._see_gone(hold, overdue=False, rounds=3, pause_s=pause_s)
+        return self._wait_until_gone(hold, overdue=False, rounds=3, pause_s=pause_s)
 
-    def _see_gone(self, hold: Hold, *, overdue: bool, rounds: int, pause_s: float) -> bool:
+    def _wait_until_gone(self, hold: Hold, *, overdue: bool, rounds: int, pause_s: float) -> bool:
         place = self._tenancy(hold)
         for _ in range(rounds):
             readable = place.look()

@@ -136,8 +136,8 @@ class Sightings:
     absent: int = 0
     accepted: bool = False
 
-    def saw(self, *, present: bool) -> None:
-        """Take note of one readable listing."""
+    def record(self, *, present: bool) -> None:
+        """Record one readable listing."""
         self.ever |= present
         self.absent = 0 if present else self.absent + 1
 
@@ -210,7 +210,7 @@ class Tenancy:
 
     @property
     def left_ns(self) -> int:
-        """How long until it has to be told to end; negative when that is overdue."""
+        """How long until it has to be asked to end; negative when that is overdue."""
         deadline_ns = wall_ns_of(parse_timestamp(self.rental.deadline))
         return deadline_ns - self.rental.started_ns - self.age_ns
 
@@ -231,22 +231,22 @@ class Tenancy:
         except Garbled as error:
             self.say(f"{self.rental.name}: the vendor's list says nothing: {error}")
             return False
-        self.consider(listed)
+        self.update_from(listed)
         return True
 
-    def consider(self, listed: tuple[Listed, ...]) -> None:
-        """Take note of a readable listing."""
-        found = next((x for x in listed if self.is_this(x)), None)
+    def update_from(self, listed: tuple[Listed, ...]) -> None:
+        """Record a readable listing."""
+        found = next((x for x in listed if self.matches_listed(x)), None)
         if found is not None and not self.hold.resource:
-            self.take_id(found.id, how="found by its name")
-        self.sightings.saw(present=found is not None)
+            self.record_id(found.id, how="found by its name")
+        self.sightings.record(present=found is not None)
 
-    def take_id(self, resource: str, **detail: str) -> None:
+    def record_id(self, resource: str, **detail: str) -> None:
         """Keep its id, by which it can be ended even while the log takes nothing."""
         self.hold = replace(self.hold, resource=resource)
         self.note_if_possible("created", resource=resource, **detail)
 
-    def is_this(self, listed: Listed) -> bool:
+    def matches_listed(self, listed: Listed) -> bool:
         """Return whether something listed is what this rental pays for."""
         known = self.hold.resource
         return bool(known and listed.id == known) or listed.name == self.rental.name

@@ -54,7 +54,7 @@ class RentalOrder:
     most_rate: Rate | None = None
 
     def lifetime_ns(self) -> int:
-        """Return how long it may live before it is told to end.
+        """Return how long it may live before it is asked to end.
 
         Raises:
             InvalidValue: The limit does not even pay for ending it, or it may not live at all.
@@ -194,7 +194,7 @@ def _write_down(place: Tenancy, order: RentalOrder, reply: Reply) -> None:
     problem = reply.problem
     if not problem:
         try:
-            place.take_id(parse_id(order.vendor.id_from, reply.output, place.rental.name))
+            place.record_id(parse_id(order.vendor.id_from, reply.output, place.rental.name))
         except Garbled as error:
             problem = str(error)
         else:

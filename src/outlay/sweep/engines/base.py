@@ -58,9 +58,9 @@ class Ended:
     """How an attempt ended.
 
     Attributes:
-        how: ``exited``; ``lost`` (nobody knows how it ended), ``not_started``, ``preempted``.
+        how: ``exited``; ``lost`` (how it ended is unknown), ``not_started``, ``preempted``.
         returncode: As the system gives it, negative for a signal; None unless it exited.
-        asked: Whether it was told to end before it did.
+        asked: Whether it was asked to end before it did.
         elapsed_ns: How long it ran; 0 where that is not known.
         ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where the engine cannot say.
         reason: Anything else worth telling.
@@ -88,7 +88,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStanding:
-    """How a task that goes on stands with whoever runs it.
+    """How a running task stands with whoever runs it.
 
     Attributes:
         text: For people; "" where there is nothing to say.
@@ -128,22 +128,22 @@ class Engine(Protocol):
         """Say whether everything submitted has reached whoever runs it."""
 
     def standing(self, ticket: str) -> TaskStanding:
-        """Return how a task that goes on stands."""
+        """Return how a running task stands."""
 
     def wait(self, timeout_s: float) -> None:
         """Return when a task may have ended, or after the time."""
 
     def poll(self, ticket: str) -> Ended | None:
-        """Return how a task ended, or None while it goes on."""
+        """Return how a task ended, or None while it runs."""
 
     def cancel(self, ticket: str, *, force: bool = False) -> None:
-        """Tell a task and all its processes to end; with ``force``, end them at once."""
+        """SIGTERM a task and all its processes; with ``force``, end them at once."""
 
     def reattach(self, task: Task) -> Ended | None:
-        """Take up a task that another process submitted; None when it still goes on."""
+        """Reattach to a task that another process submitted; None while it runs."""
 
     def close(self) -> None:
-        """Let go; whatever would not outlive this process is ended."""
+        """Close; whatever would not outlive this process is ended."""
 
 
 def engine_named(name: str, root: Path) -> Engine:

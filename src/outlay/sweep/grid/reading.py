@@ -34,7 +34,7 @@ class Problems:
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, path: Path, message: str) -> None:
-        """Take down one problem."""
+        """Add one problem."""
         line = self.document.line_of(path)
         self.findings.append(Finding(source=self.document.source, line=line, message=message))
 
@@ -45,7 +45,7 @@ class Block:
     Args:
         value: What stands there; anything but a mapping is a problem, and reads as empty.
         path: Where it stands.
-        problems: Who takes down what is wrong.
+        problems: Who records what is wrong.
     """
 
     def __init__(self, value: object, path: Path, problems: Problems) -> None:
@@ -53,17 +53,17 @@ class Block:
         self._problems = problems
         self.values: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
         if value is not None and not isinstance(value, Mapping):
-            self.complain((), f"expected a mapping, got {value!r}")
+            self.report((), f"expected a mapping, got {value!r}")
 
-    def complain(self, below: Path, message: str) -> None:
-        """Take down a problem with something in this block."""
+    def report(self, below: Path, message: str) -> None:
+        """Report a problem with something in this block."""
         self._problems.add((*self._path, *below), message)
 
     def allow(self, known: Collection[str]) -> None:
-        """Complain of every key that is not known."""
+        """Report every key that is not known."""
         for key in self.values:
             if str(key) not in known:
-                self.complain((key,), f"unknown key {key!r}; expected {choices(known)}")
+                self.report((key,), f"unknown key {key!r}; expected {choices(known)}")
 
     def read(self, key: str, convert: Callable[[object], T], default: D) -> T | D:
         """Return a converted value; a missing or null one, or a wrong one, is the default."""
@@ -74,7 +74,7 @@ class Block:
             return convert(value)
         except InvalidValue as error:
             name = str(key) if error.name == "value" else error.name
-            self.complain((key,), str(InvalidValue(name, error.seen, error.expected)))
+            self.report((key,), str(InvalidValue(name, error.seen, error.expected)))
             return default
 
     def block(self, key: str) -> Block:

@@ -32,7 +32,7 @@ from outlay.units.quantity import duration_text
 # What tells runs apart: a hash of what each computes, and one of what its seeds share.
 
 
-def told_apart(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
+def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
     """Yield runs, each with a fingerprint of its own and the configuration of its seeds.
 
     Runs of the same content are numbered. Runs that differ in their seed alone, and only those,
@@ -111,7 +111,7 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
 # The price of a run where a grid types none: what it names, else its partition's rate.
 
 
-def names_of(grid: Grid) -> list[str]:
+def price_names(grid: Grid) -> list[str]:
     """Return every price that is stated by name and must be looked up, each once."""
     named = (_to_look_up(entry.settings) for entry in grid.entries)
     return list(dict.fromkeys(name for name in named if name))
@@ -205,8 +205,8 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
         )
     warnings = [warning for entry in grid.entries for warning in _doubts(entry, grid.source)]
     warnings += _slow_starts(runs, grid.source)
-    told = tuple(told_apart(grid, runs))
-    return SweepPlan(grid=grid, runs=told, warnings=tuple(warnings), start_up=start_up)
+    fingerprinted = tuple(with_fingerprints(grid, runs))
+    return SweepPlan(grid=grid, runs=fingerprinted, warnings=tuple(warnings), start_up=start_up)
 
 
 def _slow_starts(runs: Sequence[PlannedRun], source: str) -> Iterator[Finding]:

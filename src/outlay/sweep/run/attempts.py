@@ -1,4 +1,4 @@
-"""One attempt that goes on and why it must end, and whether a failed run is started once more."""
+"""A running attempt and why it must end; whether a failed run is started once more."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _LAST_WORDS_BYTES: Final = 1 << 18
 """How much of what a failed run printed is searched for the reason."""
 
 
-class Tries:
+class StartCounter:
     """The starts of every run that count as its own."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Tries:
         self._ports_lost: Counter[str] = Counter()
 
     def count(self, run: PlannedRun) -> None:
-        """Take down a start."""
+        """Record a start."""
         self._started[run.id] += 1
 
     def may_try_again(self, run: PlannedRun, *, port_lost: bool) -> bool:
@@ -59,7 +59,7 @@ def lost_its_port(log: Path, since: int, port: int) -> bool:
     return False
 
 
-# One attempt that goes on, and why it must end: cancelled, out of time, out of money.
+# A running attempt, and why it must end: cancelled, out of time, out of money.
 
 CANCELLED: Final = RunVerdict("cancelled", "the sweep was cancelled")
 NO_MONEY: Final = RunVerdict("cancelled", "the ceiling left no more money for it")
@@ -67,15 +67,15 @@ NO_MONEY: Final = RunVerdict("cancelled", "the ceiling left no more money for it
 
 @dataclass(slots=True, kw_only=True)
 class Active:
-    """One attempt that goes on.
+    """A running attempt.
 
     Attributes:
         started_ns: When it started, on the monotonic clock.
         funds: The hold that pays for it, where the sweep has a ceiling.
         log: What the harness writes of it in the run's log; None where it supervises itself.
         log_size: How many bytes the run had printed before this attempt.
-        stopped: What the run becomes because it was told to end.
-        told_ns: After how long it was told to end.
+        stopped: What the run becomes because it was asked to end.
+        told_ns: After how long it was asked to end.
     """
 
     run: PlannedRun

@@ -73,7 +73,7 @@ def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Colle
 # What this machine gives its runs: GPUs, each to one run at a time, and ports of their own.
 
 
-class Room:
+class MachineResources:
     """What is free.
 
     Args:
@@ -89,7 +89,7 @@ class Room:
         free = self._free_for(run)
         return free is None or len(free) >= run.world_size
 
-    def take(self, run: PlannedRun) -> MachineShare:
+    def allocate(self, run: PlannedRun) -> MachineShare:
         """Return what a run may use, for as long as it is not given back.
 
         Raises:
@@ -102,7 +102,7 @@ class Room:
         del free[: run.world_size]
         return MachineShare(port=port, devices=devices)
 
-    def give_back(self, share: MachineShare) -> None:
+    def release(self, share: MachineShare) -> None:
         """Let others have it."""
         if share.port is not None:
             self._ports.release(share.port)

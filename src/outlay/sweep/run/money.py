@@ -49,7 +49,7 @@ class AttemptCost:
     """What an attempt cost.
 
     Attributes:
-        cost: None where nobody knows.
+        cost: None where it is unknown.
         logged_micros: What the run's log adds up to now, in the currency of ``cost``; None where
             the log does not say.
         kind: Of the cost, where the log says so.
@@ -254,7 +254,7 @@ class Treasury:
         return Leaseholder(self.guard, hold, terms, refusals=(BudgetGuardExceeded,))
 
     def join(self, run: PlannedRun, hold: str) -> Leaseholder | None:
-        """Return what an attempt that goes on was given; None where that is settled already."""
+        """Return the lease of a running attempt; None where its hold is settled already."""
         rate, held = rate_of_run(run), self.held(hold)
         if rate is None or held is None:
             return None
@@ -268,12 +268,12 @@ class Treasury:
             return None
 
     def settle_lost(self, hold: str, run: str, priced: AttemptCost) -> AttemptCost:
-        """Record an attempt whose harness died: what it cost, or all it held where nobody knows."""
+        """Record an attempt whose harness died: its cost, or all it held where that is unknown."""
         held = self.held(hold)
         return priced if held is None else self.capture(held, run, priced)
 
     def capture(self, hold: Hold, run: str, priced: AttemptCost) -> AttemptCost:
-        """Record what an attempt cost, or all it held where nobody knows; return that."""
+        """Record what an attempt cost, or all it held where that is unknown; return that."""
         if priced.cost is None:
             priced = replace(priced, cost=hold.amount, assumed=True)
         basis = "assumed" if priced.assumed else "measured"

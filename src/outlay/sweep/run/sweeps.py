@@ -31,8 +31,8 @@ from outlay.sweep.state.setup import (
     check_predictable,
     create,
     holder_of,
+    match_plan,
     root_for,
-    take_up,
     to_do,
 )
 
@@ -98,7 +98,7 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
         stated = plan_file(grid or Path(manifest.about["grid_path"]))
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
         engines = _engines(stated, root, options)
-        matched = take_up(stated, manifest, environ)
+        matched = match_plan(stated, manifest, environ)
         plan, cwd = matched.plan, Path(manifest.about["work_dir"])
         tasks = Tasks(plan, root, cwd, environ)
         with _harness(tasks, manifest, engines, options) as harness:
@@ -109,14 +109,14 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """Who was told to end: the process that runs the sweep, or so many jobs that nobody watched."""
+    """What was ended: the process that runs the sweep, or so many jobs without one."""
 
     harness: int | None = None
     jobs: int = 0
 
 
 def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
-    """End a sweep: tell the process that runs it, or end what goes on without one.
+    """End a sweep: tell the process that runs it, or end what is still running without one.
 
     Without ``runs`` all of them end.
 

@@ -88,7 +88,7 @@ class Journal:
             raise SweepNotRecorded(str(self.path), error.strerror or str(error)) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
 

@@ -96,7 +96,7 @@ class SweepManifest:
 
 
 def read_manifest(root: Path, clock: Clock = SYSTEM) -> SweepManifest:
-    """Return a sweep as it stands: its manifest, and the journal's last word on each run.
+    """Return a sweep as it stands: its manifest, and the journal's last event of each run.
 
     Raises:
         NotASweep: There is no manifest, or it cannot be read.

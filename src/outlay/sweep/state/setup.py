@@ -63,7 +63,7 @@ class SweepLock:
         os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
 
     def release(self) -> None:
-        """Let go; whoever comes next finds no name in it."""
+        """Close; whoever comes next finds no name in it."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
@@ -125,7 +125,7 @@ def create(
     return manifest
 
 
-def take_up(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]) -> Matched:
+def match_plan(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]) -> Matched:
     """Match a plan with a manifest by what runs compute, and write down what is new.
 
     A run keeps the id and the directory that it had; a new one gets an id that is free.
