@@ -169,11 +169,7 @@ class RankAgreement:
         self._agreement_ns = 0
 
     def before_step(self, step: Usage) -> Verdict | None:
-        """All-gather if it is due; None means that the step may run without asking anybody.
-
-        Raises:
-            AgreementLost: A rank is gone.
-        """
+        """All-gather if it is due; None means that the step may run without asking anybody."""
         if self._steps_left > 0:
             self._steps_left -= 1
             return None

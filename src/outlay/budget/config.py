@@ -39,11 +39,7 @@ def read_budget(value: object, *, name: str = "budget") -> Budget | None:
 
 
 def read_stated(value: object, *, name: str = "budget") -> Budget | None:
-    """Return what ``read_budget`` does, but ``DISABLED`` where that is what was stated.
-
-    Raises:
-        InvalidValue: It cannot be used; the message names the key and the valid ones.
-    """
+    """Return what ``read_budget`` does, but ``DISABLED`` where that is what was stated."""
     match value:
         case None | Budget():
             return value

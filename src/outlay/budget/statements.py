@@ -137,11 +137,7 @@ _MEASURED: Final = ("tokens", "time_ms", "comm_bytes", "energy_Wh", "steps")
 
 
 def check_totals(snapshot: Mapping[str, Any]) -> None:
-    """Refuse a snapshot whose totals cannot be true, or that lacks one.
-
-    Raises:
-        InvalidValue: Names the first such total.
-    """
+    """Refuse a snapshot whose totals cannot be true, or that lacks one."""
     totals = snapshot.get("totals")
     if not isinstance(totals, Mapping):
         raise InvalidValue("totals", totals, f"a table with {', '.join(_MEASURED)}")
@@ -199,11 +195,7 @@ def as_json(snapshot: Mapping[str, Any]) -> str:
 
 
 def from_json(text: str | bytes) -> dict[str, Any]:
-    """Return a document as it was written.
-
-    Raises:
-        InvalidValue: It is no JSON object.
-    """
+    """Return a document as it was written."""
     try:
         return decode(text, dict[str, Any])
     except BadDocument as error:

@@ -284,11 +284,7 @@ def settle_rental(
 
 
 def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Posting[None]:
-    """Release the hold of a rental that never came to be.
-
-    Raises:
-        UnknownHold, HoldResolved: There is no such open hold.
-    """
+    """Release the hold of a rental that never came to be."""
     hold = books.hold(hold_id)
     lines = (_gone(moment, hold, proof), _voided(moment, hold, proof))
     return Posting((*_raised(books, moment), *lines), None)
@@ -340,11 +336,7 @@ def note(books: Books, moment: Moment, noted: Noted) -> Posting[None]:
 def accept(
     books: Books, moment: Moment, missing: tuple[Missing, ...], *, by: str, reason: str
 ) -> Noted:
-    """Return the line with which a person takes a log for what it is now.
-
-    Raises:
-        InvalidValue: Nothing is missing, and no line lies ahead.
-    """
+    """Return the line with which a person takes a log for what it is now."""
     if not missing and books.latest_day <= moment.ts[:10]:
         raise InvalidValue("accept", "a log in order", "one that is refused; `verify` checks it")
     detail = {"by": by, "reason": reason, "found": "; ".join(one.problem for one in missing)}
@@ -356,11 +348,7 @@ def accept(
 def set_ceiling(
     books: Books, moment: Moment, before: Money, after: Money, *, by: str, reason: str
 ) -> Posting[None]:
-    """Write down that a person sets another ceiling, and why.
-
-    Raises:
-        InvalidValue: It is the ceiling already.
-    """
+    """Write down that a person sets another ceiling, and why."""
     if after == before:
         raise InvalidValue("ceiling", str(after), "another ceiling than the one in force")
     event = RAISED if after > before else "ceiling-lowered"

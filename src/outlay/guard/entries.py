@@ -63,11 +63,7 @@ _KEY_LENGTH = 255
 
 
 def read_text(value: object, *, name: str, expected: str = "text") -> str:
-    """Return text that a line can hold.
-
-    Raises:
-        InvalidValue: It is no text, or has surrogates in it, which UTF-8 has no bytes for.
-    """
+    """Return text that a line can hold."""
     if not isinstance(value, str):
         raise InvalidValue(name, value, expected)
     try:
@@ -111,11 +107,7 @@ def read_detail(detail: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def read_amount(value: object, *, name: str, currency: str) -> Money:
-    """Return an amount of zero or more; digits beyond a micro-unit round up.
-
-    Raises:
-        InvalidValue: It is no such amount, or of another currency.
-    """
+    """Return an amount of zero or more; digits beyond a micro-unit round up."""
     amount = Money.parse(value, name=name, currency=currency, rounding="up")
     if amount.currency != currency or not 0 <= amount.micros < LARGEST * MICROS:
         expected = f"an amount in {currency}, zero or more and below {LARGEST}"
@@ -124,11 +116,7 @@ def read_amount(value: object, *, name: str, currency: str) -> Money:
 
 
 def read_difference(value: object, *, name: str, currency: str) -> Money:
-    """Return what is to be added to the spend, or taken back; what is in doubt counts as spent.
-
-    Raises:
-        InvalidValue: It is no finite number.
-    """
+    """Return what is to be added to the spend, or taken back; what is in doubt counts as spent."""
     expected = f"a finite amount below {LARGEST}; negative takes back"
     number = exact_decimal(value, name=name, expected=expected)
     if number.copy_abs() >= LARGEST:

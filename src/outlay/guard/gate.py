@@ -163,11 +163,7 @@ class Leaseholder:
 
 
 def read_hold(environ: Mapping[str, str]) -> tuple[str, Path] | None:
-    """Return the hold that this process runs under and its log, or None.
-
-    Raises:
-        InvalidValue: ``OUTLAY_HOLD`` is set to something else.
-    """
+    """Return the hold that this process runs under and its log, or None."""
     text = environ.get(HOLD_VARIABLE)
     if not text:
         return None
@@ -201,9 +197,6 @@ class Guarding:
         lab: The lab that pays, when the label does not say.
         slice: How much time is paid for at once, such as ``"5m"``.
         grace: How long stopping may take, a last checkpoint included, such as ``"2m"``.
-
-    Raises:
-        InvalidValue: A duration cannot be read.
     """
 
     guard: BudgetGuard

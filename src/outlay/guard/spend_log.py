@@ -399,11 +399,7 @@ class FileSpendLog:
         self._locks_checked = True
 
     def _catch_up(self, log: int) -> Head | None:
-        """Fold what was appended since the last use; return the head.
-
-        Raises:
-            SpendLogRolledBack: What was acknowledged or seen before is not there.
-        """
+        """Fold what was appended since the last use; return the head."""
         missing = self._read_on(log)
         if missing:
             self._forget()

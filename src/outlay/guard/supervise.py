@@ -369,9 +369,6 @@ def settle_stray(stray: StrayFamily) -> Money | None:
 
     Returns:
         What it cost; None where whoever opened the hold settles it.
-
-    Raises:
-        OutlayError: It cannot be recorded; the hold stays open.
     """
     about = stray.record.about
     stray.end()

@@ -42,11 +42,7 @@ class MessagePipe:
         return self.reading, self._writing
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send a message; variables that are no text survive in it.
-
-        Raises:
-            OSError: The other end is closed.
-        """
+        """Send a message; variables that are no text survive in it."""
         rest = memoryview(json.dumps(message).encode() + b"\n")
         while rest:
             rest = rest[os.write(self._writing, rest) :]

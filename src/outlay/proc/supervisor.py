@@ -133,9 +133,6 @@ class ProcessSupervisor:
         """Start the keeper; it learns its terms with the first command.
 
         Returns once it is ready, so that what a command takes does not hold what a keeper takes.
-
-        Raises:
-            OSError: It cannot be started.
         """
         _adopt_orphans(+1)
         self._older = frozenset(own_children())
@@ -155,11 +152,7 @@ class ProcessSupervisor:
         self._send("start", **_as_message(launch))
 
     def start(self, launch: Launch) -> KeptEvent:
-        """Start a command and return once it runs.
-
-        Raises:
-            OSError: It cannot be started.
-        """
+        """Start a command and return once it runs."""
         self.submit(launch)
         while True:
             events = self.wait(1.0)

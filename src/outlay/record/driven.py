@@ -56,10 +56,6 @@ class DrivenLoop:
             )
         )
 
-    def leave_step(self) -> None:
-        """Forget the step that runs: it failed, and so did not happen."""
-        self._number = None
-
     def begin_phase(self, name: str) -> None:
         """End the phase that is open and begin another."""
         self.end_phase()

@@ -49,11 +49,7 @@ class Reply:
 
 
 def words(text: str, *, name: str) -> tuple[str, ...]:
-    """Split a command into words as a shell would, without being one.
-
-    Raises:
-        InvalidValue: It is empty, badly quoted, or holds a secret that belongs elsewhere.
-    """
+    """Split a command into words as a shell would, without being one."""
     try:
         split = tuple(shlex.split(text))
     except ValueError as error:
@@ -67,11 +63,7 @@ def words(text: str, *, name: str) -> tuple[str, ...]:
 
 
 def filled(text: str, environ: Mapping[str, str], places: Mapping[str, str]) -> str:
-    """Return ``text`` with ``$VARIABLES`` and ``{places}`` filled in.
-
-    Raises:
-        InvalidValue: A variable is not set.
-    """
+    """Return ``text`` with ``$VARIABLES`` and ``{places}`` filled in."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
@@ -171,11 +163,7 @@ def ask_list(
 
 @dataclass(slots=True, kw_only=True)
 class Tenancy:
-    """One rental as somebody who may end it sees it: a watcher, ``down`` or ``reap``.
-
-    Raises:
-        NotARental: The hold pays for nothing rented.
-    """
+    """One rental as somebody who may end it sees it: a watcher, ``down`` or ``reap``."""
 
     guard: BudgetGuard
     hold: Hold

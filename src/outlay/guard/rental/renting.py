@@ -150,12 +150,7 @@ def rent(
 
 
 def check_rate(rate: Rate, most: Rate | None) -> None:
-    """Refuse a rate above the highest that is wanted.
-
-    Raises:
-        RateTooHigh: It is above.
-        InvalidValue: The two are in different currencies.
-    """
+    """Refuse a rate above the highest that is wanted."""
     if most is not None and most.currency != rate.currency:
         raise InvalidValue("most-rate", str(most), f"a rate in {rate.currency}, as --rate is")
     if most is not None and rate.micros_per_hour > most.micros_per_hour:

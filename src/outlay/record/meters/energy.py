@@ -42,9 +42,6 @@ class PowercapSource:
 
     Args:
         zone: Its directory, with ``energy_uj`` and ``max_energy_range_uj``.
-
-    Raises:
-        OSError: The counter cannot be read (it often needs root).
     """
 
     quality = Quality.MEASURED
@@ -87,9 +84,6 @@ class NvmlSource:
     """One GPU. Volta and later count millijoules; before, power is sampled and integrated.
 
     ``nvml`` is the ``pynvml`` module, ``device`` a GPU's index or UUID.
-
-    Raises:
-        OSError: The GPU tells neither.
     """
 
     def __init__(self, nvml: Any, device: int | str, clock: Clock = SYSTEM) -> None:

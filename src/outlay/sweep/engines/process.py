@@ -124,11 +124,7 @@ class ProcessEngine:
 
 
 class TorchrunEngine(ProcessEngine):
-    """Starts torchrun commands; their flags are made in ``outlay.sweep.plan.launch``.
-
-    Raises:
-        MissingExtra: torch is not installed.
-    """
+    """Starts torchrun commands; their flags are made in ``outlay.sweep.plan.launch``."""
 
     def __init__(self, root: Path) -> None:
         if importlib.util.find_spec("torch") is None:

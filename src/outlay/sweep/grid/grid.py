@@ -118,11 +118,7 @@ class Grid:
 
 
 def read_grid(text: str, *, source: str, default_name: str) -> Grid:
-    """Return the grid in a YAML or JSON text.
-
-    Raises:
-        InvalidGrid: Something in it is wrong; names everything that is, each with its line.
-    """
+    """Return the grid in a YAML or JSON text."""
     document = parse(text, source)
     problems = Problems(document)
     grid = _read_root(document, problems, default_name)

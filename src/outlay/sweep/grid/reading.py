@@ -313,11 +313,7 @@ class GridDocument:
 
 
 def parse(text: str, source: str) -> GridDocument:
-    """Return the document in a YAML or JSON text.
-
-    Raises:
-        InvalidGrid: It is no mapping, or an interpolation in it leads nowhere.
-    """
+    """Return the document in a YAML or JSON text."""
     try:
         read = parse_yaml(text)
     except BadYaml as error:
@@ -405,11 +401,7 @@ NO_TARGET: Final = Target()
 
 
 def read_target(block: Mapping[str, Any]) -> Target:
-    """Return what a budget block says about the metric.
-
-    Raises:
-        InvalidValue: The direction or the value cannot be used.
-    """
+    """Return what a budget block says about the metric."""
     metric = str(block.get("target_metric") or "")
     stated = block.get("target_direction")
     if stated not in (None, "max", "min"):
@@ -427,11 +419,7 @@ def usual_direction(metric: str) -> str:
 
 
 def read_budget(block: Mapping[str, Any]) -> Budget | None:
-    """Return the budget of a block; ``limit`` stands for the mode's own key.
-
-    Raises:
-        InvalidValue: It states no mode, no limit, two of them, or an impossible one.
-    """
+    """Return the budget of a block; ``limit`` stands for the mode's own key."""
     if block.get("enabled") is False:
         return None
     mode = block.get("mode")
@@ -473,11 +461,7 @@ ALIASES: Final[Mapping[str, Alias]] = {
 
 
 def read_alias(value: object) -> Alias:
-    """Return ``"optim.lr"`` or ``{group: optimizer}`` as an alias.
-
-    Raises:
-        InvalidValue: It is neither.
-    """
+    """Return ``"optim.lr"`` or ``{group: optimizer}`` as an alias."""
     if isinstance(value, str) and value.strip():
         return Alias(key=value)
     if isinstance(value, Mapping) and set(value) == {"group"} and isinstance(value["group"], str):

@@ -93,9 +93,6 @@ class Active:
         """SIGTERM on cancel, timeout or no money; SIGKILL after the notice.
 
         ``asked`` is how often somebody has asked for the end of the sweep; twice forces it.
-
-        Raises:
-            SpendLogUnusable: Nobody can say whether there is money.
         """
         if self.log is not None:
             self.log.beat()

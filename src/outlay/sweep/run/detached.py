@@ -209,9 +209,6 @@ def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
     """Return a sweep as it stands, with what its jobs did since somebody looked.
 
     While somebody runs it, or where it is not ours to write in, what is learned is not written.
-
-    Raises:
-        NotASweep: There is none.
     """
     looked = Detached(read_manifest(root), clock)
     if not looked.going_on():

@@ -29,11 +29,7 @@ from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 
 def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the GPUs to share out: those named, those visible, those of the driver, or None.
-
-    Raises:
-        InvalidValue: They are named in no way that can be understood.
-    """
+    """Return the GPUs to share out: those named, those visible, those of the driver, or None."""
     text = stated if stated is not None else environ.get("CUDA_VISIBLE_DEVICES")
     if text is not None:
         names = device_names(text)
@@ -50,9 +46,6 @@ def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Colle
     """Refuse a plan with runs that need more GPUs on this machine than there are.
 
     ``elsewhere`` names the engines whose runs are not on this machine.
-
-    Raises:
-        InvalidGrid: Names each such run.
     """
     if devices is None:
         return
@@ -90,11 +83,7 @@ class MachineResources:
         return free is None or len(free) >= run.world_size
 
     def allocate(self, run: PlannedRun) -> MachineShare:
-        """Return what a run may use, for as long as it is not given back.
-
-        Raises:
-            NoPortFree: There is no port left.
-        """
+        """Return what a run may use, for as long as it is not given back."""
         port, free = self._ports.reserve(), self._free_for(run)
         if free is None:
             return MachineShare(port=port)

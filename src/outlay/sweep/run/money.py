@@ -230,10 +230,6 @@ class Treasury:
 
         A run that nothing else limits is judged by what finished ones took. Nobody may be there to
         pay for more while a ``remote`` one runs.
-
-        Raises:
-            BudgetGuardExceeded: It does not fit under the ceiling.
-            SpendLogUnusable: The log cannot be read, locked or written.
         """
         rate = rate_of_run(run)
         prediction = run.prediction

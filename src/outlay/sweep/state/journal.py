@@ -70,9 +70,6 @@ class Journal:
         """Write an event down; what was kept from before is tried again first.
 
         With ``keep`` an event that the disk refuses is tried again later.
-
-        Raises:
-            SweepNotRecorded: The disk refuses.
         """
         line = msgspec.json.encode(event) + b"\n"
         self._unwritten += line

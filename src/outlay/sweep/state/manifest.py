@@ -217,11 +217,7 @@ class Recording:
     journal: Journal | None
 
     def note(self, run: str, status: Status, **facts: object) -> None:
-        """Write down what a run is from now on.
-
-        Raises:
-            SweepNotRecorded: The journal cannot be written.
-        """
+        """Write down what a run is from now on."""
         t_ns = self.manifest.clock.wall_ns()
         event = convert({"t_ns": t_ns, "run": run, "status": status, **facts}, Event)
         if self.journal is not None:
@@ -230,11 +226,7 @@ class Recording:
         self.manifest.apply(run, event)
 
     def correct(self, run: str, more: AttemptCost) -> None:
-        """Write down that a run that has ended cost more than was known then.
-
-        Raises:
-            SweepNotRecorded: The journal cannot be written.
-        """
+        """Write down that a run that has ended cost more than was known then."""
         assert more.cost is not None
         status = self.manifest.state(run).status
         self.note(
@@ -243,11 +235,7 @@ class Recording:
         )  # fmt: skip
 
     def end(self, run: str, verdict: RunVerdict, ended: Ended, priced: AttemptCost) -> None:
-        """Write down how an attempt ended and what it cost.
-
-        Raises:
-            SweepNotRecorded: The journal cannot be written.
-        """
+        """Write down how an attempt ended and what it cost."""
         cost = priced.cost
         self.note(
             run, verdict.status, reason=verdict.reason, returncode=ended.returncode,

@@ -33,10 +33,6 @@ class SlurmEngine:
     """Submits runs as jobs; they outlive this process and are found again by any other.
 
     The sweep's directory must be on a file system that the nodes share.
-
-    Raises:
-        MissingExtra: submitit is not installed.
-        NoSlurm: There is no ``sbatch``.
     """
 
     remote: ClassVar[bool] = True

@@ -88,9 +88,6 @@ def submit_jobs(
     """Submit jobs, as an array where they are several; return Slurm's number of the whole.
 
     ``parameters`` are in submitit's names; ``secret`` variables go by environment alone.
-
-    Raises:
-        NotAccepted: Slurm refused.
     """
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
