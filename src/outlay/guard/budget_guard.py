@@ -280,11 +280,7 @@ class BudgetGuard:
         self._transact(lambda books: decisions.void(books, self._now(), hold_id, text))
 
     def settle_rental(self, hold: Hold, cost: Money, proof: str) -> Money | None:
-        """Record that something rented is gone, and what it cost.
-
-        Returns:
-            What was recorded; None where somebody else did it before.
-        """
+        """Record that something rented is gone; return its cost, None if that was done before."""
         return self._transact(
             lambda books: decisions.settle_rental(books, self._now(), hold, cost=cost, proof=proof)
         )
