@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple, replace
 
-from outlay.account.run import RunAccount
-from outlay.account.segment import SegmentAccount
+from outlay.account.run import RunAccount, SegmentAccount
 from outlay.account.spans import SpanInterval
 from outlay.account.steps import Ints, total
 from outlay.budget import statements as snapshots

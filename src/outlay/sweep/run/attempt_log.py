@@ -84,11 +84,14 @@ def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
     A start made progress if it committed a checkpoint further on than any before it, or reached a
     step that none before it had. One that records nothing shows none.
     """
-    from outlay.account.run import AccountFollower
+    from outlay.account.run import RunAccount
+    from outlay.account.step_blocks import decode_steps
+    from outlay.ledger import LedgerReader
 
     reached = [(-1, -1) for _ in range(len(starts_ns) + 1)]
     with suppress(OSError):
-        for segment in AccountFollower(directory).poll().shown():
+        reader = LedgerReader(directory, decode=decode_steps)
+        for segment in RunAccount().add(reader.poll()).shown():
             start = bisect_right(starts_ns, segment.life.segment.start_ns)
             steps = int(segment.steps.number.max()) if segment.step_count else -1
             committed = max((checkpoint.step for checkpoint in segment.checkpoints), default=-1)
