@@ -208,7 +208,7 @@ class TestInstalling:
         assert [in_process("watch", "--install").code for _ in range(2)] == [0, 0]
         backup, ours = table.read_text().splitlines()
         assert backup == "0 1 * * * backup"
-        assert ours.startswith("*/5 * * * * env ")
+        assert ours.startswith("*/5 * * * * set -a; ")
         assert ours.endswith("-m outlay watch --once # outlay-watch.service")
 
     @pytest.mark.usefixtures("programs")
