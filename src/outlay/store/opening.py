@@ -85,7 +85,6 @@ _PRICE_SERIES_2 = Table(
     UniqueConstraint("source", "provider", "gpu", "tier", "community", "currency"),
 )
 
-
 MIGRATIONS = (
     Migration(version=1, creates=(schema.runs,)),
     Migration(
