@@ -454,6 +454,20 @@ def test_a_webhook_gets_the_shape_that_it_takes(
     assert "m has used 60% of its budget" in hook.got[0][key]
 
 
+def test_a_name_mentions_nobody(desk: Desk, hook: Hook, tmp_path: Path, clock: ManualClock) -> None:
+    for shape, quiet in (("slack", "&lt;!channel&gt; @everyone"), ("discord", "<!channel>")):
+        with outlay.run(
+            "m", name="<!channel> @everyone", dir=tmp_path / shape, price="36 USD/h", gpus=1,
+            budget="iso_tokens=100tok", clock=clock,
+        ) as run:  # fmt: skip
+            for _ in run.steps(range(2), tokens=90):
+                clock.advance(MINUTE)
+            desk.rules('when = "budget"', to=f'webhook = "$HOOK"\nshape = "{shape}"')
+            desk.round()
+        assert quiet in str(hook.got[-1])
+    assert hook.got[-1]["allowed_mentions"] == {"parse": []}
+
+
 def test_what_is_refused_is_counted_and_tried_again(
     desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock
 ) -> None:

@@ -114,7 +114,9 @@ def payload(message: AlertMessage, shape: Shape) -> dict[str, Any]:
             document: dict[str, Any] = msgspec.to_builtins(message)
             return document
         case "slack":
-            return {"text": _plain(message)}
+            # Slack reads <!channel> in a name as a mention, unless these three are escaped.
+            text = _plain(message).replace("&", "&amp;").replace("<", "&lt;")
+            return {"text": text.replace(">", "&gt;")}
         case "discord":
             # Names in it may look like mentions: nobody is pinged.
             return {
