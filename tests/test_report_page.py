@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
 from outlay.escaping import latex_text
-from outlay.report.sweep_page import latex_table, page, pareto
+from outlay.report.sweep_document import latex_table, page, pareto
 from outlay.sweep.aggregate.rows import RunFacts, Seen, Subject, rows_of
 from outlay.sweep.state.journal import Event
 from outlay.sweep.state.outcomes import RunState

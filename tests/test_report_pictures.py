@@ -18,7 +18,7 @@ from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import Metric
 from outlay.report.pictures import FORMATS, read_formats, write_pictures
 from outlay.report.svg import Bar, ChartStretch, Curve, Point
-from outlay.report.sweep_page import Chart, LineChart, Plane, SpanChart, Waterfall
+from outlay.report.sweep_document import Chart, LineChart, Plane, SpanChart, Waterfall
 from sweep_on_disk import Sweep
 
 ABOUT: dict[str, Any] = {"title": "t", "note": "n"}

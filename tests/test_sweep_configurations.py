@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlay.clock import ManualClock
-from outlay.report.sweep_page import latex_table, page
+from outlay.report.sweep_document import latex_table, page
 from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.comparison import ranked, replicates, verdict
 from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of

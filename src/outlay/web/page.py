@@ -15,6 +15,7 @@ from outlay.report.html import Cell
 
 VIEWS: Final = {
     "/": "Now", "/money": "Money", "/runs": "Runs", "/sweeps": "Sweeps", "/guard": "Guard",
+    "/prices": "Prices",
 }  # fmt: skip
 _CONFIG: Final = '{"includeIndicatorCSS":false,"history":false,"extensions":"sse"}'
 
