@@ -64,16 +64,18 @@ def empty(text: str, command: str = "") -> str:
 
 
 def chart(found: Chart) -> str:
-    """Return a chart with its legend, and the line that shows what is pointed at."""
-    ends = svg.last_values(found)
-    kind = "readout" if ends else "readout hint"
-    readout = f'<p class="{kind}" aria-live="off">{html_text(ends or _HINT)}</p>'
-    foot = f'<div class="foot">{svg.legend(found)}{readout}</div>'
-    below = note(found.note) if found.note else ""
-    return f'<div class="chart">{svg.draw(found)}{foot}{below}</div>'
+    """Return a chart with its legend, and where it is read out: below, or over it while needed."""
+    key, below = svg.legend(found), note(found.note) if found.note else ""
+    if ends := svg.last_values(found):
+        key = f'<div class="foot">{key}<p class="readout">{html_text(ends)}</p></div>'
+        return f'<div class="chart">{svg.draw(found)}{key}{below}</div>'
+    over = f'<p class="readout over">{_HINT}</p>'
+    return (
+        f'<div class="chart"><div class="drawing">{svg.draw(found)}{over}</div>{key}{below}</div>'
+    )
 
 
-_HINT: Final = "Point at the chart, or focus it and press ← or →, to read it."
+_HINT: Final = "← → read it"
 
 
 # Cells of a table. Text is left, numbers are right; money has equal decimals within a column.

@@ -13,10 +13,8 @@
   };
   const chartOf = (event) => event.target.closest && event.target.closest(SHAPES);
   const say = (chart, text) => {
-    const out = chart.parentElement.querySelector(".readout");
-    if (!out) return;
-    out.textContent = text;
-    out.classList.remove("hint");
+    const out = chart.closest(".chart")?.querySelector(".readout");
+    if (out) out.textContent = text;
   };
 
   // Places are shares of the plot, 0 to 1: lines are drawn in thousandths, points in percent.

@@ -27,6 +27,7 @@ from outlay.report.html import Cell, amount, money_text
 from outlay.report.run_charts import Axis, at_risk, metric_charts, phase_strip, step_times
 from outlay.runs.reading import RunReading
 from outlay.units import Money
+from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
 
 # A run in a few sentences: what it got for its money, where the rest went, how it ended.
@@ -254,10 +255,11 @@ def _budget(run: RunReading) -> Iterator[Block]:
     if report is None:
         yield NoteBlock("The run was started without a budget.")
         return
-    rows = tuple(_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known)
-    yield Table(("limit", "share", "used", "of", "left"), rows)
+    limits = [_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known]
+    yield Table(("limit", "share", "used", "of", "left"), limits)
     if report.cost is not None:
-        parts = tuple(report.cost.rows(report.budget.charge_cost))
+        rows = report.cost.rows(report.budget.charge_cost)
+        parts = tuple((name, _amount_in(cost), charged) for name, cost, charged in rows)
         yield Table(("part of the cost", "cost", "budget"), parts)
     if report.stop_reason is not None:
         yield Figure("stopped by", report.stop_reason, report.stop_reason)
@@ -270,9 +272,18 @@ def _budget(run: RunReading) -> Iterator[Block]:
         yield NoteBlock(f"Its limits were changed {times} on a resume.")
 
 
+def _amount_in(text: str) -> Money:
+    """Return an exact amount from its text, so that a column of them shows equal decimals."""
+    number, _, currency = text.partition(" ")
+    return Money(round(Decimal(number.replace(",", "")) * MICROS), currency)
+
+
 def _limit(bound: Bound, used: int) -> tuple[object, ...]:
-    def shown(value: int) -> Cell:
-        return Cell(text=bound.dimension.text(value), value=value, is_number=True)
+    def shown(value: int) -> object:
+        text = bound.dimension.text(value)
+        if bound.dimension.key == "max_cost_usd":
+            return _amount_in(text)
+        return Cell(text=text, value=value, is_number=True)
 
     share = used / bound.limit if bound.limit else None
     part = Cell(text="-" if share is None else f"{share:.1%}", value=share, share=share)

@@ -43,6 +43,8 @@ _LABELLED: Final = 24
 _WIDE, _HIGH = 560.0, 190.0
 """Pixels that a plot has about, to tell which names would lie on each other."""
 _NAMED_ATTEMPTS: Final = 8
+_ROOM: Final = 30
+"""Letters below an axis for which a phone has room; with more, every second label is left out."""
 _XMLNS: Final = 'xmlns="http://www.w3.org/2000/svg"'
 
 
@@ -78,9 +80,11 @@ class _Axes:
             f'y="{_percent(self.y(tick.value))}" text-anchor="end">{tick.label}</text>'
             for tick in self._ys
         )
+        labels = [_day(tick.value) if self._in_days else tick.label for tick in self._xs]
+        crowded = sum(map(len, labels)) > _ROOM
         across = (
-            _below(self.x(tick.value), _day(tick.value) if self._in_days else tick.label)
-            for tick in self._xs
+            _below(self.x(tick.value), label, kind="tick more" if crowded and n % 2 else "tick")
+            for n, (tick, label) in enumerate(zip(self._xs, labels, strict=True))
         )
         titles = (
             f'<text class="title" dx="-56" dy="-13">{html_text(y_title)}</text>'
@@ -100,10 +104,10 @@ def _percent(share: float) -> str:
     return f"{100 * share:.2f}%"
 
 
-def _below(share: float, label: str, y: str = "100%") -> str:
+def _below(share: float, label: str, y: str = "100%", kind: str = "tick") -> str:
     """Return a tick's label below the plot."""
     return (
-        f'<text class="tick" x="{_percent(share)}" y="{y}" dy="18" text-anchor="middle">'
+        f'<text class="{kind}" x="{_percent(share)}" y="{y}" dy="18" text-anchor="middle">'
         f"{html_text(label)}</text>"
     )
 
@@ -357,7 +361,8 @@ def _strip(chart: PhaseStrip) -> str:
         text = f'<text class="tick" x="{place}" dy="-6">attempt {number}</text>' if named else ""
         starts.append(f'<line class="attempt" x1="{place}" x2="{place}" y1="-4" y2="100%"/>{text}')
     several = "".join(starts) if len(chart.attempts) > 1 else ""
-    return _picture("strip", "Phases over time", parts + several + "".join(across))
+    kind = "strip named" if several else "strip"
+    return _picture(kind, "Phases over time", parts + several + "".join(across))
 
 
 def _strip_part(part: StripPart, whole: float) -> str:

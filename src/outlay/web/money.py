@@ -13,7 +13,7 @@ from outlay.clock import utc_datetime
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
 from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
-from outlay.cost.machines import cost_of_machine, read_machines
+from outlay.cost.machines import MachineCost, cost_of_machine, read_machines
 from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
@@ -57,18 +57,19 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     owners = spending.by(_owner_of(by))
     standings, doubts = standings_of_logs(books)
     findings += [*reading.spending.findings, *spending.unpriced_finding(), *doubts]
+    owned = _owned(month, books, findings)
     groups = [_group(unit, owners, by, books) for unit in spending.units()]
     parts = [
         _choices(month, by, spending),
         html.section(
             f"{month} (UTC)",
-            figures_html(_lead(spending, standings)),
+            figures_html(_lead(spending, standings, owned)),
             *_month_end(month, reading.spending, books),
         ),
         columns_of(
             [
                 *(groups or [_nothing(month)]),
-                *_machines(month, books),
+                *_machines(owned),
                 *_wasted(ask, spending, books),
                 *_next_runs(reading),
             ]
@@ -188,7 +189,11 @@ def _choices(month: str, by: str, spending: Spending) -> str:
     )
 
 
-def _lead(spending: Spending, standings: Sequence[tuple[str, ScopeStanding]]) -> list[Figure]:
+def _lead(
+    spending: Spending,
+    standings: Sequence[tuple[str, ScopeStanding]],
+    owned: Sequence[MachineCost],
+) -> list[Figure]:
     """Return what was spent, what of it was in no run, and what is held."""
     found = [
         Figure(f"spent, {unit}", total.cost, money_text(total.cost), leads=True)
@@ -198,6 +203,10 @@ def _lead(spending: Spending, standings: Sequence[tuple[str, ScopeStanding]]) ->
     for currency, micros in _sums(spend.cost for spend in outside).items():
         money = Money(micros, currency)
         found.append(Figure("rented, in no run", money, money_text(money), leads=True))
+    for machine in owned:
+        label = f"{machine.machine.host}, owned, {IN_NO_RUN}"
+        text = f"{money_text(machine.in_no_run)} {machine.machine.price.kind}"
+        found.append(Figure(label, machine.in_no_run, text, leads=True))
     held = (each.held for _, each in standings if each.scope == WHOLE)
     for currency, micros in _sums(held).items():
         money = Money(micros, currency)
@@ -235,8 +244,8 @@ def _month_end(month: str, spending: Spending, books: BookReader) -> list[str]:
             ahead = rest.cost
             text = money_text(Money(round(spent + ahead.point), unit.currency))
             if ahead.low is not None and ahead.high is not None:
-                ends = (round(spent + max(end, 0)) for end in (ahead.low, ahead.high))
-                text += f" ({_range(*ends, unit.currency)}, {ahead.confidence:.0%})"
+                low, high = (round(spent + max(end, 0)) for end in (ahead.low, ahead.high))
+                text += f" ({_range(low, high, unit.currency)}, {ahead.confidence:.0%})"
             label = f"by the end of the month, {unit}"
             found.append(Figure(label, None, text, "estimated"))
     if not found:
@@ -252,27 +261,39 @@ def _range(low: int, high: int, currency: str) -> str:
     return f"{first.partition(' ')[0]} to {second}"
 
 
-def _machines(month: str, books: BookReader) -> list[str]:
-    """Return what owned nodes cost in the month, and what of it lies in no run."""
+def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[MachineCost]:
+    """Return what owned nodes cost in the month; a list of them that is damaged is a finding."""
     try:
         stated = read_machines().values()
     except InvalidValue as error:
-        return findings_list([Finding(source="machines", message=str(error))], "Owned machines")
-    window, now_ns = month_window(month), books.now_ns
-    rows: list[list[object]] = []
+        findings.append(Finding(source="machines", message=str(error)))
+        return []
+    window, now_ns, found = month_window(month), books.now_ns, []
     for machine in stated:
         since_ns = max(machine.since_ns, window.start_ns)
         until_ns = min(machine.until_ns or now_ns, window.end_ns, now_ns)
-        if since_ns >= until_ns:
-            continue
-        part = msgspec.structs.replace(machine, since_ns=since_ns, until_ns=until_ns)
-        on_it = RunFilter(since_ns=since_ns, until_ns=until_ns, text=machine.host)
-        dirs = [Path(row.dir) for row in list_runs(books.store, on_it, limit=_READ)]
-        cost, kind = cost_of_machine(part, dirs, now_ns), machine.price.kind
-        amounts = (cost.cost, cost.in_runs, cost.in_no_run)
-        rows.append([machine.host, *(amount(each, kind=kind) for each in amounts)])
-    if not rows:
+        if since_ns < until_ns:
+            part = msgspec.structs.replace(machine, since_ns=since_ns, until_ns=until_ns)
+            on_it = RunFilter(since_ns=since_ns, until_ns=until_ns, text=machine.host)
+            dirs = [Path(row.dir) for row in list_runs(books.store, on_it, limit=_READ)]
+            found.append(cost_of_machine(part, dirs, now_ns))
+    return found
+
+
+def _machines(owned: Sequence[MachineCost]) -> list[str]:
+    """Return what owned nodes cost, and what of it lies in no run."""
+    if not owned:
         return []
+    rows = [
+        [
+            each.machine.host,
+            *(
+                amount(money, kind=each.machine.price.kind)
+                for money in (each.cost, each.in_runs, each.in_no_run)
+            ),
+        ]
+        for each in owned
+    ]
     table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
     return [html.section("Owned machines", table)]
 
@@ -289,7 +310,8 @@ def _next_runs(reading: SpendingReading) -> list[str]:
             continue
         ends = "too few runs for one"
         if estimate.low is not None and estimate.high is not None:
-            ends = _range(*(round(e * MICROS) for e in (estimate.low, estimate.high)), currency)
+            low, high = (round(end * MICROS) for end in (estimate.low, estimate.high))
+            ends = _range(low, high, currency)
         point = Money.parse(estimate.point, currency=currency)
         rows.append([model, len(costs), amount(point, mark="estimated"), ends])
     if not rows:

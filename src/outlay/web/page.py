@@ -113,7 +113,10 @@ def _forms(page: Page, ask: PageQuery) -> str:
     links = [f'<a href="{html_text(ask.address(".json"))}">JSON</a>']
     if page.columns:
         links.append(f'<a href="{html_text(ask.address(".csv"))}">CSV</a>')
-    return f"<p>This page as {' or '.join(links)}. Times are UTC.</p>"
+    return (
+        f"<p>This page as {' or '.join(links)}. Times are UTC. Amounts are estimates, time "
+        "multiplied by a price, until a bill confirms them.</p>"
+    )
 
 
 # Small parts that several views have.
