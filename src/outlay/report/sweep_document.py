@@ -351,8 +351,14 @@ def _fairness(rows: Sequence[Row]) -> Iterator[Block]:
 
 def _runs(subjects: Sequence[Subject], rows: Sequence[Row], link: Link) -> Iterator[Block]:
     """Yield every run; columns of which nothing is known are left out."""
-    empty = (None, "", 0.0) if not any(row.get("assumed_cost") for row in rows) else (None, "")
-    shown = [name for name in _SHOWN if any(row.get(name) not in empty for row in rows)]
+    if not rows:
+        return
+    empty = {"assumed_cost": (None, 0.0)}
+    shown = [
+        name
+        for name in _SHOWN
+        if any(row.get(name) not in empty.get(name, (None, "")) for row in rows)
+    ]
     units = {_unit(row) for row in rows if row.get("cost") is not None}
     usual = units.pop() if len(units) == 1 else ""
     cells = [
