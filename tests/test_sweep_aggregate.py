@@ -20,7 +20,7 @@ from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import BudgetEvent, Metric, Price
-from outlay.report.sweep_page import charts_of
+from outlay.report.sweep_document import charts_of
 from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.aggregator import write_reports
 from outlay.sweep.aggregate.comparison import (
