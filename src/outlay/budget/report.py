@@ -143,7 +143,6 @@ class BudgetPlan:
     """What a budget means for a training like one that was measured; an estimate.
 
     Attributes:
-        steps: How many steps the budget allows.
         use: What they use, each thing that was measured; its cost with one start-up.
         measured_steps: How many steps that rests on.
         start_up: What it takes to start; None where that is unknown.
