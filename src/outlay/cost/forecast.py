@@ -154,7 +154,7 @@ def forecast_runs(
     elif planned > count // 2:
         notes.append(f"{_runs(planned)} ahead of {count} that are known: {_UNSEEN}")
     amounts = len(set(history))
-    if planned == 1 and amounts <= _FEW_AMOUNTS:
+    if planned == 1 and amounts <= min(_FEW_AMOUNTS, count // 2):
         notes.append(f"runs cost one of {amounts} amounts: {confidence:.0%} cannot be met exactly")
     low, high = _interval(_totals(costs, ordinary, trend, planned), confidence)
     return Estimate(point=point, low=low, high=high, samples=count, note="; ".join(notes))
