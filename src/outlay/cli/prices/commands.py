@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import Engine
 
-from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
+from outlay.cli.output import AsJson, Png, console, counted, new_table, print_findings, print_json
 from outlay.cli.prices.offers import (
     export_prices,
     fetch_prices,
@@ -204,6 +204,7 @@ def stats(as_json: AsJson = False) -> None:
 
     Example: outlay prices stats
     """
+    from outlay.compat.cost_module.gpu_price import TRACKED
     from outlay.compat.cost_module.tracker import GPUPriceTracker
 
     tracker, book = GPUPriceTracker(), PriceBook(open_store())
@@ -218,9 +219,12 @@ def stats(as_json: AsJson = False) -> None:
         average, trend = figures["average_prices_24h"][key], figures["price_trends_24h"][key]
         table.add_row(provider, gpu, f"{now:.4f}", f"{average:.4f}", f"{trend:+.1f} %")
     console.print(table)
-    for state in states:
+    asked = [state for state in states if not state.source.startswith(TRACKED)]
+    for state in asked:
         loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)
-        console.print(f"{state.source}: {loaded}, {state.offers:,} offers")
+        console.print(f"{state.source}: {loaded}, {counted(state.offers, 'offer')}")
+    if by_hand := sum(state.offers for state in states if state not in asked):
+        console.print(f"tracked by hand: {counted(by_hand, 'offer')}")
     print_findings(damage)
 
 

@@ -19,12 +19,12 @@ from outlay.compat.cost_module.data_directory import (
     price_file,
     report_taken,
 )
-from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
+from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice, PriceAlert, PriceHistory
 from outlay.compat.cost_module.price_history import append_price, export_history, import_history
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
 from outlay.prices.book import PriceBook
-from outlay.prices.offer import Snapshot
+from outlay.prices.offer import Offer, Snapshot
 from outlay.prices.recording import Series, series_of
 from outlay.prices.series import PricePoint, PriceWindow, alerts, current_points, points, windows
 from outlay.prices.sources.base import OfferSource, fetch
@@ -35,6 +35,8 @@ from outlay.units.quantity import NS_PER_HOUR
 
 # The documented figures are plain dollars, so prices in other currencies are left out of them.
 _CURRENCY = "USD"
+# A price that was tracked by hand stands until it is replaced, or others have been seen this long.
+_STANDS_NS = 24 * NS_PER_HOUR
 _log = logging.getLogger(__name__)
 
 
@@ -120,8 +122,9 @@ class GPUPriceTracker:
     def track_price(self, price: GPUPrice) -> PriceAlert | None:
         """Track a price point; return the alert that it raises, if any.
 
-        Prices of one GPU with the same timestamp are one look at the market: the cheapest of them
-        is compared with the cheapest of the look before.
+        A price is compared with the one before it of the same tier, region and instance. Prices
+        that name none of these and have the same timestamp are one look at the market: the cheapest
+        of them is compared with the cheapest of the look before.
         """
         offer = price.to_offer()
         snapshot = Snapshot(source=offer.source, fetched_ns=offer.fetched_ns, offers=(offer,))
@@ -218,7 +221,8 @@ class GPUPriceTracker:
 
     def _rentable(self, gpu_type: str | None = None) -> list[GPUPrice]:
         wanted = (gpu_type or "").lower()
-        offers = self._book.cheapest_rentable()
+        by_hand = self._book.offers(source_prefix=TRACKED)
+        offers = [_cheapest_standing(one, by_hand) for one in self._book.cheapest_rentable()]
         prices = [GPUPrice.from_offer(one) for one in offers if one.price.currency == _CURRENCY]
         found = [price for price in prices if wanted in price.gpu_name.lower()]
         return sorted(found, key=lambda price: (price.price_per_hour, price.gpu_name))
@@ -263,6 +267,22 @@ def _history_of(
     return histories.get(key, alone)
 
 
+def _cheapest_standing(newest: Offer, by_hand: Iterable[Offer]) -> Offer:
+    """Return the cheapest offer on the terms of the newest one that still stands."""
+    if not newest.source.startswith(TRACKED):
+        return newest  # A source that was asked has said all that it has.
+    terms = (newest.provider, newest.gpu, newest.tier, newest.price.currency)
+    since_ns = newest.fetched_ns - _STANDS_NS
+    standing = (
+        offer
+        for offer in by_hand
+        if (offer.provider, offer.gpu, offer.tier, offer.price.currency) == terms
+        and offer.fetched_ns > since_ns
+        and (offer.availability is None or offer.availability > 0)
+    )
+    return min(standing, key=lambda offer: offer.per_gpu_micros, default=newest)
+
+
 def _tiered_key(point: PricePoint) -> TieredKey:
     return TieredKey(point.series.gpu, point.series.provider, str(point.series.tier))
 
@@ -277,14 +297,25 @@ def _text(key: Key) -> str:
 
 
 def _current_by_key(found: Iterable[PricePoint]) -> dict[Key, float]:
-    """Return the cheapest of each key's latest points; a newer look replaces an older one."""
-    current: dict[Key, tuple[int, float]] = {}
+    """Return the cheapest price of each key that stands: of its latest look, or tracked by hand."""
+    by_key: dict[Key, list[PricePoint]] = defaultdict(list)
     for point in found:
-        if point.series.currency != _CURRENCY:
-            continue
-        candidate = (-point.at_ns, float(point.price.amount))
-        current[_key(point)] = min(candidate, current.get(_key(point), candidate))
-    return {key: price for key, (_, price) in current.items()}
+        if point.series.currency == _CURRENCY:
+            by_key[_key(point)].append(point)
+    return {key: _standing_price(its) for key, its in by_key.items()}
+
+
+def _standing_price(found: list[PricePoint]) -> float:
+    newest = max(found, key=lambda point: point.at_ns)
+    standing = [point for point in found if point.at_ns == newest.at_ns]
+    if newest.series.source.startswith(TRACKED):
+        since_ns = newest.at_ns - _STANDS_NS
+        standing += [
+            point
+            for point in found
+            if point.series.source.startswith(TRACKED) and point.at_ns > since_ns
+        ]
+    return float(min(point.price.amount for point in standing))
 
 
 def _reason(current: float, history: PriceHistory) -> str:
