@@ -132,6 +132,14 @@ def print_sentence(text: str) -> None:
     console.print(text, soft_wrap=not console.is_terminal)
 
 
+def print_title(text: str) -> None:
+    """Print the title of a part: with a line to the terminal's edge, or alone where it has none."""
+    if console.is_terminal:
+        console.rule(text, align="left")
+    else:
+        console.print(f"\n{text}", soft_wrap=True)
+
+
 def shown_path(path: str | Path) -> str:
     """Return a path as a person here would type it: relative where it lies below."""
     return str(path).removeprefix(f"{Path.cwd()}/")

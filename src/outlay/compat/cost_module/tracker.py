@@ -115,7 +115,7 @@ class GPUPriceTracker:
             with beside_the_store(directory):
                 file = price_file(directory)
                 if file.exists():
-                    report_taken(import_history(self._store, file).added, "prices", directory)
+                    report_taken(import_history(self._store, file).added, "price", directory)
                 export_history(self._store, file)
                 self._file = file
 
