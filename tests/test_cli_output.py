@@ -154,7 +154,7 @@ def test_nothing_wraps_in_a_pipe_and_paths_are_relative(tmp_path: Path) -> None:
 
 def test_a_title_in_a_pipe_has_no_line_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
     print_title("1. The plan")
-    assert capsys.readouterr().out == "\n1. The plan\n"
+    assert capsys.readouterr().out == "1. The plan\n"
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def print_title(text: str) -> None:
     if console.is_terminal:
         console.rule(text, align="left")
     else:
-        console.print(f"\n{text}", soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
 
 def shown_path(path: str | Path) -> str:
