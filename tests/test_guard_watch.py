@@ -20,7 +20,6 @@ from command_line import Outcome, in_process, outlay
 from outlay.clock import SYSTEM
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import cost_of_run
 from outlay.guard.locking import has_ended
 from outlay.guard.rental.reap import known_logs
 from outlay.proc.identity import Process, read_process, send
@@ -203,7 +202,7 @@ class TestInstalling:
         assert [in_process("watch", "--install").code for _ in range(2)] == [0, 0]
         backup, ours = table.read_text().splitlines()
         assert backup == "0 1 * * * backup"
-        assert ours.startswith("*/5 * * * * env ")
+        assert ours.startswith("*/5 * * * * set -a; ")
         assert ours.endswith("-m outlay watch --once # outlay-watch.service")
 
     @pytest.mark.usefixtures("programs")
@@ -272,7 +271,7 @@ class TestARunOnIt:
     def test_status_shows_what_of_a_rental_is_in_runs_and_in_no_run(self, bench: Bench) -> None:
         assert bench.rent().code == 0
         assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
-        run_cost = cost_of_run(bench.directory / "run")
+        run_cost = package.read_run(bench.directory / "run").cost.cost
         assert run_cost is not None
         (row,) = in_process("guard", "status", "--log", bench.log, "--json").json["holds"]
         cost, in_runs, in_no_run = (Money(**row[name]) for name in ("cost", "in_runs", "in_no_run"))

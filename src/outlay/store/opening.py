@@ -11,20 +11,24 @@ from sqlalchemy import (
     JSON,
     URL,
     BigInteger,
+    Boolean,
     Column,
     Connection,
     Engine,
+    Executable,
     Float,
     Index,
     Integer,
     MetaData,
     String,
     Table,
+    UniqueConstraint,
     func,
     insert,
     inspect,
     make_url,
     select,
+    update,
 )
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from sqlalchemy.schema import CreateColumn
@@ -63,12 +67,16 @@ class Migration:
         creates: Tables that are new in it.
         adds: Columns that are new in a table that was there; null in the rows that were there.
         indexes: Indexes that are new on a table that was there.
+        rebuilds: Tables whose constraints change, those that others refer to first; rows stay.
+        fills: Statements that run at the end.
     """
 
     version: int
     creates: tuple[Table, ...] = ()
     adds: tuple[Column[Any], ...] = ()
     indexes: tuple[Index, ...] = ()
+    rebuilds: tuple[Table, ...] = ()
+    fills: tuple[Executable, ...] = ()
 
 
 _RUNS_1 = Table(
@@ -118,6 +126,19 @@ _COST_REPORTS_3 = Table(
     Index("cost_reports_by_model", "model", "at_ns"),
 )
 
+_PRICE_SERIES_2 = Table(
+    "price_series",
+    MetaData(),
+    Column("id", schema.price_series.c.id.type, primary_key=True),
+    Column("source", String, nullable=False),
+    Column("provider", String, nullable=False),
+    Column("gpu", String, nullable=False),
+    Column("tier", String, nullable=False),
+    Column("community", Boolean, nullable=False),
+    Column("currency", String, nullable=False),
+    UniqueConstraint("source", "provider", "gpu", "tier", "community", "currency"),
+)
+
 MIGRATIONS = (
     Migration(version=1, creates=(_RUNS_1,)),
     Migration(
@@ -125,7 +146,7 @@ MIGRATIONS = (
         creates=(
             schema.price_snapshots,
             schema.price_offers,
-            schema.price_series,
+            _PRICE_SERIES_2,
             schema.price_points,
             schema.price_alerts,
         ),
@@ -162,6 +183,16 @@ MIGRATIONS = (
     Migration(
         version=7,
         adds=(schema.runs.c.goodput, schema.runs.c.metric, schema.runs.c.metric_value),
+    ),
+    Migration(
+        version=8,
+        rebuilds=(schema.price_series, schema.price_points, schema.price_alerts),
+        # Prices that are tracked one by one are those of one GPU.
+        fills=(
+            update(schema.price_series)
+            .where(schema.price_series.c.source.startswith("tracked:"))
+            .values(gpu_count=1),
+        ),
     ),
 )
 NEWEST = MIGRATIONS[-1].version
@@ -201,8 +232,36 @@ def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
         connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column_sql}")
     for index in migration.indexes:
         index.create(connection)
+    _rebuild(connection, migration.rebuilds)
+    for statement in migration.fills:
+        connection.execute(statement)
     row = {"version": migration.version, "applied_ns": now_ns}
     connection.execute(insert(schema.versions).values(row))
+
+
+def _rebuild(connection: Connection, tables: tuple[Table, ...]) -> None:
+    """Make tables anew with the rows that they had: SQLite changes no constraint of one in place.
+
+    Those that refer to another are away while it is made.
+    """
+    before: dict[Table, Table] = {}
+    for table in tables:
+        had = {column["name"] for column in inspect(connection).get_columns(table.name)}
+        columns = [column for column in table.columns if column.name in had]
+        copies = (Column(column.name, column.type) for column in columns)
+        kept = before[table] = Table(f"{table.name}_before", MetaData(), *copies)
+        kept.create(connection)
+        connection.execute(insert(kept).from_select([c.name for c in columns], select(*columns)))
+    for table in reversed(tables):
+        table.drop(connection)
+    for table, kept in before.items():
+        table.create(connection)
+        names = [column.name for column in kept.columns]
+        connection.execute(insert(table).from_select(names, select(kept)))
+        kept.drop(connection)
+        if connection.dialect.name == _POSTGRESQL and "id" in names:
+            sequence = func.pg_get_serial_sequence(table.name, "id")
+            connection.execute(select(func.setval(sequence, func.max(table.c.id))))
 
 
 _POSTGRESQL, _DRIVER = "postgresql", "postgresql+psycopg"

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now, wall_ns_of
 from outlay.errors import InvalidValue, choices
-from outlay.prices.offer import Offer, Tier
+from outlay.prices.offer import Offer, Tier, read_price
 from outlay.prices.series import Alert
-from outlay.units import Money
+from outlay.units.money import MICROS
 from outlay.units.quantity import NS_PER_HOUR
 
 AlertType = Literal["drop", "surge", "low"]
@@ -77,10 +77,11 @@ class GPUPrice:
         Raises:
             InvalidValue: The price is not a number above zero, or the tier is none.
         """
-        price = Money.parse(self.price_per_hour, name="price_per_hour")
+        price = read_price(self.price_per_hour, name="price_per_hour")
         if price.micros == 0:
             raise InvalidValue("price_per_hour", self.price_per_hour, _EXPECTED_PRICE)
         given = repr(float(self.price_per_hour))
+        is_exact = price.micros / MICROS == float(given)
         return Offer(
             provider=self.provider,
             gpu=self.gpu_name,
@@ -95,7 +96,7 @@ class GPUPrice:
             offer_id=self.instance_id,
             fetched_ns=wall_ns_of(self.timestamp),
             source=self._stream(),
-            given=None if float(price.amount) == float(given) else given,
+            given=None if is_exact else given,
         )
 
     def _stream(self) -> str:
@@ -104,9 +105,9 @@ class GPUPrice:
         A price that names no tier, region or instance speaks for its GPU and provider.
         """
         stream = f"{TRACKED}{self.provider}:{self.gpu_name}"
-        if self.tier == Tier.ON_DEMAND and not self.region and not self.instance_id:
-            return stream
-        return f"{stream}:{self.tier}:{self.region or ''}:{self.instance_id or ''}"
+        if self.region or self.instance_id:
+            return f"{stream}:{self.tier}:{self.region or ''}:{self.instance_id or ''}"
+        return stream if self.tier == Tier.ON_DEMAND else f"{stream}:{self.tier}"
 
 
 def _tier(word: str) -> Tier:
