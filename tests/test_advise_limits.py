@@ -21,7 +21,7 @@ from outlay.advise.overhead import (
     recommend_badput,
     recommend_checkpoint_interval,
 )
-from outlay.advise.recommendation import confidence_of
+from outlay.advise.recommendation import amount_text, confidence_of
 from outlay.advise.run_advice import Circumstances
 from outlay.advise.stopping import EpochPrice
 from outlay.advise.tiers import ComputeJob, Option, finish_on, recommend_compute_tier
@@ -169,3 +169,17 @@ class TestALiveRun:
         rest = rest_of(view, 4)
         assert rest is not None
         assert (rest.seconds.point, rest.cost.point) == (20.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("amount", "shown"),
+    [
+        (1234.5, "1,234.50 USD"),
+        (0.64, "0.64 USD"),
+        (0.0019, "0.0019 USD"),
+        (0.000002, "0.000002 USD"),
+        (0.0, "0.00 USD"),
+    ],
+)
+def test_a_small_amount_is_not_shown_as_nothing(amount: float, shown: str) -> None:
+    assert amount_text(amount, "USD") == shown

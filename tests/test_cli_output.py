@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from outlay import iso_tokens, run
 from outlay.cli.app import app
-from outlay.cli.output import console, new_table
+from outlay.cli.output import console, new_table, print_title
 from outlay.clock import ManualClock
 
 SECOND = 10**9
@@ -150,6 +150,11 @@ def test_nothing_wraps_in_a_pipe_and_paths_are_relative(tmp_path: Path) -> None:
         words, cwd=tmp_path, env=environ, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[1].endswith(f" {below}")
+
+
+def test_a_title_in_a_pipe_has_no_line_behind_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_title("1. The plan")
+    assert capsys.readouterr().out == "1. The plan\n"
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,7 @@ def test_what_stands_in_a_named_data_dir_is_taken_over(tmp_path: Path) -> None:
 
 def test_the_command_shows_what_was_taken_over_and_says_so_once(directory: Path) -> None:
     first = outlay("cost-report", "--json")
-    assert f"took over 1 cost reports from {directory}" in first.err
+    assert f"took over 1 cost report from {directory}" in first.err
     assert first.json["models"]["bert-base"]["total_cost"] == 15.0
     assert outlay("cost-report", "--json").err == ""
 

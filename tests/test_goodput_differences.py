@@ -70,6 +70,30 @@ def short_steps() -> str:
     return f"{len(job.calculator(now=25).get_step_deviation())} deviations"
 
 
+def ending_late() -> Job:
+    return Job().start(0).span("tpu_init", 0, 1).steps(0, 5, at=6, each=3).end(26)
+
+
+def restarted() -> Job:
+    job = Job().start(0).steps(0, 5, at=10, each=3)
+    return job.start(30).steps(2, 3, at=35, each=3).end(44)
+
+
+def excluded() -> str:
+    job = Job().start(0).span("training_prep", 0, 10).step(0, 20).end(25)
+    found = job.calculator(now=25).get_job_goodput_with_exclusions([(at(5), at(15))])
+    return f"{found[3]:g} s"
+
+
+def saved_before_the_job() -> str:
+    timing = {
+        "checkpoint_manager_blocking_start_time": START_S - 100,
+        "checkpoint_manager_blocking_duration_secs": 6.0,
+    }
+    job = Job().start(0).steps(0, 50, at=0).add(event_type="save", step=1, **timing).end(50)
+    return seconds(job, 50, BadputType.UNPRODUCTIVE_CHECKPOINT_SAVE_TIME)
+
+
 ANSWERS: dict[str, Callable[[], str]] = {
     "a restart at the next step after an hour down, 200 s of steps": lambda: goodput(RESTART, 3800),
     "the disruptions of that job": lambda: disruptions(RESTART, 3800),
@@ -91,6 +115,14 @@ ANSWERS: dict[str, Callable[[], str]] = {
     ),
     "a job that was killed while it saved": lambda: goodput(killed_while_saving(), 50),
     "the deviation of 50 steps of 0.5 s": short_steps,
+    "five steps of 3 s, 5 s before and 5 s after them, and a second of initialisation": lambda: (
+        goodput(ending_late(), 26)
+    ),
+    "the length of a window of 25 s that ends with the last step of an attempt": lambda: (
+        f"{restarted().calculator(now=44).get_job_goodput_interval(at(0), at(25))[3]:g} s"
+    ),
+    "an exclusion of 10 s, half of it in the training's preparation": excluded,
+    "a save of 6 s that is dated before the job": saved_before_the_job,
 }
 
 

@@ -126,6 +126,42 @@ def test_the_cheapest_of_one_fetch_is_the_price() -> None:
     assert found.price.price_per_hour == 0.3
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"region": "eu"}, {"instance_id": "b"}, {"tier": "spot"}],
+    ids=lambda each: next(iter(each)),
+)
+def test_another_offer_is_no_surge_and_the_cheapest_stays_the_cheapest(
+    other: dict[str, str],
+) -> None:
+    first = {"region": "us", "instance_id": "a"}
+    assert track(seen(1.0, hours_ago=2, **first), seen(3.0, hours_ago=1, **(first | other))) == [
+        None,
+        None,
+    ]
+    found = tracker().get_cheapest_gpu()
+    assert found is not None
+    assert found.price.price_per_hour == 1.0
+    assert tracker().current_prices["RTX 4090", "vast.ai"] == 1.0
+    assert tracker().get_price_statistics()["current_prices"] == {"vast.ai:RTX 4090": 1.0}
+
+
+def test_an_instance_is_compared_with_itself() -> None:
+    cheap, dear = {"instance_id": "a"}, {"instance_id": "b"}
+    raised = track(
+        seen(1.0, hours_ago=3, **cheap), seen(3.0, hours_ago=2, **dear),
+        seen(1.5, hours_ago=1, **cheap), seen(2.0, **dear),
+    )  # fmt: skip
+    assert raised == [None, None, "surge", "drop"]
+    assert tracker().current_prices["RTX 4090", "vast.ai"] == 1.5
+
+
+def test_an_offer_that_nobody_saw_for_a_day_does_not_stand() -> None:
+    track(seen(1.0, hours_ago=25, instance_id="gone"), seen(3.0, instance_id="here"))
+    assert tracker().current_prices["RTX 4090", "vast.ai"] == 3.0
+    assert tracker().get_price_statistics()["current_prices"] == {"vast.ai:RTX 4090": 3.0}
+
+
 def test_an_alert_has_its_documented_fields_and_a_message() -> None:
     track(seen(1.0, hours_ago=1))
     alert = tracker().track_price(seen(0.5))

@@ -15,7 +15,7 @@ from outlay.goodput.follower import RunView
 from outlay.goodput.throughput import ModelFlops, gpu_time, utilisation
 from outlay.goodput.timeline import Window
 from outlay.prices.gpus import resolve
-from outlay.rates import NS_PER_HOUR
+from outlay.units.quantity import duration_text
 
 MFU = ("mfu", "model_flops_utilization", "model_flops_utilisation")
 
@@ -148,7 +148,7 @@ def _other(cost: RunCost, amount: float, currency: str) -> OptimizationRecommend
         confidence=1.0,
         action="Put spans around what runs between steps, to see what it is",
         grade="measured",
-        evidence=[f"other: {amount_text(other, currency)} of {cost.wall_ns / NS_PER_HOUR:.2f} h"],
+        evidence=[f"other: {amount_text(other, currency)} in {duration_text(cost.wall_ns)}"],
         needed=['with run.span("logging"): ...'],
         currency=currency,
         kind="observation",

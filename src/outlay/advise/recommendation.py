@@ -7,6 +7,7 @@ is cheaper and worse: what it gives up is named beside what it saves, and it is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime
@@ -111,8 +112,14 @@ def confidence_of(probability: float, grade: Grade) -> float:
 
 
 def amount_text(amount: float, currency: str) -> str:
-    """Return an amount as recommendations show it: ``12.50 USD``."""
-    return f"{amount:,.2f} {currency}"
+    """Return an amount as recommendations show it: ``12.50 USD``, ``0.0019 USD``."""
+    return f"{_figure(amount)} {currency}"
+
+
+def _figure(amount: float) -> str:
+    """Return an amount to the cent; below one to two digits, down to the micro-unit."""
+    digits = 2 if amount >= 0.01 or amount <= 0 else min(6, 1 - math.floor(math.log10(amount)))
+    return f"{amount:,.{digits}f}"
 
 
 def least_saving(cost: float) -> float:
@@ -141,7 +148,7 @@ def gain_text(found: OptimizationRecommendation) -> str:
         return f"{amount_text(found.at_stake or 0.0, found.currency)} at stake"
     text = f"saves {amount_text(found.estimated_savings, found.currency)}"
     if found.savings_low is not None and found.savings_high is not None:
-        text += f" ({found.savings_low:,.2f} to {found.savings_high:,.2f})"
+        text += f" ({_figure(found.savings_low)} to {_figure(found.savings_high)})"
     return f"{text} and gives up {found.quality_loss}" if found.kind == "trade" else text
 
 

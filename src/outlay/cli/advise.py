@@ -20,7 +20,7 @@ from outlay.advise.recommendation import (
     total_savings,
 )
 from outlay.advise.run_advice import SPOT_MTTF_HOURS, Circumstances, floor_of
-from outlay.cli.output import AsJson, console, print_findings, print_json
+from outlay.cli.output import AsJson, console, print_findings, print_indented, print_json
 from outlay.clock import SYSTEM
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import Finding, InvalidValue, OutlayError
@@ -155,7 +155,7 @@ def _print_one(each: OptimizationRecommendation) -> None:
     lines += [f"risk: {text}" for text in each.risks]
     lines += [f"to know better: {text}" for text in each.needed]
     for line in lines:
-        console.print(f"  {line}")
+        print_indented(line)
     console.print()
 
 

@@ -12,7 +12,7 @@ import typer
 
 from outlay.advise.run_advice import advise_run, floor_of
 from outlay.cli.advise import print_advice
-from outlay.cli.output import AsJson, console, new_table, print_json
+from outlay.cli.output import AsJson, console, new_table, print_json, print_title
 from outlay.cli.sweep.commands import print_plan
 from outlay.cli.sweep.live import show_while
 from outlay.clock import SYSTEM
@@ -256,7 +256,7 @@ class _Show:
 
     def _title(self, text: str) -> None:
         if not self._quiet:
-            console.rule(text, align="left")
+            print_title(text)
 
     def _say(self, what: object) -> None:
         if not self._quiet:

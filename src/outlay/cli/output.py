@@ -22,6 +22,7 @@ from rich.console import (
     RenderResult,
 )
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
@@ -130,6 +131,22 @@ def print_problem(kind: str, style: str, text: str, to: Console) -> None:
 def print_sentence(text: str) -> None:
     """Print a sentence: broken between words on a terminal, on one line for whoever reads on."""
     console.print(text, soft_wrap=not console.is_terminal)
+
+
+def print_indented(text: str) -> None:
+    """Print text below a title; on a terminal every line of it is indented."""
+    if console.is_terminal:
+        console.print(Padding(text, (0, 0, 0, 2), expand=False))
+    else:
+        console.print(f"  {text}", soft_wrap=True)
+
+
+def print_title(text: str) -> None:
+    """Print the title of a part: with a line to the terminal's edge, or alone where it has none."""
+    if console.is_terminal:
+        console.rule(text, align="left")
+    else:
+        console.print(text, soft_wrap=True)
 
 
 def shown_path(path: str | Path) -> str:

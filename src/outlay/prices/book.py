@@ -117,7 +117,12 @@ class PriceBook:
         return sorted(found, key=_by_name)
 
     def offers(
-        self, *, at_ns: int | None = None, gpu: str | None = None, tier: Tier | None = None
+        self,
+        *,
+        at_ns: int | None = None,
+        gpu: str | None = None,
+        tier: Tier | None = None,
+        source_prefix: str = "",
     ) -> list[Offer]:
         """Return what was on offer at an instant (now if None), in every source's last word.
 
@@ -125,8 +130,11 @@ class PriceBook:
             at_ns: Snapshots after it do not count.
             gpu: A card or a family.
             tier: Only these terms.
+            source_prefix: Only sources whose name starts so.
         """
         query = _offers_in(latest_snapshots(at_ns))
+        if source_prefix:
+            query = query.where(price_snapshots.c.source.startswith(source_prefix))
         with self._store.begin() as connection:
             if gpu is not None:
                 query = query.where(price_offers.c.gpu.in_(_names_of(connection, gpu)))

@@ -209,6 +209,7 @@ def stats(as_json: AsJson = False) -> None:
 
     Example: outlay prices stats
     """
+    from outlay.compat.cost_module.gpu_price import TRACKED
     from outlay.compat.cost_module.tracker import GPUPriceTracker
 
     tracker, book = GPUPriceTracker(), PriceBook(open_store())
@@ -225,9 +226,12 @@ def stats(as_json: AsJson = False) -> None:
             day = (f"{average:.4f}", f"{figures['price_trends_24h'][key]:+.1f} %")
         table.add_row(provider, gpu, f"{now:.4f}", *day)
     console.print(table)
-    for state in states:
+    asked = [state for state in states if not state.source.startswith(TRACKED)]
+    for state in asked:
         loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)
-        console.print(f"{state.source}: {loaded}, {state.offers:,} offers")
+        console.print(f"{state.source}: {loaded}, {counted(state.offers, 'offer')}")
+    if by_hand := sum(state.offers for state in states if state not in asked):
+        console.print(f"tracked by hand: {counted(by_hand, 'offer')}")
     print_findings(damage)
 
 

@@ -207,8 +207,8 @@ class CostAnalyzer:
         if (directory := data_directory(data_dir)) is not None:
             with beside_the_store(directory):
                 taken = import_costs(self, directory, only_new=True)
-                report_taken(taken.reports, "cost reports", directory)
-                report_taken(taken.budgets, "budgets", directory)
+                report_taken(taken.reports, "cost report", directory)
+                report_taken(taken.budgets, "budget", directory)
             self._directory = directory
             self._write_files()
 

@@ -60,10 +60,11 @@ def price_file(directory: Path) -> Path:
     return here if here.is_file() else directory / _BELOW / PRICES
 
 
-def report_taken(count: int, what: str, directory: Path) -> None:
-    """Say what was taken over from a directory, if anything was."""
+def report_taken(count: int, noun: str, directory: Path) -> None:
+    """Say how many things were taken over from a directory, if any were."""
     if count:
-        _log.warning("outlay took over %s %s from %s", f"{count:,}", what, directory)
+        what = f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+        _log.warning("outlay took over %s from %s", what, directory)
 
 
 @contextmanager

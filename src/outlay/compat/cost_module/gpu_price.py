@@ -18,6 +18,7 @@ from outlay.units.quantity import NS_PER_HOUR
 
 AlertType = Literal["drop", "surge", "low"]
 _EXPECTED_PRICE = "a price per GPU-hour above 0"
+TRACKED = "tracked:"  # How the streams of prices that were tracked by hand begin.
 
 
 @dataclass
@@ -94,9 +95,19 @@ class GPUPrice:
             cuda=self.cuda_version,
             offer_id=self.instance_id,
             fetched_ns=wall_ns_of(self.timestamp),
-            source=tracked_source(self.provider, self.gpu_name, _tier(self.tier)),
+            source=self._stream(),
             given=None if is_exact else given,
         )
+
+    def _stream(self) -> str:
+        """Return the stream of the book that the price goes into: a later one replaces it there.
+
+        A price that names no tier, region or instance speaks for its GPU and provider.
+        """
+        stream = f"{TRACKED}{self.provider}:{self.gpu_name}"
+        if self.region or self.instance_id:
+            return f"{stream}:{self.tier}:{self.region or ''}:{self.instance_id or ''}"
+        return stream if self.tier == Tier.ON_DEMAND else f"{stream}:{self.tier}"
 
 
 def _tier(word: str) -> Tier:
@@ -104,14 +115,6 @@ def _tier(word: str) -> Tier:
         return Tier(word)
     except ValueError:
         raise InvalidValue("tier", word, choices(Tier)) from None
-
-
-TRACKED = "tracked:"
-
-
-def tracked_source(provider: str, gpu: str, tier: Tier = Tier.ON_DEMAND) -> str:
-    """Return the stream that a price tracked by hand belongs to; one forgets no other."""
-    return f"{TRACKED}{provider}:{gpu}" + ("" if tier is Tier.ON_DEMAND else f":{tier}")
 
 
 @dataclass

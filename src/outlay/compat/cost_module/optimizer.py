@@ -146,7 +146,7 @@ class CostOptimizer:
         if (directory := data_directory(data_dir)) is not None:
             with beside_the_store(directory):
                 taken, findings = import_recommendations(self, directory, only_new=True)
-                report_taken(taken, "recommendations", directory)
+                report_taken(taken, "recommendation", directory)
                 if findings:
                     raise CorruptCosts(directory / RECOMMENDATIONS, findings[0].message)
                 self._directory = directory

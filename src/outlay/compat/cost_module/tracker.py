@@ -19,7 +19,7 @@ from outlay.compat.cost_module.data_directory import (
     price_file,
     report_taken,
 )
-from outlay.compat.cost_module.gpu_price import GPUPrice, PriceAlert, PriceHistory
+from outlay.compat.cost_module.gpu_price import TRACKED, GPUPrice, PriceAlert, PriceHistory
 from outlay.compat.cost_module.price_history import append_price, export_history, import_history
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
@@ -35,6 +35,8 @@ from outlay.units.quantity import NS_PER_HOUR
 
 # The documented figures are plain dollars, so prices in other currencies are left out of them.
 _CURRENCY = "USD"
+# A price that was tracked by hand stands until it is replaced, or others have been seen this long.
+_STANDS_NS = 24 * NS_PER_HOUR
 _log = logging.getLogger(__name__)
 
 
@@ -106,15 +108,16 @@ class GPUPriceTracker:
             with beside_the_store(directory):
                 file = price_file(directory)
                 if file.exists():
-                    report_taken(import_history(self._store, file).added, "prices", directory)
+                    report_taken(import_history(self._store, file).added, "price", directory)
                 export_history(self._store, file)
                 self._file = file
 
     def track_price(self, price: GPUPrice) -> PriceAlert | None:
         """Track a price point; return the alert that it raises, if any.
 
-        Prices of one GPU with the same timestamp are one look at the market: the cheapest of them
-        is compared with the cheapest of the look before.
+        A price is compared with the one before it of the same tier, region and instance. Prices
+        that name none of these and have the same timestamp are one look at the market: the cheapest
+        of them is compared with the cheapest of the look before.
         """
         offer = price.to_offer()
         snapshot = Snapshot(source=offer.source, fetched_ns=offer.fetched_ns, offers=(offer,))
@@ -214,8 +217,10 @@ class GPUPriceTracker:
         """Return the cheapest offer of each provider, GPU and tier, the cheapest first."""
         wanted = (gpu_type or "").lower()
         cheapest: dict[tuple[str, str, Tier], Offer] = {}
-        for offer in self._book.cheapest_rentable():
-            if offer.price.currency == _CURRENCY and wanted in offer.gpu.lower():
+        by_hand = self._book.offers(source_prefix=TRACKED)
+        for newest in self._book.cheapest_rentable():
+            if newest.price.currency == _CURRENCY and wanted in newest.gpu.lower():
+                offer = _cheapest_standing(newest, by_hand)
                 cheapest.setdefault((offer.provider, offer.gpu, offer.tier), offer)
         return sorted(cheapest.values(), key=lambda offer: (offer.per_gpu_micros, offer.gpu))
 
@@ -249,6 +254,22 @@ def _histories(
     }
 
 
+def _cheapest_standing(newest: Offer, by_hand: Iterable[Offer]) -> Offer:
+    """Return the cheapest offer on the terms of the newest one that still stands."""
+    if not newest.source.startswith(TRACKED):
+        return newest  # A source that was asked has said all that it has.
+    terms = (newest.provider, newest.gpu, newest.tier, newest.price.currency)
+    since_ns = newest.fetched_ns - _STANDS_NS
+    standing = (
+        offer
+        for offer in by_hand
+        if (offer.provider, offer.gpu, offer.tier, offer.price.currency) == terms
+        and offer.fetched_ns > since_ns
+        and (offer.availability is None or offer.availability > 0)
+    )
+    return min(standing, key=lambda offer: offer.per_gpu_micros, default=newest)
+
+
 def _key(point: PricePoint) -> Key:
     return point.series.gpu, point.series.provider
 
@@ -259,15 +280,25 @@ def _text(key: Key) -> str:
 
 
 def _cheapest_points(found: Iterable[PricePoint]) -> dict[Key, PricePoint]:
-    """Return the cheapest of each key's points; of one machine and its terms the latest counts."""
-    latest: dict[Machine, PricePoint] = {}
-    for point in sorted(found, key=lambda point: (point.at_ns, -point.price.micros)):
+    """Return the cheapest of each key's points that stand."""
+    by_machine: dict[Machine, list[PricePoint]] = defaultdict(list)
+    for point in found:
         if point.series.currency == _CURRENCY:
-            latest[machine_of(point.series)] = point
-    current: dict[Key, PricePoint] = {}
-    for point in sorted(latest.values(), key=lambda point: -point.price.micros):
-        current[_key(point)] = point
-    return current
+            by_machine[machine_of(point.series)].append(point)
+    standing = (_standing_point(its) for its in by_machine.values())
+    return {_key(point): point for point in sorted(standing, key=lambda point: -point.price.micros)}
+
+
+def _standing_point(found: list[PricePoint]) -> PricePoint:
+    """Return what a machine costs on its terms: by its latest look, or what was tracked by hand."""
+    newest = max(found, key=lambda point: point.at_ns)
+    since_ns = newest.at_ns
+    if newest.series.source.startswith(TRACKED):
+        found = [point for point in found if point.series.source.startswith(TRACKED)]
+        since_ns -= _STANDS_NS - 1
+    return min(
+        (point for point in found if point.at_ns >= since_ns), key=lambda point: point.price.micros
+    )
 
 
 def _reason(price: GPUPrice, history: PriceHistory | None) -> str:
