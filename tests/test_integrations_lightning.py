@@ -96,6 +96,39 @@ def test_an_error_inside_the_callback_ends_no_training(results: Results) -> None
     assert (rank["global_step"], rank["errors"]) == (12, 24)
 
 
+def test_a_training_goes_on_though_nothing_can_be_recorded(results: Results) -> None:
+    """Every method of the Run raises."""
+    (rank,) = results["broken"]
+    assert (rank["exit"], rank["global_step"], rank["forwards"]) == (0, 12, 24)
+    assert rank["errors"] > 50
+
+
+def test_no_value_of_a_tensor_is_read_in_training_that_lightning_does_not_read(
+    results: Results,
+) -> None:
+    """Each such read would wait for the accelerator. Those of an evaluation are read at its end."""
+    reads = [results[name][0]["synchronisations"] for name in ("recorded", "unrecorded")]
+    assert reads[0] == reads[1] > 0
+
+
+def test_steps_of_several_optimizers_are_numbered_as_lightning_does(
+    lab: Path, results: Results
+) -> None:
+    """Else a resumed run would take what it repeats for new."""
+    assert results["optimizers-killed"][0]["exit"] == -9
+    for end in ("whole", "again"):
+        run = outlay.read_run(lab / f"optimizers-{end}")
+        assert run.figures.steps == results[f"optimizers-{end}"][0]["global_step"] == 22
+        totals = json.loads((lab / f"optimizers-{end}" / "budget.json").read_text())["totals"]
+        assert totals["tokens"] == 33
+    commits = [
+        one.step
+        for one in read_run(lab / "optimizers-whole").records
+        if isinstance(one, CheckpointCommitted)
+    ]
+    assert max(commits) % 2 == 1  # The second of a pair.
+
+
 def test_the_trainers_own_profiler_sees_everything_and_is_put_back(results: Results) -> None:
     (rank,) = results["phases-1"]
     assert (rank["profiled"], rank["restored"]) == (24, True)

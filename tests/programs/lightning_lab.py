@@ -16,7 +16,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 from lightning.pytorch.profilers import SimpleProfiler
-from trainer_lab import Lab, Truth
+from trainer_lab import Lab, Synchronisations, Truth, break_outlay
 
 from outlay.integrations.lightning import OutlayCallback
 
@@ -68,6 +68,25 @@ class Module(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
+class TwoOptimizers(Module):
+    """A model with an optimizer of its own for each parameter, as adversaries have."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
+        for optimizer in self.optimizers():
+            optimizer.step()
+            optimizer.zero_grad()
+        return loss
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD([each], lr=0.1) for each in self.parameters()]
+
+
 class SlowIO(TorchCheckpointIO):
     """Checkpoints whose writing takes a known time."""
 
@@ -90,12 +109,17 @@ def train(
     min_steps: int | None = None,
     evaluate: bool = True,
     asynchronous: bool = False,
+    optimizers: int = 1,
+    recorded: bool = True,
+    broken: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Fit with two batches a step."""
     truth.dies_after = dies_after
     out = root / name
     callback = OutlayCallback(clock=truth.clock, price="3.60 USD/h", **options)
+    if broken:
+        break_outlay()
     checkpoints = ModelCheckpoint(
         dirpath=out / "checkpoints", every_n_train_steps=4, save_top_k=-1, save_last=True
     )
@@ -105,17 +129,21 @@ def train(
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = pl.Trainer(
         accelerator="cpu", devices=ranks, strategy="ddp" if ranks > 1 else "auto",
-        default_root_dir=out, max_steps=steps, min_steps=min_steps, accumulate_grad_batches=2,
+        default_root_dir=out, max_steps=steps, min_steps=min_steps,
+        accumulate_grad_batches=2 // optimizers,
         val_check_interval=6, limit_val_batches=2 if evaluate else 0,
-        callbacks=[callback, checkpoints], plugins=[AsyncCheckpointIO(io) if asynchronous else io],
+        callbacks=[callback, checkpoints] if recorded else [checkpoints],
+        plugins=[AsyncCheckpointIO(io) if asynchronous else io],
         logger=False, enable_progress_bar=False, enable_model_summary=False, profiler=profiler,
     )  # fmt: skip
-    model = Module(truth, raises_at)
+    model = (Module if optimizers == 1 else TwoOptimizers)(truth, raises_at)
     loader = torch.utils.data.DataLoader(Samples(truth, SAMPLES), batch_size=None)
     validation = torch.utils.data.DataLoader(Samples(None, 4), batch_size=None)
     last = out / "checkpoints" / "last.ckpt"
-    trainer.fit(model, loader, validation, ckpt_path=last if resume else None)
+    with Synchronisations() as synchronisations:
+        trainer.fit(model, loader, validation, ckpt_path=last if resume else None)
     return {
+        "synchronisations": synchronisations.count,
         "global_step": trainer.global_step,
         "errors": callback.driver.errors,
         "reason": callback.summary.get("outlay/stop_reason"),
@@ -146,6 +174,13 @@ def main(root: Path) -> None:
             play(run, ranks, resume=True, **how)
     play("exhausted", run="tokens-1-again", resume=True, budget="iso_tokens=75", steps=60)
     play("raises", raises_at=7)
+    play("broken", broken=True)
+    for name in ("recorded", "unrecorded"):
+        play(name, recorded=name == "recorded", evaluate=False)
+    how = {"evaluate": False, "steps": 60, "budget": "iso_tokens=33", "optimizers": 2}
+    play("optimizers-whole", **how)
+    play("optimizers-killed", run="optimizers-again", dies_after=8, **how)
+    play("optimizers-again", resume=True, **how)
     play("fails", tokens=fails)
     play("asynchronous", asynchronous=True)
     lab.play_example("lightning")

@@ -9,13 +9,18 @@ import json
 import os
 import runpy
 import signal
+import socket
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
 from outlay.clock import ManualClock
+from outlay.runs.live import Run
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
 MS = 10**6
@@ -61,6 +66,41 @@ class Truth:
         return {name: value for name, value in vars(self).items() if isinstance(value, int)}
 
 
+class Synchronisations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the reads of a tensor's value, each of which would wait for an accelerator."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        del types
+        self.count += func is torch.ops.aten._local_scalar_dense.default
+        return func(*args, **(kwargs or {}))
+
+
+def break_outlay() -> None:
+    """Let everything that a callback calls raise, once the run is open."""
+
+    def fails(*_: Any, **__: Any) -> None:
+        raise OSError("the disk is gone")
+
+    for name in (
+        "begin_step", "end_step", "phase", "resume_from", "should_stop", "metric", "span",
+        "checkpoint_committed", "note", "summary", "close",
+    ):  # fmt: skip
+        assert hasattr(Run, name)
+        setattr(Run, name, fails)
+
+
+def _free_port() -> int:
+    """Return a port that is free: several labs run at once."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
 class Lab:
     """Runs scenarios, one after the other."""
 
@@ -68,13 +108,12 @@ class Lab:
         self.root = root
         self.results: dict[str, list[dict[str, Any]]] = {}
         self._attempts = 0
-        self._port = 20_000 + os.getpid() % 20_000
 
     def play(self, name: str, ranks: int, train: Callable[[Truth], dict[str, Any]]) -> None:
         """Train on so many ranks, each a fork of this process."""
         self._attempts += 1
-        self._port += 1
-        children = [self._fork(name, rank, ranks, train) for rank in range(ranks)]
+        port = _free_port()
+        children = [self._fork(name, rank, ranks, port, train) for rank in range(ranks)]
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         found = []
         for rank, code in enumerate(codes):
@@ -98,7 +137,9 @@ class Lab:
     def _path(self, name: str, rank: int) -> Path:
         return self.root / f"{name}-{rank}.json"
 
-    def _fork(self, name: str, rank: int, ranks: int, train: Callable[[Truth], Any]) -> int:
+    def _fork(
+        self, name: str, rank: int, ranks: int, port: int, train: Callable[[Truth], Any]
+    ) -> int:
         child = os.fork()
         if child:
             return child
@@ -108,7 +149,7 @@ class Lab:
                 os.environ |= {
                     "RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": str(ranks),
                     "LOCAL_WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(self._port), "NODE_RANK": "0",
+                    "MASTER_PORT": str(port), "NODE_RANK": "0",
                 }  # fmt: skip
             truth = Truth(1_700_000_000 * 10**9 + self._attempts * DAY_NS)
             try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from trainer_lab import Lab, Truth
+from trainer_lab import Lab, Synchronisations, Truth, break_outlay
 from transformers import Trainer, TrainingArguments
 
 from outlay.integrations.transformers import OutlayCallback, OutlayTrainerMixin
@@ -78,25 +78,34 @@ def train(
     raises_at: int = 0,
     resume: bool = False,
     steps: int = 12,
-    evaluate: bool = True,
+    evaluate: str = "steps",
+    datasets: int = 1,
+    recorded: bool = True,
+    broken: bool = False,
     **options: Any,
 ) -> dict[str, Any]:
     """Train with two micro-batches a step."""
     truth.dies_after = dies_after
     out = root / name
     callback = OutlayCallback(clock=truth.clock, price="3.60 USD/h", **options)
+    if broken:
+        break_outlay()
     arguments = TrainingArguments(
         output_dir=str(out), max_steps=steps, per_device_train_batch_size=1,
         gradient_accumulation_steps=2, save_steps=4, logging_steps=2, disable_tqdm=True,
-        eval_strategy="steps" if evaluate else "no", eval_steps=3, per_device_eval_batch_size=1,
+        eval_strategy=evaluate, eval_steps=3, per_device_eval_batch_size=1,
         use_cpu=True, report_to=[], dataloader_pin_memory=False,
     )  # fmt: skip
     trainer = (Mixed if mixed else SlowSaves)(
         Model(truth, raises_at=raises_at), arguments, train_dataset=Samples(truth, SAMPLES),
-        eval_dataset=Samples(None, 4), callbacks=[callback],
+        eval_dataset={str(number): Samples(None, 4) for number in range(datasets)}
+        if datasets > 1 else Samples(None, 4),
+        callbacks=[callback] if recorded else [],
     )  # fmt: skip
-    trainer.train(resume_from_checkpoint=resume)
+    with Synchronisations() as synchronisations:
+        trainer.train(resume_from_checkpoint=resume)
     return {
+        "synchronisations": synchronisations.count,
         "global_step": trainer.state.global_step,
         "errors": callback.driver.errors,
         "reason": callback.summary.get("outlay/stop_reason"),
@@ -123,16 +132,20 @@ def main(root: Path) -> None:
             if (kind, ranks) in {("callback", 2), ("mixin", 1)}:
                 budgets["time"] = "iso_time=3s"
             for name, budget in budgets.items():
-                how: dict[str, Any] = {"mixed": mixed, "evaluate": False, "steps": 60}
+                how: dict[str, Any] = {"mixed": mixed, "evaluate": "no", "steps": 60}
                 how["budget"] = budget
                 run = f"{name}-{kind}-{ranks}-again"
                 play(f"{name}-{kind}-{ranks}-whole", ranks, **how)
                 play(f"{name}-{kind}-{ranks}-killed", ranks, run, dies_after=11, **how)
                 play(run, ranks, resume=True, **how)
-        how = {"mixed": mixed, "evaluate": False, "steps": 60, "budget": "iso_tokens=157"}
+        how = {"mixed": mixed, "evaluate": "no", "steps": 60, "budget": "iso_tokens=157"}
+        how |= {"evaluate": "epoch"}
         play(f"exhausted-{kind}", run=f"tokens-{kind}-1-again", resume=True, **how)
+        play(f"broken-{kind}", mixed=mixed, broken=True)
+        play(f"datasets-{kind}", mixed=mixed, datasets=3)
         play(f"raises-{kind}", mixed=mixed, raises_at=7)
         play(f"fails-{kind}", mixed=mixed, tokens=fails)
+    play("unrecorded", recorded=False)
     lab.play_example("transformers")
     (root / "results.json").write_text(json.dumps(lab.results))
 

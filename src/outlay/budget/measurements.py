@@ -107,7 +107,8 @@ def money_units(cost: Money | float) -> int:
 _MISSING = {
     TOKENS.key: (
         "tokens",
-        "the first step reported no tokens: say how many with run.steps(loader, tokens=...)",
+        "the first step reported no tokens: say how many with run.steps(loader, tokens=...), or "
+        "with OutlayCallback(tokens=...) in a trainer",
     ),
     FLOPS.key: (
         "flops",

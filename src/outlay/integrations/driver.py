@@ -114,10 +114,10 @@ class LoopDriver:
             self.run.begin_step(wait_ns=waited_ns)
 
     @guarded
-    def end_step(self, *, tokens: int = 0, samples: int = 0) -> None:
-        """End the step that was begun."""
+    def end_step(self, *, tokens: int = 0, samples: int = 0, count: int = 1) -> None:
+        """End the step that was begun, which the trainer counts as so many."""
         if self.run is not None:
-            self.run.end_step(tokens=tokens, samples=samples)
+            self.run.end_step(tokens=tokens, samples=samples, count=count)
 
     @guarded
     def phase(self, name: str | None) -> None:
@@ -153,12 +153,9 @@ class LoopDriver:
         atexit.unregister(self._finish_at_exit)
         if run is None:
             return
-        try:
-            run.phase(None)
-            if run.rank == 0:
-                self.summary = run.summary()
-        finally:
-            run.close(status, reason)
+        run.close(status, reason)
+        if run.rank == 0:
+            self.summary = run.summary()  # After the end: the run does not pay for reading its log.
 
     def finish_with(self, error: BaseException) -> None:
         """Close the run of a training that raised."""

@@ -61,6 +61,7 @@ class OutlayCallback(Callback):
         self._tokens = self._samples = 0
         self._stepping = False
         self._begun_step = -1
+        self._trainer: Any = None
         self._profiler: Any = None
         self._written: _WrittenCheckpoints | None = None
 
@@ -87,7 +88,7 @@ class OutlayCallback(Callback):
         )
         self.driver.phase("training_prep")
         self._stepping, self._tokens, self._samples = False, 0, 0
-        self._profiler = trainer.profiler
+        self._trainer, self._profiler = trainer, trainer.profiler
         trainer.profiler = OutlayProfiler(self._profiler, self)
         self._written = _WrittenCheckpoints.of(trainer.strategy.checkpoint_io, self.driver)
 
@@ -125,7 +126,7 @@ class OutlayCallback(Callback):
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
         """End the step, if its optimizer has made one."""
         if trainer.global_step > self._begun_step:
-            self._end_step()
+            self._end_step(trainer.global_step - self._begun_step)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
         """End a step that the last batches of an epoch left without an optimizer's step."""
@@ -179,9 +180,10 @@ class OutlayCallback(Callback):
         else:
             self.driver.end_waiting()
 
-    def saving(self) -> None:
-        """A checkpoint is being saved."""
+    def saving(self) -> int:
+        """A checkpoint is being saved; return the last step that it holds."""
         self.driver.phase("checkpoint_save")
+        return int(self._trainer.global_step) - 1
 
     def saved(self, step: int, *, written: bool) -> None:
         """A checkpoint was saved; one that is written asynchronously is committed when it is."""
@@ -191,8 +193,9 @@ class OutlayCallback(Callback):
 
     # How it does that
 
-    def _end_step(self) -> None:
-        self.driver.end_step(tokens=self._tokens, samples=self._samples)
+    def _end_step(self, count: int = 1) -> None:
+        """End a step; with several optimizers Lightning counts one for each."""
+        self.driver.end_step(tokens=self._tokens, samples=self._samples, count=count)
         self._stepping, self._tokens, self._samples = False, 0, 0
 
     def _count(self, batch: Any) -> tuple[int, int]:
@@ -253,8 +256,7 @@ class OutlayProfiler(Profiler):
             with super().profile(action_name):
                 yield action_name
             return
-        step, written = self._step(), False
-        self._callback.saving()
+        step, written = self._callback.saving(), False
         try:
             with super().profile(action_name):
                 yield action_name
@@ -280,11 +282,6 @@ class OutlayProfiler(Profiler):
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["_inner"], name)
-
-    def _step(self) -> int:
-        """Return the last step that a checkpoint holds which is saved now."""
-        recorded = self._callback.run
-        return -1 if recorded is None else recorded.step_number
 
 
 class _WrittenCheckpoints:

@@ -17,6 +17,7 @@ from outlay.errors import MissingExtra
 from outlay.integrations.driver import Counts, LoopDriver, samples_of, tokens_of
 
 try:
+    import torch
     from transformers import TrainerCallback
 except ImportError:
     raise MissingExtra("outlay.integrations.transformers", "transformers") from None
@@ -56,7 +57,10 @@ class OutlayCallback(TrainerCallback):
         self._samples_of = samples
         self._save_at_stop = save_at_stop
         self._tokens = self._samples = 0
-        self._saved_step = -1
+        self._last_tokens = self._last_samples = 0
+        self._first_step = self._saved_step = -1
+        self._evaluating = False
+        self._model: Any = None
         self._hook: Any = None
 
     @property
@@ -73,18 +77,19 @@ class OutlayCallback(TrainerCallback):
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
         """Open the run, where the Trainer's own checkpoint says."""
-        model = more.get("model")
+        self._unwatch()
+        self._model = model = more.get("model")
         self.driver.start(
             model=type(model).__name__, dir=args.output_dir, config=args.to_sanitized_dict()
         )
         self.driver.resume_from(state.global_step)
-        self._saved_step = state.global_step
-        self._forget_batches()
+        self._first_step = self._saved_step = state.global_step
+        self._tokens = self._samples = self._last_tokens = self._last_samples = 0
         if not self.mixed_in:
-            self._watch_inputs(model)
+            self._watch_inputs()
             control.should_training_stop |= bool(self.driver.ask())
         if args.eval_on_start:
-            self.driver.phase("evaluation")
+            self._begin_evaluation()
         elif state.global_step:
             self.driver.phase("training_prep")  # Skips the batches that were trained on.
         else:
@@ -100,7 +105,8 @@ class OutlayCallback(TrainerCallback):
         del state, more
         tokens, samples = self._tokens, self._samples
         self.driver.end_step(tokens=tokens, samples=samples)
-        self._forget_batches()
+        self._last_tokens, self._last_samples = tokens, samples
+        self._tokens = self._samples = 0
         if not self.mixed_in and self.driver.ask(tokens=tokens, samples=samples):
             self.stop(args, control)
         self.driver.begin_waiting()
@@ -115,11 +121,18 @@ class OutlayCallback(TrainerCallback):
             self.driver.begin_waiting()
             self._begin_between(control)
 
+    def on_prediction_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        """A batch was evaluated: of a further dataset, where no evaluation was announced."""
+        del args, state, control, more
+        if not self.mixed_in and not self._evaluating:
+            self._begin_evaluation()
+
     def on_evaluate(
         self, args: Any, state: Any, control: Any, metrics: Any = None, **more: Any
     ) -> None:
-        """End an evaluation and record what it found."""
+        """End an evaluation and record what it found; there may be one more for another dataset."""
         del args, state, more
+        self._evaluating = False
         self.driver.metrics(metrics)
         self.driver.phase(None)
         self.driver.begin_waiting()
@@ -141,6 +154,8 @@ class OutlayCallback(TrainerCallback):
             control.should_training_stop = True
             unsaved = state.global_step > self._saved_step
             control.should_save |= unsaved and self._saves(args)
+            if state.global_step == self._first_step:  # Nothing was trained: there is nothing new.
+                control.should_evaluate = control.should_save = False
         self._begin_between(control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
@@ -152,11 +167,19 @@ class OutlayCallback(TrainerCallback):
     # What the mixin tells
 
     def admit(self, batches: list[Any]) -> bool:
-        """Count the micro-batches of the next step; return whether it may run."""
+        """Count the micro-batches of the next step; return whether it may run.
+
+        Prompts that a trainer of trl has yet to complete have no size: what the model is given
+        counts then, and the step is taken to be as large as the last one.
+        """
         self.driver.end_waiting()
-        self._forget_batches()
-        for batch in batches:
+        self._tokens = self._samples = 0
+        for batch in batches if self._hook is None else ():
             self._count(batch)
+        if not self._tokens and self._tokens_of is tokens_of:
+            self._samples = 0
+            self._watch_inputs()
+            return not self.driver.ask(tokens=self._last_tokens, samples=self._last_samples)
         return not self.driver.ask(tokens=self._tokens, samples=self._samples)
 
     def stop(self, args: Any, control: Any) -> None:
@@ -179,18 +202,18 @@ class OutlayCallback(TrainerCallback):
         if self.mixed_in:
             return
         if control.should_evaluate:
-            self.driver.phase("evaluation")
+            self._begin_evaluation()
         elif control.should_save:
             self.driver.phase("checkpoint_save")
 
-    def _forget_batches(self) -> None:
-        self._tokens = self._samples = 0
+    def _begin_evaluation(self) -> None:
+        self._evaluating = True
+        self.driver.phase("evaluation")
 
-    def _watch_inputs(self, model: Any) -> None:
+    def _watch_inputs(self) -> None:
         """Count what the model is given: the callback is not shown the batches."""
-        self._unwatch()
-        if hasattr(model, "register_forward_pre_hook"):
-            self._hook = model.register_forward_pre_hook(self._count_inputs, with_kwargs=True)
+        if self._hook is None and hasattr(self._model, "register_forward_pre_hook"):
+            self._hook = self._model.register_forward_pre_hook(self._count_inputs, with_kwargs=True)
 
     def _unwatch(self) -> None:
         if self._hook is not None:
@@ -198,7 +221,7 @@ class OutlayCallback(TrainerCallback):
             self._hook = None
 
     def _count_inputs(self, module: Any, inputs: Any, named: Mapping[str, Any]) -> None:
-        if module.training:
+        if module.training and torch.is_grad_enabled():  # Completions are generated without.
             self._count(named or inputs)
 
     def _count(self, batch: Any) -> None:

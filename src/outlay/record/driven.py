@@ -34,8 +34,8 @@ class DrivenLoop:
         self._begun_ns = self._recorder.monotonic_ns()
         return self._number
 
-    def end_step(self, tokens: int, samples: int) -> None:
-        """Record the step that runs.
+    def end_step(self, tokens: int, samples: int, count: int = 1) -> None:
+        """Record the step that runs, or as many as ``count`` that ran as one.
 
         Raises:
             InvalidValue: None was begun, or an amount is below zero.
@@ -53,6 +53,7 @@ class DrivenLoop:
                 wait_ns=self._wait_ns,
                 tokens=_count("tokens", tokens),
                 samples=_count("samples", samples),
+                count=_count("count", count) or 1,
             )
         )
 

@@ -169,9 +169,13 @@ class Run:
         """
         return self._driven.begin_step(wait_ns)
 
-    def end_step(self, *, tokens: int = 0, samples: int = 0) -> None:
-        """Record the step that was begun; both amounts are this rank's own."""
-        self._driven.end_step(tokens, samples)
+    def end_step(self, *, tokens: int = 0, samples: int = 0, count: int = 1) -> None:
+        """Record the step that was begun; tokens and samples are this rank's own.
+
+        Where a trainer counted several steps meanwhile, as with several optimizers, ``count`` is
+        how many: the next number is that of its next step.
+        """
+        self._driven.end_step(tokens, samples, count)
 
     def phase(self, name: str | None) -> None:
         """Begin a phase such as ``evaluation``; it lasts until the next phase or step, or None."""
