@@ -1,6 +1,7 @@
 """Finding offers among a hundred thousand: outlay against gpuhunt, on the same catalog, in one run.
 
-Then the price book with a million observations: an as-of look-up and 24 h statistics.
+Then importing as many, for which ten seconds are allowed; then the price book with a million
+observations: an as-of look-up and 24 h statistics.
 
     python benchmarks/prices.py [--offers 100000] [--observations 1000000]
 """
@@ -10,10 +11,13 @@ from __future__ import annotations
 import argparse
 import csv
 import io
+import json
+import os
 import random
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 from typing import Any
@@ -24,11 +28,13 @@ from gpuhunt._internal import storage
 from gpuhunt._internal.catalog import OFFLINE_PROVIDERS, ProviderCatalog
 
 from outlay.clock import ManualClock
+from outlay.compat.cost_module.price_history import import_history
 from outlay.compat.cost_module.tracker import GPUPriceTracker
 from outlay.prices.book import PriceBook
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.gpus import SPECS
 from outlay.prices.offer import Offer, Snapshot, Tier
+from outlay.prices.sources.base import fetch
 from outlay.prices.sources.catalogs import CsvSource
 from outlay.store import open_store
 from outlay.units import Money
@@ -123,6 +129,54 @@ def compare_queries(directory: Path, offers: int) -> None:
     _row("spot, >= 40 GB, <= $5", found_ms, theirs_ms, least=20)
 
 
+def compare_imports(directory: Path, offers: int) -> None:
+    """Import a catalog and a history into the store, with alerts and the price file.
+
+    gpuhunt keeps nothing: its figure is for loading the same offers into memory.
+    """
+    paths, homes = write_catalogs(directory, offers), iter(range(100))
+
+    def empty_book() -> PriceBook:
+        os.environ["OUTLAY_HOME"] = str(directory / f"home-{next(homes)}")
+        return PriceBook(open_store())
+
+    def import_catalogs() -> None:
+        book = empty_book()
+        book.record(fetch(CsvSource(path)) for path in paths)
+        book.publish()
+
+    history = _write_history(directory / "history" / "prices.json", offers)
+
+    def import_prices() -> None:
+        empty_book()
+        assert import_history(open_store(), history).added == offers
+
+    works = {
+        "gpuhunt, load": lambda: load_gpuhunt(paths),
+        "load": lambda: [fetch(CsvSource(path)) for path in paths],
+        "import a catalog": import_catalogs,
+        "import a history": import_prices,
+    }
+    gpuhunt_ms, *ours = (one.seconds * 1000 for one in timing.compare(works, calls=1, rounds=3))
+    print(f"\n{offers:,} prices imported, best of 3")
+    for name, ms in zip(list(works)[1:], ours, strict=True):
+        _row(f"{name}, screened", ms, gpuhunt_ms)
+        print(f"  {'':<24} {ms / 10_000:.0%} of 10 s")
+
+
+def _write_history(path: Path, prices: int) -> Path:
+    draw, begun = random.Random(1), datetime(2025, 1, 1, tzinfo=UTC)
+    keys = [f"{gpu}|vendor-{n}" for gpu in ("H100", "A100-80GB", "RTX4090", "L4") for n in range(5)]
+    histories: dict[str, list[tuple[float, str]]] = {key: [] for key in keys}
+    for number in range(prices):
+        at = begun + timedelta(minutes=number)
+        price = round(draw.uniform(1, 1.5), 4)
+        histories[draw.choice(keys)].append((price, at.isoformat()))
+    path.parent.mkdir()
+    path.write_text(json.dumps(histories))
+    return path
+
+
 def _exact_per_gpu(item: Any) -> Decimal:
     each = Decimal(repr(item.price)) / item.gpu_count
     return each.quantize(Decimal("0.000001"), ROUND_HALF_UP)
@@ -142,7 +196,7 @@ def measure_book(directory: Path, observations: int) -> None:
     clock = ManualClock()
     hours = observations // 2000
     begun = time.perf_counter()
-    PriceBook(store).record(_history(clock, hours), alerting=False)
+    PriceBook(store).record(_history(clock, hours))
     took = time.perf_counter() - begun
     print(f"\n{hours * 2000:,} observations in the store ({took:.0f} s to write)")
     book, tracker = PriceBook(store), GPUPriceTracker(directory, clock=clock)
@@ -194,6 +248,7 @@ def main() -> None:
     print(f"{timing.machine()}, gpuhunt in the same process")
     with tempfile.TemporaryDirectory() as directory:
         compare_queries(Path(directory), asked.offers)
+        compare_imports(Path(directory), asked.offers)
         measure_book(Path(directory), asked.observations)
 
 

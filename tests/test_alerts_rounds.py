@@ -5,13 +5,15 @@ from __future__ import annotations
 import http.server
 import json
 import os
+import socket
 import stat
+import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, get_args
 
 import pytest
 
@@ -19,16 +21,22 @@ import outlay
 from command_line import in_process
 from ledgers import START_NS, Segment
 from offer_builder import offer
+from outlay.alerts.delivery import AlertMessage, deliver
 from outlay.alerts.rounds import AlertRound, AlertWatch, book_path, read_book
+from outlay.alerts.rules import AlertTarget, When
 from outlay.clock import ManualClock
 from outlay.cost.book import CostBook
+from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
+from outlay.guard.entries import Rental, Vendor, timestamp
 from outlay.ledger import Heartbeat
 from outlay.prices.book import PriceBook
 from outlay.prices.offer import Snapshot
 from outlay.runs.collect import collect
 from outlay.store import open_store
 from outlay.units import Money
+from waiting import until
+from web_server import serving
 
 MINUTE = 60 * 10**9
 
@@ -109,101 +117,316 @@ def train(run: outlay.Run, clock: ManualClock, minutes: int) -> None:
             clock.advance(MINUTE)
 
 
-def test_a_threshold_is_told_once_and_the_next_one_again(
+# Every rule: quiet, then told once however often it is judged, then cleared. A scene is a generator
+# that goes on from one to the next.
+
+
+class Scene(NamedTuple):
+    """Where a rule is tried."""
+
+    desk: Desk
+    dir: Path
+    clock: ManualClock
+    patch: pytest.MonkeyPatch
+
+    def run(self, **terms: Any) -> outlay.Run:
+        return outlay.run(
+            "m", dir=self.dir / "run", gpus=1, clock=self.clock, price="36 USD/h", **terms
+        )
+
+    def guard(self) -> BudgetGuard:
+        self.desk.logs = (self.dir / "spend.jsonl",)
+        return BudgetGuard("10", self.dir / "spend.jsonl", clock=self.clock)
+
+    def rent(self, guard: BudgetGuard, hours: int) -> Hold:
+        now_ns = self.clock.wall_ns()
+        rental = Rental(
+            name="box", rate="2 USD/h", started=timestamp(now_ns),
+            deadline=timestamp(now_ns + hours * 60 * MINUTE),
+            vendor=Vendor(name="runpod", list=("true",), terminate=("true",)),
+        )  # fmt: skip
+        hold = guard.authorize("lab02-pod", "5", rental=rental)
+        guard.note("created", hold=hold, detail={"resource": "pod-1"})
+        return hold
+
+
+def a_runs_budget(scene: Scene) -> Iterator[str]:
+    with scene.run(budget="iso_time=100m") as run:
+        train(run, scene.clock, 49)
+        yield 'when = "budget"'
+        train(run, scene.clock, 2)
+        yield "warning: m has used 51% of its budget (max_minutes)"
+    yield ""
+
+
+def a_run_that_its_budget_ended_between_two_looks(scene: Scene) -> Iterator[str]:
+    with scene.run(budget="iso_tokens=100tok") as run:
+        yield 'when = "budget"'
+        for _ in run.steps(range(9), tokens=30):
+            scene.clock.advance(MINUTE)
+    yield "error: m stopped at its budget: "
+    scene.clock.advance(61 * MINUTE)
+    yield ""
+
+
+def a_models_budget(scene: Scene) -> Iterator[str]:
+    book = CostBook(open_store())
+    book.set_budget("m", Money(100_000_000), 1)
+    with scene.run() as run:
+        train(run, scene.clock, 30)
+        yield 'when = "budget"\nat = "50%"'
+        book.set_budget("m", Money(31_000_000), 2)
+        yield "warning: 18.00 USD of the 31.00 USD for m are spent"
+        book.set_budget("m", Money(100_000_000), 3)
+        yield ""
+
+
+def a_forecast(scene: Scene) -> Iterator[str]:
+    book = CostBook(open_store())
+    book.set_budget("m", Money(100_000_000), 1)
+    with scene.run(budget="iso_time=100m") as run:
+        train(run, scene.clock, 30)
+        yield 'when = "forecast"'
+        book.set_budget("m", Money(31_000_000), 2)
+        yield "warning: m will have cost 60.00 USD when its runs stop (estimated); its budget is 31"
+        book.set_budget("m", Money(100_000_000), 3)
+        yield ""
+
+
+def a_burn_rate(scene: Scene) -> Iterator[str]:
+    yield 'when = "burn"\nabove = "35 USD/h"'
+    with scene.run():
+        yield "warning: live runs burn 36.00 USD/h, more than 35.00 USD/h"
+    yield ""
+
+
+def a_run_that_is_silent(scene: Scene) -> Iterator[str]:
+    with scene.run() as run:
+        yield 'when = "silent"\nfor = "5m"'
+        scene.clock.advance(6 * MINUTE)
+        yield "error: m gave no sign of life since"
+        run.heartbeat()
+        yield ""
+
+
+def a_run_that_died(scene: Scene) -> Iterator[str]:
+    yield 'when = "silent"\nfor = "10m"'
+    Segment(about={"model": "m", "name": "lost"}).step(60).write(scene.dir / "run")
+    scene.clock.advance(START_NS - scene.clock.wall_ns() + 20 * MINUTE)
+    collect(open_store(), [scene.dir / "run"], scene.clock.wall_ns())
+    yield "error: lost gave no sign of life since 2023-11-14"
+    scene.clock.advance(25 * 60 * MINUTE)
+    yield ""
+
+
+def a_run_that_stalls(scene: Scene) -> Iterator[str]:
+    with scene.run() as run:
+        train(run, scene.clock, 1)
+        yield 'when = "stall"\nfor = "5m"'
+        scene.clock.advance(6 * MINUTE)
+        run.heartbeat()
+        yield "warning: m is alive and has not finished a step for 6m"
+        train(run, scene.clock, 1)
+        yield ""
+
+
+def a_resume_that_reaches_no_step(scene: Scene) -> Iterator[str]:
+    with scene.run() as run:
+        train(run, scene.clock, 1)
+        scene.clock.advance(60 * MINUTE)
+    with scene.run() as run:
+        yield 'when = "stall"\nfor = "5m"'
+        scene.clock.advance(6 * MINUTE)
+        run.heartbeat()
+        yield "warning: m is alive and has not finished a step for 6m"
+        train(run, scene.clock, 1)
+        yield ""
+
+
+def a_low_goodput(scene: Scene) -> Iterator[str]:
+    with scene.run() as run:
+        train(run, scene.clock, 10)
+        yield 'when = "goodput"\nbelow = "60%"\nfor = "10m"'
+        with run.span("evaluation"):
+            scene.clock.advance(10 * MINUTE)
+        yield "warning: m was productive for 50% of its time, below 60 %"
+        train(run, scene.clock, 10)
+        yield ""
+
+
+def gpus_that_idle(scene: Scene) -> Iterator[str]:
+    with scene.run() as run:
+
+        def beat(busy_ns: int) -> None:
+            run.recorder.append(Heartbeat(t_ns=scene.clock.wall_ns(), gpu_busy_ns=busy_ns))
+
+        beat(MINUTE)
+        yield 'when = "gpus_idle"\nbelow = "5%"\nfor = "15m"'
+        scene.clock.advance(16 * MINUTE)
+        beat(0)
+        yield "warning: the GPUs of m were idle for 15m"
+        scene.clock.advance(16 * MINUTE)
+        beat(10 * MINUTE)
+        yield ""
+
+
+SQUEUE = """#!{python}
+print("17|{start}|idle-shell")
+"""
+
+
+def an_allocation_without_a_run(scene: Scene) -> Iterator[str]:
+    now_s = scene.clock.wall_ns() / 1e9
+    start = datetime.fromtimestamp(now_s, UTC).astimezone().replace(tzinfo=None)
+    program = scene.dir / "bin" / "squeue"
+    program.parent.mkdir()
+    program.write_text(SQUEUE.format(python=sys.executable, start=start.isoformat()))
+    program.chmod(stat.S_IRWXU)
+    scene.patch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
+    scene.clock.advance(29 * MINUTE)
+    yield 'when = "no_run"\nfor = "30m"'
+    scene.clock.advance(2 * MINUTE)
+    yield "error: Slurm job 17 (idle-shell) is paid for, and no run was seen on it for 31m"
+    scene.patch.setenv("SLURM_JOB_ID", "17")
+    with scene.run():
+        yield ""
+
+
+def a_rental_without_a_run(scene: Scene) -> Iterator[str]:
+    scene.rent(scene.guard(), hours=24)
+    scene.clock.advance(29 * MINUTE)
+    yield 'when = "no_run"'
+    scene.clock.advance(2 * MINUTE)
+    yield "error: rental pod-1 is paid for at 2 USD/h, and no run was seen on it for 31m"
+    scene.patch.setenv("RUNPOD_POD_ID", "pod-1")
+    with scene.run():
+        yield ""
+
+
+def a_price_drop(scene: Scene) -> Iterator[str]:
+    def fetch(price: str) -> None:
+        scene.clock.advance(MINUTE)
+        now_ns = scene.clock.wall_ns()
+        found = (offer(price, fetched_ns=now_ns),)
+        PriceBook(open_store()).record([Snapshot(source="test", fetched_ns=now_ns, offers=found)])
+
+    fetch("2.00")
+    fetch("1.90")
+    yield 'when = "price_drop"\nby = "20%"'
+    fetch("1.50")
+    yield "warning: H100 at acme fell from 1.90 USD/h to 1.50 USD/h"
+    scene.clock.advance(25 * 60 * MINUTE)
+    yield ""
+
+
+def an_overdue_rental(scene: Scene) -> Iterator[str]:
+    guard = scene.guard()
+    hold = scene.rent(guard, hours=1)
+    yield 'when = "overdue"'
+    scene.clock.advance(61 * MINUTE)
+    yield "error: pod-1 (lab02-pod) should have ended at"
+    guard.settle_rental(hold, Money(2_000_000), "the vendor lists it no more")
+    yield ""
+
+
+def a_ceiling(scene: Scene) -> Iterator[str]:
+    guard = scene.guard()
+    guard.authorize("lab02-train", "7.50")
+    yield 'when = "ceiling"'
+    more = guard.authorize("lab03-train", "1.00")
+    yield "warning: 8.50 USD of the 10.00 USD for whole are spent or held"
+    guard.void(more, "not needed")
+    yield ""
+
+
+SCENES: list[Callable[[Scene], Iterator[str]]] = [
+    a_runs_budget, a_run_that_its_budget_ended_between_two_looks, a_models_budget, a_forecast,
+    a_burn_rate, a_run_that_is_silent, a_run_that_died, a_run_that_stalls,
+    a_resume_that_reaches_no_step, a_low_goodput, gpus_that_idle, an_allocation_without_a_run,
+    a_rental_without_a_run, a_price_drop, an_overdue_rental, a_ceiling,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("scene", SCENES)
+def test_every_rule_is_quiet_then_told_once_then_clears(
+    desk: Desk,
+    tmp_path: Path,
+    clock: ManualClock,
+    monkeypatch: pytest.MonkeyPatch,
+    scene: Callable[[Scene], Iterator[str]],
+) -> None:
+    story = scene(Scene(desk, tmp_path, clock, monkeypatch))
+    desk.rules(next(story))
+    assert desk.round().told == ()
+    expected = next(story)
+    told = [desk.round().told for _ in range(3)]
+    assert [len(each) for each in told] == [1, 0, 0]
+    next(story)
+    assert desk.round().alerts == ()
+    (line,) = (line for line in desk.said if line.startswith(("warning: ", "error: ")))
+    assert line.startswith(expected)
+
+
+def test_the_scenes_leave_no_rule_out() -> None:
+    source = Path(__file__).read_text()
+    assert [when for when in get_args(When) if f'yield \'when = "{when}"' not in source] == [
+        "digest"
+    ]
+
+
+def test_the_next_threshold_is_told_and_of_several_at_once_the_highest(
     desk: Desk, run: outlay.Run, clock: ManualClock
 ) -> None:
     desk.rules('when = "budget"')
-    train(run, clock, 51)
-    for _ in range(2):
+    for minutes in (51, 41):
+        train(run, clock, minutes)
         desk.round()
-    assert desk.said == ["warning: m has used 51% of its budget (max_minutes)"]
-    train(run, clock, 25)
-    desk.round()
-    assert desk.said[1:] == ["warning: m has used 76% of its budget (max_minutes)"]
-
-
-def test_of_thresholds_passed_at_once_the_highest_is_told(
-    desk: Desk, run: outlay.Run, clock: ManualClock
-) -> None:
-    desk.rules('when = "budget"')
-    train(run, clock, 92)
-    desk.round()
-    assert [line.split()[4] for line in desk.said] == ["92%"]
-    desk.round()
-    assert len(desk.said) == 1
+    assert [line.split()[4] for line in desk.said] == ["51%", "92%"]
 
 
 def test_what_cleared_and_comes_again_is_told_again(
     desk: Desk, run: outlay.Run, clock: ManualClock
 ) -> None:
     desk.rules('when = "stall"\nfor = "5m"')
+    for _ in range(2):
+        train(run, clock, 1)
+        assert desk.round().alerts == ()
+        clock.advance(6 * MINUTE)
+        run.heartbeat()
+        assert len(desk.round().told) == 1
+
+
+def test_two_rules_of_one_kind_each_tell_whom_they_name(
+    desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock
+) -> None:
+    (desk.home / "outlay.toml").write_text(
+        """
+        [alerts.to.log]
+        stderr = true
+        [alerts.to.boss]
+        webhook = "$HOOK"
+        [[alerts.rule]]
+        when = "stall"
+        for = "5m"
+        to = ["log"]
+        [[alerts.rule]]
+        when = "stall"
+        for = "1h"
+        to = ["boss"]
+        """
+    )
     train(run, clock, 1)
     clock.advance(6 * MINUTE)
     run.heartbeat()
-    assert len(desk.round().told) == 1
-    train(run, clock, 1)
-    assert desk.round().alerts == ()
-    clock.advance(6 * MINUTE)
+    desk.round()
+    assert (len(desk.said), hook.got) == (1, [])
+    clock.advance(60 * MINUTE)
     run.heartbeat()
-    assert len(desk.round().told) == 1
-    assert "alive and has not finished a step for" in desk.said[-1]
+    desk.round()
+    assert (len(desk.said), len(hook.got)) == (1, 1)
 
 
-@pytest.mark.parametrize(
-    ("rule", "text"),
-    [
-        ('when = "burn"\nabove = "35 USD/h"', "live runs burn 36"),
-        ('when = "silent"\nfor = "5m"', "gave no sign of life since"),
-        ('when = "goodput"\nbelow = "60%"\nfor = "10m"', "productive for 50% of its time"),
-    ],
-)
-def test_a_live_run_is_judged(
-    desk: Desk, run: outlay.Run, clock: ManualClock, rule: str, text: str
-) -> None:
-    desk.rules(rule)
-    assert not any(text in each.text for each in desk.round().alerts if each.when != "burn")
-    train(run, clock, 10)
-    with run.span("evaluation"):
-        clock.advance(10 * MINUTE)
-    clock.advance(6 * MINUTE)
-    assert any(text in each.text for each in desk.round().alerts)
-
-
-def test_a_run_that_died_is_told(desk: Desk, tmp_path: Path, clock: ManualClock) -> None:
-    desk.rules('when = "silent"\nfor = "10m"')
-    Segment(about={"model": "m", "name": "lost"}).step(60).write(tmp_path / "run")
-    clock.advance(START_NS - clock.wall_ns() + 20 * MINUTE)
-    collect(open_store(), [tmp_path / "run"], clock.wall_ns())
-    (alert,) = desk.round().alerts
-    assert alert.text.startswith("lost gave no sign of life since 2023-11-14")
-
-
-def test_gpus_that_idle_while_the_process_lives_are_told(
-    desk: Desk, tmp_path: Path, clock: ManualClock
-) -> None:
-    desk.rules('when = "gpus_idle"\nbelow = "5%"\nfor = "15m"')
-    with outlay.run("m", dir=tmp_path / "run", clock=clock) as run:
-        for busy in (MINUTE, 10 * MINUTE):
-            run.recorder.append(Heartbeat(t_ns=clock.wall_ns(), gpu_busy_ns=busy))
-            assert desk.round().alerts == ()
-            clock.advance(16 * MINUTE)
-        run.recorder.append(Heartbeat(t_ns=clock.wall_ns()))
-        (alert,) = desk.round().alerts
-        assert "GPUs of m were idle for 15m" in alert.text
-
-
-def test_a_models_budget_and_its_forecast_are_told(
-    desk: Desk, run: outlay.Run, clock: ManualClock
-) -> None:
-    desk.rules('when = "forecast"', 'when = "budget"\nat = "50%"')
-    train(run, clock, 30)
-    CostBook(open_store()).set_budget("m", Money(31_000_000), clock.wall_ns())
-    texts = [each.text for each in desk.round().alerts]
-    assert any("m will have cost" in text and "its budget is 31" in text for text in texts)
-    assert "18.00 USD of the 31.00 USD for m are spent" in texts
-
-
-def test_a_ceiling_is_told_with_the_head_of_its_log(
+def test_the_head_of_every_spend_log_goes_with_an_alert(
     desk: Desk, hook: Hook, tmp_path: Path, clock: ManualClock
 ) -> None:
     guard = BudgetGuard("10", tmp_path / "spend.jsonl", clock=clock)
@@ -216,41 +439,7 @@ def test_a_ceiling_is_told_with_the_head_of_its_log(
     assert message["heads"] == {str(tmp_path / "spend.jsonl"): guard.head}
 
 
-def test_a_price_drop_is_told(desk: Desk, clock: ManualClock) -> None:
-    book = PriceBook(open_store())
-    for price in ("2.00", "1.50"):
-        now_ns = clock.wall_ns()
-        found = (offer(price, fetched_ns=now_ns),)
-        book.record([Snapshot(source="test", fetched_ns=now_ns, offers=found)])
-        clock.advance(MINUTE)
-    desk.rules('when = "price_drop"\nby = "20%"')
-    (alert,) = desk.round().alerts
-    assert "fell from 2.00 USD/h to 1.50 USD/h" in alert.text
-
-
-SQUEUE = """#!{python}
-print("17|{start}|idle-shell")
-"""
-
-
-def test_an_allocation_without_a_run_is_told(
-    desk: Desk, tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    start = datetime.fromtimestamp(clock.wall_ns() / 1e9, UTC).astimezone().replace(tzinfo=None)
-    program = tmp_path / "bin" / "squeue"
-    program.parent.mkdir()
-    program.write_text(SQUEUE.format(python=sys.executable, start=start.isoformat()))
-    program.chmod(stat.S_IRWXU)
-    monkeypatch.setenv("PATH", f"{program.parent}{os.pathsep}{os.environ['PATH']}")
-    desk.rules('when = "no_run"\nfor = "30m"')
-    clock.advance(29 * MINUTE)
-    assert desk.round().alerts == ()
-    clock.advance(2 * MINUTE)
-    (alert,) = desk.round().alerts
-    assert alert.text.startswith("Slurm job 17 (idle-shell) is paid for, and no run was seen")
-    monkeypatch.setenv("SLURM_JOB_ID", "17")
-    with outlay.run("m", dir=tmp_path / "run", clock=clock):
-        assert desk.round().alerts == ()
+# Who is told
 
 
 @pytest.mark.parametrize(
@@ -265,6 +454,20 @@ def test_a_webhook_gets_the_shape_that_it_takes(
     assert "m has used 60% of its budget" in hook.got[0][key]
 
 
+def test_a_name_mentions_nobody(desk: Desk, hook: Hook, tmp_path: Path, clock: ManualClock) -> None:
+    for shape, quiet in (("slack", "&lt;!channel&gt; @everyone"), ("discord", "<!channel>")):
+        with outlay.run(
+            "m", name="<!channel> @everyone", dir=tmp_path / shape, price="36 USD/h", gpus=1,
+            budget="iso_tokens=100tok", clock=clock,
+        ) as run:  # fmt: skip
+            for _ in run.steps(range(2), tokens=90):
+                clock.advance(MINUTE)
+            desk.rules('when = "budget"', to=f'webhook = "$HOOK"\nshape = "{shape}"')
+            desk.round()
+        assert quiet in str(hook.got[-1])
+    assert hook.got[-1]["allowed_mentions"] == {"parse": []}
+
+
 def test_what_is_refused_is_counted_and_tried_again(
     desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock
 ) -> None:
@@ -273,12 +476,70 @@ def test_what_is_refused_is_counted_and_tried_again(
     train(run, clock, 60)
     done = desk.round()
     assert [each.tries for each in done.book.waiting] == [1]
-    (finding,) = done.findings
-    assert "1 could not be delivered in 1 tries: alert target one: it answered 503" in str(finding)
+    trouble = "1 not delivered yet, tried again every round: alert target one: it answered 503"
+    assert [trouble in line for line in desk.said] == [True]
     assert "hush" not in book_path().read_text()
     hook.answer = 200
     assert desk.round().book.delivered == 1
     assert [each["when"] for each in hook.got] == ["budget"]
+
+
+def test_a_target_that_never_answers_is_given_up(
+    desk: Desk, run: outlay.Run, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        monkeypatch.setenv("DEAF", f"http://127.0.0.1:{deaf.getsockname()[1]}")
+        monkeypatch.setattr("outlay.alerts.delivery._LONGEST_S", 0.2)
+        desk.rules('when = "budget"', to='webhook = "$DEAF"')
+        train(run, clock, 60)
+        assert "it did not answer within" in desk.round().book.trouble
+
+
+def test_a_round_that_is_killed_repeats_only_what_it_was_sending(
+    desk: Desk, hook: Hook, run: outlay.Run, clock: ManualClock
+) -> None:
+    desk.rules('when = "budget"', 'when = "burn"\nabove = "1 USD/h"', to='webhook = "$HOOK"')
+    train(run, clock, 60)
+    with pytest.MonkeyPatch.context() as patch:
+        sent: list[str] = []
+
+        def killed(target: AlertTarget, message: AlertMessage, **how: Any) -> None:
+            sent.append(message.when)
+            if len(sent) == 2:
+                raise KeyboardInterrupt
+            deliver(target, message, **how)
+
+        patch.setattr("outlay.alerts.rounds.deliver", killed)
+        with pytest.raises(KeyboardInterrupt):
+            desk.round()
+    desk.round()
+    assert [each["when"] for each in hook.got] == ["budget", "burn"]
+
+
+def test_a_digest_that_cannot_be_made_holds_up_no_alert(
+    desk: Desk, run: outlay.Run, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError("the disk is gone")
+
+    monkeypatch.setattr("outlay.report.digest.read_digest", broken)
+    desk.rules('when = "budget"', 'when = "digest"')
+    train(run, clock, 60)
+    for _ in range(2):
+        desk.round()
+    assert [line.partition(":")[0] for line in desk.said] == ["warning", "digest"]
+
+
+def test_the_web_server_evaluates_the_rules_too(
+    tmp_path: Path, private_home: Path, hook: Hook
+) -> None:
+    private_home.mkdir(parents=True, exist_ok=True)
+    (private_home / "outlay.toml").write_text(
+        '[alerts.to.one]\nwebhook = "$HOOK"\n[[alerts.rule]]\nwhen = "burn"\nabove = "1 USD/h"\n'
+    )
+    with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1), serving(private_home):
+        until(lambda: hook.got, "the web server told nobody")
+    assert [message["when"] for message in hook.got] == ["burn"]
 
 
 def test_what_nobody_takes_for_a_day_is_lost_and_counted(
@@ -325,8 +586,42 @@ def test_check_shows_what_stands_and_tells_nobody(
         done = in_process("watch", "--check", "--json")
         assert [alert["when"] for alert in done.json["alerts"]] == ["burn"]
         assert (done.code, hook.got) == (0, [])
+        assert "`outlay watch --install` sends alerts" in done.json["findings"][-1]["message"]
         for _ in range(2):
             in_process("watch", "--once")
+    assert [message["when"] for message in hook.got] == ["burn"]
+
+
+CRONTAB = """#!/bin/sh
+[ "$1" = -l ] && exec /bin/cat {table}
+exec /bin/cat > {table}
+"""
+
+
+def test_what_cron_starts_finds_the_rules_and_the_addresses(
+    tmp_path: Path, hook: Hook, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, table = tmp_path / "a home", tmp_path / "table"
+    home.mkdir()
+    (tmp_path / "rules.toml").write_text(
+        '[alerts.to.one]\nwebhook = "$HOOK"\n[[alerts.rule]]\nwhen = "burn"\nabove = "1 USD/h"\n'
+    )
+    (home / "watch.env").write_text(f'HOOK="{hook.url}"\n')
+    program = tmp_path / "bin" / "crontab"
+    program.parent.mkdir()
+    program.write_text(CRONTAB.format(table=table))
+    program.chmod(stat.S_IRWXU)
+    table.write_text("")
+    monkeypatch.setenv("PATH", str(program.parent))
+    monkeypatch.setenv("OUTLAY_HOME", str(home))
+    monkeypatch.setenv("OUTLAY_CONFIG", str(tmp_path / "rules.toml"))
+    said = in_process("watch", "--install")
+    assert (said.code, "HOOK" in said.out, hook.url in said.out) == (0, True, False)
+    (line,) = table.read_text().splitlines()
+    assert hook.url not in line
+    command = line.removeprefix("*/5 * * * * ").replace("\\%", "%")
+    with outlay.run("m", dir=tmp_path / "run", price="36 USD/h", gpus=1):
+        subprocess.run(["/bin/sh", "-c", command], env={}, check=True, timeout=100)
     assert [message["when"] for message in hook.got] == ["burn"]
 
 

@@ -297,7 +297,7 @@ class TestAllocate:
         assert {(row["ProviderName"], row["BillingAccountId"]) for row in rows} == {
             ("aws", "lab 7")
         }
-        assert {row["BilledCost"] for row in rows} == {""}
+        assert {row["BilledCost"] for row in rows} == {"0"}
 
     def test_currencies_stand_side_by_side(self, tmp_path: Path) -> None:
         a_run(tmp_path / "a")

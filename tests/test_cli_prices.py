@@ -203,6 +203,31 @@ def test_a_price_is_stated_by_hand() -> None:
     assert found["price"] == {"micros": 8_800_000, "currency": "USD"}
 
 
+def test_a_tier_stated_by_hand_leaves_the_others_as_they_are() -> None:
+    stated: list[list[str]] = [["2.00 USD/h"], ["0.95 USD/h", "--tier", "spot"]]
+    for words in (*stated, ["1.80 USD/h", "--count", "8"]):
+        outlay("prices", "set", "A100-80GB", *words)
+    listed = outlay_json("prices", "list")["offers"]
+    assert [(one["tier"], one["gpu_count"]) for one in listed] == [
+        ("spot", 1), ("on-demand", 8), ("on-demand", 1)
+    ]  # fmt: skip
+    assert outlay_json("prices", "stats")["price_trends_24h"] == {"own:A100-80GB": 0.0}
+
+
+def test_prices_of_long_ago_are_left_out_of_the_cheapest_and_that_is_said(tmp_path: Path) -> None:
+    path = tmp_path / "price_history.json"
+    path.write_text(json.dumps({"H100|acme": [[2.0, "2024-01-01T00:00:00+00:00"]]}))
+    outlay("prices", "import", str(path))
+    said = " ".join(outlay("prices", "cheapest", "--gpu", "H100").split())
+    assert "1 offer last seen more than 30d00h ago left out" in said
+    older = outlay_json("prices", "cheapest", "--max-age", "9999d")["offers"]
+    assert [one["provider"] for one in older] == ["acme"]
+    assert len(outlay_json("prices", "list")["offers"]) == 1
+    figures = outlay_json("prices", "stats")
+    assert (figures["current_prices"], figures["average_prices_24h"]) == ({"acme:H100": 2.0}, {})
+    assert "-" in outlay("prices", "stats")
+
+
 def test_a_history_goes_in_and_out(tmp_path: Path) -> None:
     history = {"H100|acme": [[2.5, "2026-01-01T00:00:00+00:00"]]}
     (tmp_path / "in.json").write_text(json.dumps(history))

@@ -189,7 +189,7 @@ class TestFocus:
         assert sum(costs) == Decimal("34.000001")
 
     def test_billed_cost_is_empty_until_a_bill_is_known(self) -> None:
-        assert {row["BilledCost"] for row in self.rows()} == {""}
+        assert {row["BilledCost"] for row in self.rows()} == {"0"}
         billed = [Decimal(row["BilledCost"]) for row in self.rows(billed="USD")]
         assert sum(billed) == Decimal("34.000001")
 

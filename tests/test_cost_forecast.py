@@ -47,7 +47,6 @@ WORLDS: dict[str, Draw] = {
     "seldom crashing": lambda g, n: np.where(g.random(n) < 0.1, 0.0, g.lognormal(3, 0.4, n)),
 }
 TRENDS = ["growing", "growing, noisily", "shrinking"]
-CRASHES = ["often crashing", "seldom crashing"]
 
 
 def trials(draw: Draw, *, known: int, planned: int, count: int = TRIALS) -> list[tuple[Any, Any]]:
@@ -57,49 +56,64 @@ def trials(draw: Draw, *, known: int, planned: int, count: int = TRIALS) -> list
     return [(costs[:known], costs[known:].sum()) for costs in every]
 
 
+# What a forecast says of its own interval where it cannot promise what the interval is called.
+CANNOT = (
+    "may not hold",
+    "too few to tell",
+    "shows from 4 on",
+    "is not in the interval",
+    "cannot be met exactly",
+    "nothing shows how much they may differ",
+)
+FOUR = ["skewed", "two amounts", "growing", "growing, noisily", "often crashing", "seldom crashing"]
+
+
+@pytest.mark.parametrize("known", [4, 5, 6, 8, 10, 15, 25, 40, 60])
+@pytest.mark.parametrize("planned", [1, 5])
+@pytest.mark.parametrize("world", FOUR)
+def test_intervals_hold_what_they_promise_or_the_forecast_says_that_it_cannot(
+    world: str, known: int, planned: int
+) -> None:
+    """In every world, with every number of runs: of the intervals that are given without doubt."""
+    held, given, doubted = 0, 0, 0
+    for history, future in trials(WORLDS[world], known=known, planned=planned):
+        found = forecast_runs(list(history), planned)
+        assert found is not None
+        is_doubted = any(text in found.note for text in CANNOT)
+        assert is_doubted or found.low is not None
+        doubted += is_doubted
+        if found.low is not None and found.high is not None and not is_doubted:
+            assert 0 <= found.low < found.high
+            given += 1
+            held += found.low <= future <= found.high
+    if given >= 0.5 * TRIALS:
+        assert 0.70 <= held / given <= 0.90
+    else:
+        assert doubted >= 0.5 * TRIALS
+    assert known < THIN or planned > known // 2 or world == "two amounts" or doubted < 0.1 * TRIALS
+
+
 @pytest.mark.parametrize(
     ("world", "known", "planned"),
     [
-        *itertools.product(["skewed", "steady"], [4, 5, 7, 30], [1, 10]),
-        *itertools.product(["two kinds of runs"], [4, 5, 6, 7], [3, 10]),
-        *itertools.product(["three kinds of runs"], [4, 5, 6], [3, 10]),
-        *itertools.product(["three kinds of runs"], [4, 5], [1]),
-        ("two kinds of runs", 15, 10),
-        ("two kinds of runs", 40, 3),
-        *itertools.product(["skewed"], [15, 60], [5]),
-        *itertools.product(["two amounts"], [20, 60], [5, 10]),
-        *itertools.product(TRENDS, [12, 20, 60], [1, 5]),
-        *itertools.product(["growing", "shrinking"], [8], [5]),
-        *itertools.product(CRASHES, [8, 20, 60], [1, 5]),
+        *itertools.product(["skewed", "steady"], [4, 7], [1, 10]),
+        *itertools.product(["two kinds of runs", "three kinds of runs"], [5, 15, 40], [3, 10]),
+        *itertools.product(["shrinking"], [12, 60], [1, 5]),
+        ("often crashing", 6, 5),
     ],
 )
-def test_intervals_of_planned_runs_hold_what_they_promise(
+def test_intervals_hold_in_most_worlds_though_a_thin_history_is_not_trusted(
     world: str, known: int, planned: int
 ) -> None:
-    """Of those that are given: a history that may show a trend gets none, and is told why."""
     held, given = 0, 0
     for history, future in trials(WORLDS[world], known=known, planned=planned):
         found = forecast_runs(list(history), planned)
         assert found is not None
-        if found.low is None or found.high is None:
-            assert known < THIN or world in CRASHES
-            assert found.note
-            continue
-        assert 0 <= found.low < found.high
-        given += 1
-        held += found.low <= future <= found.high
-    assert given >= 0.8 * TRIALS
+        if found.low is not None and found.high is not None:
+            given += 1
+            held += found.low <= future <= found.high
+    assert given >= 0.7 * TRIALS
     assert 0.70 <= held / given <= 0.90
-
-
-@pytest.mark.parametrize("world", [*TRENDS, *CRASHES])
-@pytest.mark.parametrize("known", [4, 5, 6, 7])
-def test_a_history_too_short_for_trends_and_crashes_says_that_it_is(world: str, known: int) -> None:
-    for history, _ in trials(WORLDS[world], known=known, planned=5, count=20):
-        found = forecast_runs(list(history), 5)
-        assert found is not None
-        cannot = ("may not hold", "too few to tell", "shows from 4 on")
-        assert any(text in found.note for text in cannot)
 
 
 def test_a_trend_is_followed_and_said() -> None:

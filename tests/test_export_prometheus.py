@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
+import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +24,15 @@ import outlay
 from command_line import in_process
 from conftest import move_home
 from outlay.clock import ManualClock
+from outlay.cost.run_cost import cost_of
 from outlay.errors import InvalidValue
-from outlay.export.live_runs import LiveRuns
+from outlay.export.live_runs import LiveReading, LiveRuns
 from outlay.export.prometheus import MetricsServer, exposition, is_authorized, read_token
+from outlay.goodput.follower import read_view_as_of
+from outlay.goodput.summary import summarise
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.runs import Run
+from outlay.runs.numbers import RunNumbers
 from outlay.store import open_store
 from papers import ROOT
 from system_parts import missing
@@ -143,12 +151,21 @@ def ask(client: httpx2.Client, query: str) -> list[tuple[Labels, float]]:
     return [(row["metric"], float(row["value"][1])) for row in answer["data"]["result"]]
 
 
-def test_promtool_finds_nothing_wrong(lab: Lab) -> None:
+def check_with_promtool(page: str) -> None:
     program = shutil.which("promtool") or missing("promtool is not installed")
     done = subprocess.run(
-        [program, "check", "metrics"], input=lab.page(), capture_output=True, text=True, check=False
+        [program, "check", "metrics"], input=page, capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("price", ["3.60 USD/h", "2 EUR/h", None])
+def test_promtool_finds_nothing_wrong(lab: Lab, tmp_path: Path, price: str | None) -> None:
+    with outlay.run("m", dir=tmp_path / "other", price=price, gpus=0.5, clock=lab.clock) as run:
+        with run.span("my own phase"):
+            lab.clock.advance(SECOND)
+        assert lab.page().count("outlay_run_info{") == 2
+        check_with_promtool(lab.page())
 
 
 def test_prometheus_answers_with_what_outlay_cost_says(
@@ -188,19 +205,53 @@ def test_every_number_is_that_of_the_instant_that_is_exported(lab: Lab) -> None:
     assert sum(float(line.rpartition(" ")[2]) for line in phases) == pytest.approx(60)
 
 
-def test_the_cost_never_goes_back_over_a_kill_and_a_resume(lab: Lab) -> None:
-    lab.clock.advance(30 * SECOND)  # Nobody will know of these: the process is killed.
-    before = lab.value("outlay_run_cost_usd_total")
-    lab.run.recorder.writer.close()
-    if lab.run._lock is not None:
-        lab.run._lock.release()
-    lab.clock.advance(3600 * SECOND)
-    again = outlay.run(
-        MODEL, dir=lab.run.dir, price="3.60 USD/h", gpus=2, clock=lab.clock,
-        stopped_price="0 USD/h", budget="iso_time=1h",
-    )  # fmt: skip
-    with again:
-        assert lab.value("outlay_run_cost_usd_total") >= before
+TRAINING = """
+import sys, time
+import outlay
+with outlay.run("m", dir=sys.argv[1], price="3600 USD/h", gpus=1) as run:
+    for step in run.steps(range(run.resume_step, 10**6), start=run.resume_step, tokens=3):
+        time.sleep(0.002)
+        if step % 15 == 0:
+            run.checkpoint_committed()
+"""
+
+
+def test_numbers_are_those_of_their_instant_and_cost_never_goes_back_over_kills(
+    tmp_path: Path,
+) -> None:
+    """Three starts, each killed in the midst of a step; looked at while it trains and between."""
+    live, directory = LiveRuns(open_store()), tmp_path / "run"
+    seen: list[RunNumbers] = []
+    pages: list[float] = []
+
+    def look(*, attempts: int = 0, tokens: int = 0) -> bool:
+        """Look once; say whether the run has come that far."""
+        reading = live.read()
+        for numbers in reading.runs:
+            seen.append(numbers)
+            text = re.search(r"^outlay_run_cost_usd_total{.*} (.*)$", exposition(reading), re.M)
+            assert text is not None
+            pages.append(float(text[1]))
+        last = [run.figures for run in reading.runs]
+        return any(run.attempts >= attempts and run.tokens >= tokens for run in last)
+
+    for attempt in (1, 2, 3):
+        command = [sys.executable, "-c", TRAINING, str(directory)]
+        with subprocess.Popen(command, start_new_session=True) as process:
+            until(partial(look, attempts=attempt), "it did not start")
+            until(partial(look, tokens=seen[-1].figures.tokens + 60), "it makes no steps")
+            process.kill()
+        look()
+    assert pages == sorted(pages)
+    assert pages[-1] > pages[0]
+    for numbers, shown in zip(seen[::5], pages[::5], strict=True):
+        view = read_view_as_of(directory, numbers.t_ns)  # As outlay cost and goodput saw it then.
+        assert view is not None
+        summary = summarise(view)
+        assert numbers.cost == cost_of(view)
+        assert numbers.cost.cost is not None
+        assert (shown, numbers.goodput) == (float(numbers.cost.cost.amount), summary.goodput)
+        assert numbers.phases_ns == {row.phase: row.ns for row in summary.phases if row.ns}
 
 
 def test_ceilings_stand_beside_the_runs(lab: Lab) -> None:
@@ -218,6 +269,55 @@ def test_a_log_that_cannot_be_read_is_counted_and_hides_nothing(lab: Lab) -> Non
     page = lab.page()
     assert "outlay_unreadable{} 1.0" in page
     assert "outlay_run_info" in page
+
+
+def test_a_log_named_twice_or_in_bytes_that_are_no_text_gives_one_page(
+    lab: Lab, tmp_path: Path
+) -> None:
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    shutil.copy(lab.log_path, odd / "spend.jsonl")
+    twice = [lab.log_path, Path(os.path.relpath(lab.log_path)), odd / "spend.jsonl"]
+    page = exposition(LiveRuns(open_store(), twice, clock=lab.clock).read())
+    assert page.count("outlay_guard_ceiling_usd{") == 2
+    assert page.encode()
+    check_with_promtool(page)
+
+
+def test_a_scrape_that_fails_says_why_and_the_next_one_is_answered() -> None:
+    troubles = [OSError("the disk is gone")]
+
+    def read() -> LiveReading:
+        if troubles:
+            raise troubles.pop()
+        return LiveReading(t_ns=1, runs=(), guards=(), findings=())
+
+    with MetricsServer(("127.0.0.1", 0), read) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        answers = [httpx2.get(url, trust_env=False) for _ in range(2)]
+        server.shutdown()
+    assert [answer.status_code for answer in answers] == [503, 200]
+    assert answers[0].text == "the disk is gone\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--textfile", "outlay.txt"), "ends in .prom"),
+        (("--every", "5s"), "--textfile FILE"),
+        (("--port", "9", "--textfile", "a.prom"), "either --port or --textfile"),
+    ],
+)
+def test_what_cannot_be_served_or_kept_is_refused(words: tuple[str, ...], expected: str) -> None:
+    done = in_process("export", "prometheus", *words)
+    assert (done.code, expected in done.err) == (InvalidValue.exit_code, True)
+
+
+def test_a_port_that_is_taken_is_said() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        done = in_process("export", "prometheus", "--port", str(taken.getsockname()[1]))
+    assert (done.code, "a port that is free" in done.err) == (InvalidValue.exit_code, True)
 
 
 @pytest.mark.parametrize(

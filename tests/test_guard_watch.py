@@ -20,10 +20,9 @@ from command_line import Outcome, in_process, outlay
 from outlay.clock import SYSTEM
 from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
-from outlay.guard.captures import cost_of_run
 from outlay.guard.locking import has_ended
 from outlay.guard.rental.reap import known_logs
-from outlay.proc.identity import Process, read_process, send
+from outlay.proc.identity import Process, all_processes, command_line, read_process, send
 from outlay.units import Money
 from waiting import until
 
@@ -59,6 +58,12 @@ class Bench:
             _, pid, start = hold.watcher.split(":")
             send(Process(int(pid), int(start)), signal.SIGKILL)
             until(partial(has_ended, hold.watcher), what="the watcher to die")
+        until(lambda: not self.is_asked(), what="the vendor's commands that it had started")
+
+    def is_asked(self) -> bool:
+        """Whether a command of the vendor runs; one that is slow to start outlives its watcher."""
+        directory = str(self.directory / "vendor")
+        return any(directory in command_line(pid) for pid in all_processes())
 
     def running(self) -> bool:
         return '"dying": null' in (self.directory / "vendor" / "pods.json").read_text()
@@ -203,7 +208,7 @@ class TestInstalling:
         assert [in_process("watch", "--install").code for _ in range(2)] == [0, 0]
         backup, ours = table.read_text().splitlines()
         assert backup == "0 1 * * * backup"
-        assert ours.startswith("*/5 * * * * env ")
+        assert ours.startswith("*/5 * * * * set -a; ")
         assert ours.endswith("-m outlay watch --once # outlay-watch.service")
 
     @pytest.mark.usefixtures("programs")
@@ -272,7 +277,7 @@ class TestARunOnIt:
     def test_status_shows_what_of_a_rental_is_in_runs_and_in_no_run(self, bench: Bench) -> None:
         assert bench.rent().code == 0
         assert self.guard_run(bench, "RUNPOD_POD_ID", "pod-1").code == 0
-        run_cost = cost_of_run(bench.directory / "run")
+        run_cost = package.read_run(bench.directory / "run").cost.cost
         assert run_cost is not None
         (row,) = in_process("guard", "status", "--log", bench.log, "--json").json["holds"]
         cost, in_runs, in_no_run = (Money(**row[name]) for name in ("cost", "in_runs", "in_no_run"))

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import http.server
 import os
+import socket
 import subprocess
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 
 import outlay
+import scripts
+from command_line import in_process
 from outlay.clock import ManualClock
 from outlay.export.scalars import FinishedReading
 from outlay.export.sinks import MlflowRun, OtlpEndpoint
@@ -36,11 +41,11 @@ SECOND = 10**9
 
 
 class Offline:
-    """Two attempts of one run under W&B, the first of them killed."""
+    """Two attempts of one run under W&B, the first of them killed in the midst of its steps."""
 
     def __init__(self, home: Path) -> None:
         self.run_dir = home / "run"
-        self.attempts = [self._train(home, "15", "killed"), self._train(home, "30", "whole")]
+        self.attempts = [self._train(home, "60", "killed"), self._train(home, "80", "whole")]
 
     def _train(self, home: Path, steps: str, how: str) -> TrackedRun:
         settings = {"WANDB_MODE": "offline", "WANDB_DIR": str(home), "WANDB_SILENT": "true"}
@@ -53,8 +58,10 @@ class Offline:
         (path,) = {
             each for each in home.rglob("run-*.wandb") if "latest-run" not in str(each)
         } - known
-        # W&B's own process writes on after finish() has returned.
-        until(lambda: _readable(path).exit_code is not None, f"{path} was not finished")
+        # W&B's own process writes on after finish() has returned; of a run that is killed it leaves
+        # what fills its blocks.
+        is_there = attrgetter("history" if how == "killed" else "exit_code")
+        until(lambda: is_there(_readable(path)) not in (None, []), f"{path} was not finished")
         return read_offline_run(path)
 
 
@@ -76,14 +83,16 @@ def values(run: TrackedRun, name: str) -> list[float]:
 
 
 def test_the_dollar_axis_never_goes_back_over_a_kill_and_a_resume(offline: Offline) -> None:
-    dollars = [value for run in offline.attempts for value in values(run, "outlay/cost_usd")]
-    assert len(dollars) > 4
-    assert dollars == sorted(dollars)
+    killed, resumed = (values(run, "outlay/cost_usd") for run in offline.attempts)
+    assert min(len(killed), len(resumed)) > 2
+    assert [*killed, *resumed] == sorted([*killed, *resumed])
+    assert [finding.severity for finding in offline.attempts[0].findings] == ["warning"]  # Torn.
 
 
 def test_what_the_training_logs_keeps_its_own_steps(offline: Offline) -> None:
-    steps = [row.step for run in offline.attempts for row in run.history if "loss" in row.values]
-    assert steps == list(range(30))
+    rows = [row for run in offline.attempts for row in run.history if "loss" in row.values]
+    assert [row.values["loss"] for row in rows] == [1 / (row.step + 1) for row in rows]
+    assert [row.step for row in rows][-20:] == list(range(60, 80))
 
 
 def test_the_final_figures_are_those_of_outlay_cost_at_their_instant(offline: Offline) -> None:
@@ -93,13 +102,25 @@ def test_the_final_figures_are_those_of_outlay_cost_at_their_instant(offline: Of
     assert reading.cost.cost is not None
     assert final["outlay/cost_usd"] == float(reading.cost.cost.amount)
     assert final["outlay/goodput"] == reading.goodput.goodput
-    assert (final["outlay/steps"], final["outlay/status"]) == (30, "completed")
+    assert (final["outlay/steps"], final["outlay/status"]) == (80, "completed")
 
 
 def test_metrics_have_their_own_axis_and_loss_has_dollars(offline: Offline) -> None:
     axes = offline.attempts[-1].axes
     assert axes["outlay/*"] == "outlay/step"
     assert axes["loss"] == "outlay/cost_usd"
+
+
+def test_what_w_and_b_wrote_is_imported_as_runs(offline: Offline) -> None:
+    done = in_process(
+        "import", "wandb", offline.run_dir.parent, "--price", "2 USD/h", "--json"
+    ).json
+    assert (len(done["imported"]), done["failed"]) == (2, [])
+    whole, killed = sorted(map(outlay.read_run, done["imported"]), key=lambda run: run.status)
+    assert (whole.status, whole.figures.steps) == ("completed", 80)
+    assert killed.cost.end != "recorded"
+    assert [point.value for point in whole.metrics["loss"]] == [1 / (n + 1) for n in range(60, 80)]
+    assert whole.cost.cost is not None
 
 
 def test_no_run_is_made_unless_asked(
@@ -155,6 +176,68 @@ def test_a_tracker_that_fails_is_counted_and_never_holds_up_the_end(
     assert outlay.read_run(tmp_path / "run").status == "completed"
     if isinstance(sink, Hanging):
         sink.release.set()
+
+
+REFUSED = """
+    import sys
+    import outlay
+    from outlay.export.sinks import OtlpEndpoint, PluginSink
+    from outlay.integrations import trackers
+    with outlay.run("m", dir=sys.argv[1]) as run:
+        trackers.attach(run, OtlpEndpoint(sys.argv[2]), PluginSink("nowhere"), every="1h")
+        assert list(run.steps("ab")) == ["a", "b"]
+"""
+
+
+def test_what_a_process_loses_after_the_training_ended_is_counted_and_shown(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    """The standard error of the training is the uploader's, too: it outlives the training."""
+    receiver.answer = 400
+    done = scripts.finish(REFUSED, tmp_path / "run", receiver.url)
+    assert done.returncode == 0
+    assert "m: of its readings 0 arrived at trackers and 2 were lost; last: " in done.stderr
+
+
+def test_the_training_ends_while_a_receiver_hangs(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as deaf, (tmp_path / "err").open("w") as err:
+        url = f"http://127.0.0.1:{deaf.getsockname()[1]}/v1/metrics"
+        program = [sys.executable, "-c", textwrap.dedent(REFUSED), str(tmp_path / "run"), url]
+        assert subprocess.run(program, check=False, timeout=60, stderr=err).returncode == 0
+        asking, _ = deaf.accept()
+        assert asking.recv(4) == b"POST"  # The uploader, which the training did not wait for.
+        asking.sendall(b"HTTP/1.1 400 No\r\nContent-Length: 0\r\n\r\n")
+        asking.close()
+        until(lambda: "were lost; last: " in (tmp_path / "err").read_text(), "it was not said")
+
+
+LOADED = """
+    import sys
+    import outlay
+
+    def loaded(*names):
+        return sorted({name.partition(".")[0] for name in sys.modules} & set(names))
+
+    heavy = "sqlalchemy", "httpx2", "rich", "typer", "wandb", "mlflow", "opentelemetry", "starlette"
+    with outlay.run("m", dir=sys.argv[1], price="1 USD/h", gpus=1, budget="iso_time=1h") as run:
+        for _ in run.steps("abc"):
+            run.metric("loss", 1.0)
+        ours = {name.split(".")[1] for name in sys.modules if name.startswith("outlay.")}
+        print(sorted(ours & {"alerts", "cli", "export", "integrations", "report", "web"}))
+        print(loaded("numpy", *heavy))
+        run.summary(numbers=True)
+        from outlay.export.sinks import JsonLinesFile
+        from outlay.integrations import trackers, wandb
+        trackers.attach(run, JsonLinesFile(sys.argv[1] + "/numbers.jsonl"), every="1h")
+    print(loaded(*heavy))
+"""
+
+
+def test_training_loads_nothing_for_trackers_and_one_that_is_attached_no_library(
+    tmp_path: Path,
+) -> None:
+    done = scripts.finish(LOADED, tmp_path / "run")
+    assert done.stdout.splitlines() == ["[]", "[]", "[]"], done.stderr
 
 
 def test_only_rank_0_tells_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

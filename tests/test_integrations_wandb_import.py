@@ -23,6 +23,8 @@ from outlay.integrations.wandb_import import ImportTerms, import_api_runs
 from outlay.ledger import Price
 from outlay.store import open_store
 from outlay.units import Money
+from terminal import terminal
+from waiting import until
 
 proto: Any = wandb_internal_pb2  # Its names are made when it is imported.
 START_S = 1_700_000_000
@@ -195,13 +197,60 @@ def test_an_import_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert len(in_process("runs", "--json").json["runs"]) == 5
 
 
-def test_a_torn_file_gives_what_came_before(tmp_path: Path) -> None:
+def test_an_import_that_is_killed_goes_on_to_the_same_books(
+    tmp_path: Path, private_home: Path
+) -> None:
+    """Killed after the first runs were registered; a bar shows how far it has come."""
+    for number in range(120):
+        write_run(tmp_path, f"r{number:03}", rows=2)
+    with terminal("import", "wandb", tmp_path, "--price", "2 USD/h") as shown:
+        shown.until_matches(r"importing .* [1-9]\d?%")
+        marks = private_home / "wandb" / "imported"
+        until(lambda: any(marks.glob("*.json")), "nothing was registered")
+        shown.process.kill()
+        shown.end()
+    done = import_runs(tmp_path, "--price", "2 USD/h").json
+    assert done["unchanged"] > 0
+    assert len(done["imported"]) + done["unchanged"] == 120
+    rows = in_process("runs", "--all", "--json").json["runs"]
+    assert len({row["run_id"] for row in rows}) == len(rows) == 120
+    assert {row["cost_micros"] for row in rows} == {round(4 * 2_000_000 * 660 / 3600)}
+
+
+def test_a_price_by_name_is_looked_up_once_and_stays(tmp_path: Path, private_home: Path) -> None:
+    write_run(tmp_path, "abc")
+    for price, unchanged in (("1.50", 0), ("9.00", 1)):
+        assert in_process("prices", "set", "A100", price).code == 0
+        assert import_runs(tmp_path, "--price", "own:A100").json["unchanged"] == unchanged
+    reading = outlay.read_run(private_home / "wandb" / "lm-abc")
+    assert reading.cost.cost == Money(4 * 1_500_000 * 660 // 3600)
+
+
+@pytest.mark.parametrize("price", ["2 USD per hour or so", "acme:A100", "auto"])
+def test_a_price_that_is_none_is_refused_before_anything_is_read(
+    tmp_path: Path, price: str
+) -> None:
+    write_run(tmp_path, "abc")
+    assert import_runs(tmp_path, "--price", price).code == 2
+
+
+@pytest.mark.parametrize("left", [BLOCK, BLOCK + 3, BLOCK + 4000])
+def test_a_torn_file_gives_what_came_before(tmp_path: Path, left: int) -> None:
+    """W&B writes by the block: of a run that is killed a whole number of them is there."""
     path = write_run(tmp_path, "abc", rows=400)
-    whole = path.read_bytes()
-    path.write_bytes(whole[: len(whole) * 3 // 4])
+    path.write_bytes(path.read_bytes()[:left])
     run = read_offline_run(path)
-    assert 200 < len(run.history) < 400
+    assert 50 < len(run.history) < 400
     assert [finding.severity for finding in run.findings] == ["warning"]
+
+
+def test_a_part_without_its_record_is_damage(tmp_path: Path) -> None:
+    path = write_run(tmp_path, "abc", rows=400)
+    data = bytearray(path.read_bytes())
+    data[BLOCK:] = framed([b"a", b"b"])[7:]  # The second part of a record is gone.
+    path.write_bytes(data)
+    (finding,) = read_offline_run(path).findings
+    assert "does not go with the one before it" in finding.message
 
 
 def test_a_resumed_run_has_an_attempt_for_each_file(tmp_path: Path, private_home: Path) -> None:
@@ -219,7 +268,8 @@ def test_a_resumed_run_has_an_attempt_for_each_file(tmp_path: Path, private_home
 def test_what_the_api_returns_is_imported_too(private_home: Path) -> None:
     run = SimpleNamespace(
         id="xyz", entity="lab", project="lm", name="cloud-1", state="finished",
-        created_at="2023-11-14T22:13:20Z", path=["lab", "lm", "xyz"],
+        created_at="2023-11-14T22:13:20Z", heartbeat_at="2023-11-14T22:15:20Z",
+        path=["lab", "lm", "xyz"],
         metadata={"host": "h", "username": "ada", "gpu": "H100", "gpu_count": 8},
         summary={"_runtime": 120.0}, config={"model_name": "gpt-large"},
         scan_history=lambda: [
@@ -229,11 +279,14 @@ def test_what_the_api_returns_is_imported_too(private_home: Path) -> None:
     )  # fmt: skip
     broken = SimpleNamespace(path=["lab", "lm", "broken"])
     price = Price(micros_per_hour=3_000_000)
-    done = import_api_runs(open_store(), [run, broken], ImportTerms(price=lambda _: price), 1)
+    done = import_api_runs(open_store(), [run, broken], ImportTerms(price=price), 1)
     reading = outlay.read_run(private_home / "wandb" / "lm-xyz")
     assert reading.cost.cost == Money(8 * 3_000_000 * 120 // 3600)
     assert (reading.figures.model, reading.figures.steps) == ("gpt-large", 3)
     assert [finding.source for finding in done.failed] == ["lab/lm/broken"]
+    run.scan_history = lambda: pytest.fail("asked again, and nothing has changed")
+    again = import_api_runs(open_store(), [run], ImportTerms(price=price), 1)
+    assert (again.imported, again.unchanged) == ([], 1)
 
 
 def test_directories_or_a_project_must_be_named(tmp_path: Path) -> None:

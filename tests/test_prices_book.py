@@ -6,12 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable
-from dataclasses import replace
+from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 from sqlalchemy import Engine
 
 from offer_builder import offer
@@ -22,7 +24,7 @@ from outlay.prices.book import NothingLoaded, PriceBook, SourceState, look_up
 from outlay.prices.catalog import Query
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
-from outlay.prices.series import alerts, current_points, points
+from outlay.prices.series import Alert, PricePoint, alerts, current_points, points
 from outlay.prices.sources import vast
 from outlay.store import open_store
 from outlay.units import Money
@@ -371,7 +373,64 @@ def test_what_a_vendor_says_is_stored_without_loss(store: Engine) -> None:
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_nothing(store: Engine) -> None:
-    broken = look(2, replace(offer(), region=object()))  # type: ignore[arg-type]
+    broken = look(2, replace(offer(), region=object()))
     with pytest.raises(Exception, match=r"(?i)binding|type"):
         record(store, look(1, offer()), broken)
     assert PriceBook(store).sources() == []
+
+
+def test_machines_of_every_size_form_and_tier_can_be_rented_side_by_side(store: Engine) -> None:
+    offers = [
+        offer("16", gpu_count=8),
+        offer("2.50"),
+        offer("3.00"),
+        offer("2.40", gpu="H100-PCIe"),
+        offer("1.00", tier=Tier.SPOT),
+        offer("0.90", community=True),
+    ]
+    record(store, look(5, *offers))
+    found = PriceBook(store).cheapest_rentable()
+    assert [str(one.price) for one in found] == [
+        "0.90 USD", "1.00 USD", "16.00 USD", "2.40 USD", "2.50 USD"
+    ]  # fmt: skip
+
+
+def test_prices_of_machines_of_another_size_are_another_series(store: Engine) -> None:
+    record(store, look(1, offer("8", gpu_count=8)), look(2, offer("2")))
+    assert [point.series.machine for point in points(store)] == ["8x H100", "1x H100"]
+    assert alerts(store) == []
+
+
+def test_the_price_of_a_form_factor_is_not_that_of_the_other(store: Engine) -> None:
+    record(store, look(1, offer("2.00", gpu="H100"), offer("2.70", gpu="H100-SXM")))
+    found = [PriceBook(store).price_at(name, 5) for name in ("H100-SXM", "h100 sxm5", "H100")]
+    assert [one and str(one.price) for one in found] == ["2.70 USD", "2.70 USD", "2.00 USD"]
+
+
+def test_what_is_old_is_left_out_unless_somebody_stated_it(store: Engine) -> None:
+    stated = look(1, offer("1.10", provider="own"), source="manual:own:H100")
+    record(store, stated, look(1, offer("2.00")), look(9, offer("3.00"), source="other"))
+    recent = PriceBook(store).cheapest_rentable(since_ns=5)
+    assert [str(one.price) for one in recent] == ["1.10 USD", "3.00 USD"]
+    found = look_up(store, Query(gpu="H100"), since_ns=5)
+    assert (prices(found.offers), found.too_old) == (["1.10 USD", "3.00 USD"], 1)
+
+
+def test_a_bulk_of_snapshots_is_what_one_after_the_other_is(tmp_path: Path) -> None:
+    draw = Random(5)
+    looks = [
+        look(at, *(offer(draw.randrange(1, 9), gpu_count=n) for n in (1, 1, 8)), source=source)
+        for at in draw.sample(range(50), 30)
+        for source in ("a", "b")
+    ]
+    whole, single = open_store(tmp_path / "whole"), open_store(tmp_path / "single")
+    record(whole, *looks)
+    for each in sorted(looks, key=lambda one: one.fetched_ns):
+        record(single, each)
+
+    def key(found: PricePoint | Alert) -> tuple[object, ...]:
+        return found.at_ns, found.series
+
+    assert sorted(points(whole), key=key) == sorted(points(single), key=key)
+    assert sorted(alerts(whole), key=key) == sorted(alerts(single), key=key)
+    assert len(alerts(whole)) > 50

@@ -99,7 +99,7 @@ def hour_long_run(run_dir: Path, price: Price, *, run_id: str = "r") -> None:
 def test_what_was_fetched_is_kept_in_a_file_that_reads_as_text() -> None:
     document = json.loads(price_file().read_text())
     assert document["version"] == 1
-    eight = next(row for row in document["offers"] if row["gpus"] == 8 and row["gpu"] == "H100")
+    eight = next(row for row in document["offers"] if row["gpus"] == 8 and row["gpu"] == "H100-SXM")
     assert eight["micros_per_hour"] == 2_990_000
     assert eight["offer_micros_per_hour"] == 23_920_000
     assert eight["fetched_ns"] > 0
@@ -114,9 +114,9 @@ def test_a_run_is_priced_by_name_and_its_cost_says_where_the_price_came_from(
     price = price_of(tmp_path / "run")
     assert price.micros_per_hour == 2_990_000
     assert price.source == "lambda"
-    assert price.offer == "lambda:8xH100:on-demand:us-west-1 (gpu_8x_h100_sxm5)"
+    assert price.offer == "lambda:8xH100-SXM:on-demand:us-west-1 (gpu_8x_h100_sxm5)"
     shown = in_process("cost", tmp_path / "run")
-    assert "price 2.99 USD/h per GPU: lambda:8xH100:on-demand:us-west-1" in shown.out
+    assert "price 2.99 USD/h per GPU: lambda:8xH100-SXM:on-demand:us-west-1" in shown.out
     assert in_process("cost", tmp_path / "run", "--json").json["cost"]["cost"]["micros"] > 0
     assert len(fetched["lambda"].asked) == 1, "a run asks no vendor"
 
@@ -142,7 +142,7 @@ def runpod_type_at(price: float) -> dict[str, Any]:
 
 @pytest.mark.usefixtures("fetched")
 def test_an_hour_of_eight_gpus_at_a_named_price_costs_the_whole_offer(tmp_path: Path) -> None:
-    price = next(q for q in read_quotes() if q.gpus == 8 and q.gpu == "H100").price()
+    price = next(q for q in read_quotes() if q.gpus == 8 and q.gpu == "H100-SXM").price()
     hour_long_run(tmp_path / "run", price)
     cost = in_process("cost", tmp_path / "run", "--json").json["cost"]
     assert cost["cost"]["micros"] == 23_920_000
@@ -177,7 +177,7 @@ def test_exec_takes_a_name_and_hands_the_whole_price_on(tmp_path: Path) -> None:
     assert len(headers) == 2
     assert {header.price for header in headers} == {headers[0].price}
     assert headers[0].price is not None
-    assert headers[0].price.offer.startswith("lambda:8xH100:on-demand")
+    assert headers[0].price.offer.startswith("lambda:8xH100-SXM:on-demand")
 
 
 @pytest.mark.usefixtures("fetched")
@@ -207,7 +207,7 @@ def test_a_typed_price_loads_nothing_about_names(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("fetched")
 def test_an_unknown_name_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(PriceUnknown, match="lambda:8xH100:on-demand") as caught:
+    with pytest.raises(PriceUnknown, match="lambda:8xH100-SXM:on-demand") as caught:
         outlay.run("m", dir=tmp_path / "run", price="lambda:8xB200")
     assert "outlay prices fetch" in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -347,7 +347,7 @@ class TestTheGuard:
             "--ceiling", "20", "--slice", "30m", "--", "true",
         )  # fmt: skip
         assert done.code == 0, done.err
-        assert "23.92 USD/h is the price of lambda:8xH100:on-demand" in done.err
+        assert "23.92 USD/h is the price of lambda:8xH100-SXM:on-demand" in done.err
         assert "12.159334" in log.read_text(), "half an hour and the notice, of eight GPUs"
 
     @pytest.mark.usefixtures("fetched")
@@ -393,13 +393,13 @@ class TestGrids:
         path = self.grid(tmp_path, price="lambda:8xH100", ceiling="10 USD")
         planned = in_process("sweep", "plan", path, "--json").json["runs"][0]
         assert planned["price"] == "2.99 USD/h"
-        assert planned["price_from"].startswith("lambda:8xH100:on-demand")
+        assert planned["price_from"].startswith("lambda:8xH100-SXM:on-demand")
         assert planned["predicted_cost"] == "2.99 USD"
         done = outlay_process("sweep", "run", path, "--enable-sweeps", "--json")
         assert done.code == 0, done.err
         runs = sorted(p.parent for p in (tmp_path / "sweep").rglob("ledger"))
         assert {price_of(run).offer for run in runs} == {
-            "lambda:8xH100:on-demand:us-west-1 (gpu_8x_h100_sxm5)"
+            "lambda:8xH100-SXM:on-demand:us-west-1 (gpu_8x_h100_sxm5)"
         }
         log = (tmp_path / "sweep" / "spend.jsonl").read_text()
         assert '"estimated":2.999137,' in log, "an hour and the notice are held at the named price"

@@ -19,9 +19,9 @@ from hypothesis import strategies as st
 from fake_vendor import Answer, FakeVendor, serving
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.prices.offer import Tier
+from outlay.prices.offer import Tier, read_price
 from outlay.prices.sources.base import SourceFailed, fetch, fetch_all
-from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, parse_csv, read_price
+from outlay.prices.sources.catalogs import CsvSource, GpuhuntSource, parse_csv
 from outlay.prices.sources.manual import ManualSource
 from outlay.prices.sources.registry import sources_named
 from outlay.units import Money, Rate
@@ -68,8 +68,8 @@ def test_skypilot_files_are_named_by_their_directory(tmp_path: Path) -> None:
 def test_skypilot_has_both_prices_in_a_row(tmp_path: Path) -> None:
     snapshot = fetch(CsvSource(saved(tmp_path / "runpod" / "vms.csv", SKYPILOT)))
     assert [(o.gpu, o.gpu_count, o.tier, str(o.price)) for o in snapshot.offers] == [
-        ("H100", 8, Tier.ON_DEMAND, "23.92 USD"),
-        ("H100", 8, Tier.SPOT, "14.00 USD"),
+        ("H100-SXM", 8, Tier.ON_DEMAND, "23.92 USD"),
+        ("H100-SXM", 8, Tier.SPOT, "14.00 USD"),
         ("A100-80GB", 1, Tier.ON_DEMAND, "1.89 USD"),
     ]
 

@@ -64,9 +64,32 @@ def test_importing_twice_adds_nothing(tmp_path: Path) -> None:
     assert (again.added, again.known) == (0, 3)
 
 
-def test_imported_history_raises_no_alerts(tmp_path: Path) -> None:
-    import_history(open_store(), written(tmp_path / "h.json", HISTORY))
-    assert alerts(open_store()) == []
+def test_imported_history_raises_the_alerts_that_tracking_it_would(tmp_path: Path) -> None:
+    prices = [1.0, 0.95, 0.5, 0.9, 0.89, 0.49, 0.49]
+    instants = [datetime(2026, 1, 1 + day, tzinfo=UTC) for day in range(len(prices))]
+    stamped = [[price, at.isoformat()] for price, at in zip(prices, instants, strict=True)]
+    history = {"H100|a": stamped, "H100|b": stamped[::-1]}
+    import_history(open_store(tmp_path / "all"), written(tmp_path / "h.json", history))
+    one_by_one = GPUPriceTracker(tmp_path / "each")
+    for provider in "ab":
+        for price, at in zip(prices, instants, strict=True):
+            one_by_one.track_price(GPUPrice("H100", provider, price, timestamp=at))
+    found = alerts(open_store(tmp_path / "all"))
+    assert [(alert.kind, alert.current.micros) for alert in found[::2]] == [
+        ("drop", 500_000), ("surge", 900_000), ("drop", 490_000)
+    ]  # fmt: skip
+    assert found == alerts(open_store(tmp_path / "each"))
+
+
+def test_what_is_imported_between_known_prices_leaves_their_alerts(tmp_path: Path) -> None:
+    tracking = GPUPriceTracker(tmp_path)
+    for day, price in ((1, 1.0), (9, 0.5)):
+        at = datetime(2026, 1, day, tzinfo=UTC)
+        tracking.track_price(GPUPrice("H100", "a", price, timestamp=at))
+    history = {"H100|a": [[2.0, "2026-01-05T00:00:00+00:00"]]}
+    import_history(open_store(tmp_path), written(tmp_path / "h.json", history))
+    told = [(alert.current.micros, alert.previous.micros) for alert in alerts(open_store(tmp_path))]
+    assert told == [(2_000_000, 1_000_000), (500_000, 1_000_000)]
 
 
 def test_an_imported_price_is_what_the_next_one_is_compared_with(tmp_path: Path) -> None:

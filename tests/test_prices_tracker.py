@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -191,11 +192,24 @@ def test_a_price_of_exactly_a_day_ago_is_not_of_the_last_24_hours() -> None:
     assert averages == {"vast.ai:RTX 4090": 0.4}
 
 
-def test_a_price_that_was_last_seen_days_ago_is_its_own_average() -> None:
+def test_24_hours_without_a_look_have_no_average() -> None:
     track(seen(0.6, hours_ago=72))
     found = tracker().get_cheapest_gpu()
     assert found is not None
-    assert found.average_24h == 0.6
+    assert (found.price.price_per_hour, found.average_24h) == (0.6, None)
+    ((_, reason),) = tracker().get_price_recommendations()
+    assert reason == f"Last seen {NOW - 72 * HOUR:%Y-%m-%d}, not in the last 24h"
+
+
+def test_a_tier_that_is_tracked_neither_replaces_another_nor_makes_a_trend_of_it() -> None:
+    track(seen(2.0, hours_ago=3), replace(seen(0.95, hours_ago=2), tier="spot"))
+    found = tracker().get_price_recommendations()
+    assert [(price.tier, price.price_per_hour) for price, _ in found] == [
+        ("spot", 0.95), ("on-demand", 2.0)
+    ]  # fmt: skip
+    figures = tracker().get_price_statistics()
+    assert figures["current_prices"] == {"vast.ai:RTX 4090": 0.95}
+    assert figures["price_trends_24h"] == {"vast.ai:RTX 4090": 0.0}
 
 
 @pytest.mark.parametrize(
@@ -224,8 +238,8 @@ def test_statistics_have_their_documented_keys_after_a_restart() -> None:
         "total_tracked": 2,
         "gpus_by_type": {"H100": ["vast.ai"], "RTX 4090": ["vast.ai"]},
         "current_prices": {"vast.ai:H100": 2.0, "vast.ai:RTX 4090": 0.5},
-        "average_prices_24h": {"vast.ai:H100": 2.0, "vast.ai:RTX 4090": 0.75},
-        "price_trends_24h": {"vast.ai:H100": 0.0, "vast.ai:RTX 4090": -50.0},
+        "average_prices_24h": {"vast.ai:RTX 4090": 0.75},
+        "price_trends_24h": {"vast.ai:RTX 4090": -50.0},
     }
 
 

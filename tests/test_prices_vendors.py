@@ -133,13 +133,13 @@ def test_runpod_consumer_cards_have_no_nvlink() -> None:
 def test_runpod_sxm_boards_have_nvlink() -> None:
     changes = {"id": "NVIDIA H100 80GB HBM3", "displayName": "H100 SXM", "memoryInGb": 80}
     pairs = [offer for offer in from_runpod(**changes) if offer.gpu_count == 2]
-    assert {(offer.gpu, offer.nvlink) for offer in pairs} == {("H100", True)}
+    assert {(offer.gpu, offer.nvlink) for offer in pairs} == {("H100-SXM", True)}
 
 
 def test_runpod_pcie_boards_may_or_may_not_have_nvlink() -> None:
     changes = {"id": "NVIDIA A100 80GB PCIe", "displayName": "A100 PCIe", "memoryInGb": 80}
     pairs = [offer for offer in from_runpod(**changes) if offer.gpu_count == 2]
-    assert {(offer.gpu, offer.nvlink) for offer in pairs} == {("A100-80GB", None)}
+    assert {(offer.gpu, offer.nvlink) for offer in pairs} == {("A100-80GB-PCIe", None)}
 
 
 def test_a_slice_of_a_gpu_is_not_the_gpu() -> None:
@@ -171,10 +171,10 @@ def test_lambda_without_a_region_is_sold_out() -> None:
 @pytest.mark.parametrize(
     ("name", "description", "gpu", "nvlink"),
     [
-        ("gpu_8x_a100_80gb_sxm4", "A100 (80 GB SXM4)", "A100-80GB", True),
-        ("gpu_8x_a100_80gb_sxm4", None, "A100-80GB", True),
+        ("gpu_8x_a100_80gb_sxm4", "A100 (80 GB SXM4)", "A100-80GB-SXM", True),
+        ("gpu_8x_a100_80gb_sxm4", None, "A100-80GB-SXM", True),
         ("gpu_8x_a100", None, "A100", None),
-        ("gpu_8x_h100_sxm5", "H100 (80 GB SXM5)", "H100", True),
+        ("gpu_8x_h100_sxm5", "H100 (80 GB SXM5)", "H100-SXM", True),
         ("gpu_2x_a6000", "A6000 (48 GB)", "A6000", None),
     ],
 )

@@ -13,7 +13,7 @@ from outlay.alerts.rounds import AlertWatch
 from outlay.clock import ManualClock
 from outlay.cost.book import CostBook
 from outlay.cost.spending import SpendItem
-from outlay.goodput.breakdown import Window
+from outlay.goodput.timeline import Window
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.report.digest import IN_NO_RUN, Digest, _parts, digest_document, read_digest
 from outlay.report.document import to_html, to_markdown
@@ -51,7 +51,7 @@ def test_who_spent_what_and_what_became_of_it(tmp_path: Path) -> None:
     (unit,) = found.totals()
     assert found.by_phase(unit) == {"step": Money(4_000_000), "evaluation": Money(2_000_000)}
     page = to_markdown(digest_document(found))
-    assert "| bob | gpt | 3.00 USD | 2.00 USD | 1.00 USD | 0.00 USD | 0.00 USD |" in page
+    assert "| bob | gpt | 3.00 USD | 2.00 USD | 1.00 USD | 0.00 USD |" in page
 
 
 def test_of_a_run_that_began_earlier_the_part_in_the_period_counts(tmp_path: Path) -> None:
@@ -83,6 +83,7 @@ def test_dead_runs_limits_near_their_end_and_heads_are_named(
     assert "| budget of bert | 3.00 USD | 3.50 USD | 86 % |" in page
     assert "| 9.00 USD | 10.00 USD | 90 % |" in page
     assert guard.head in page
+    assert [section.title for section in digest_document(found).sections][-1] == "Spend logs"
 
 
 def test_the_month_ahead_is_the_month_so_far_and_the_rest_at_this_pace(tmp_path: Path) -> None:
@@ -97,9 +98,12 @@ def test_at_most_three_recommendations_the_largest_saving_first(tmp_path: Path) 
     for number in range(5):
         record(tmp_path / str(number), model=f"m{number}")
     advice = digest_of(START, START + DAY).advice
-    assert len(advice) <= 3
-    savings = [each.estimated_savings for each in advice]
+    savings = [line.saves for line in advice]
     assert savings == sorted(savings, reverse=True)
+    assert 0 < len(advice) <= 3
+    assert advice[0].runs == 5, "the same advice for five runs is one line"
+    assert advice[0].saves == pytest.approx(5 * advice[0].best.estimated_savings)
+    assert "| 5 |" in to_markdown(digest_document(digest_of(START, START + DAY)))
 
 
 def test_nothing_spent_is_said(tmp_path: Path) -> None:

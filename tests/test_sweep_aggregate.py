@@ -29,10 +29,10 @@ from outlay.sweep.aggregate.comparison import (
     replicates,
     verdict,
 )
-from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.aggregate.reading import CACHE
 from outlay.sweep.aggregate.rows import RunFacts, Seen, minutes_of
 from outlay.sweep.errors import IncompleteRuns
+from outlay.sweep.run.sweeps import FiguresKeeper
 from outlay.sweep.state.manifest import captured, planned, read_manifest
 from outlay.units import Money
 from sweep_on_disk import NOW_NS, Sweep

@@ -262,7 +262,7 @@ _LOADS = [World(load_s=12.0), World(step_s=30, load_s=25.0), World(step_s=15, lo
 _OFTEN = [
     World(save_every=8, save_s=60, mttf_s=40 * 3600),
     World(save_every=4, save_s=35, mttf_s=8 * 3600),
-    World(save_every=12, save_s=110, mttf_s=20 * 3600),
+    World(save_every=6, save_s=70, mttf_s=60 * 3600),
 ]
 _SELDOM = World(steps=1800, save_every=300, save_s=10, mttf_s=2 * 3600, down_s=30, start_s=10,
                 compile_s=10)  # fmt: skip
@@ -280,6 +280,51 @@ _OVERFIT = World(loss=_overfitting, stop_after=400, noise=0.002)
 _PLAIN = World()
 _SMALL = Batches(half=60, critical=4000, batch=16, tried=(16, 32, 64))
 _TINY = Batches(half=20, critical=600, batch=8, tried=(8, 16, 32))
+
+
+# What can be done about any world, each as far as it usually goes, whatever is wrong with it; by
+# what advice calls it.
+REMEDIES: dict[tuple[str, str], Callable[[World], dict[str, Any]]] = {
+    ("badput", "data_loading"): lambda _: {"prefetch": True},
+    ("badput", "evaluation"): lambda world: {"eval_every": 2 * world.eval_every},
+    ("badput", "program_startup"): lambda world: {"compile_s": min(60.0, world.compile_s)},
+    ("badput", "recovery"): lambda world: {"down_s": min(60.0, world.down_s)},
+    ("badput", "checkpoint_save"): lambda world: {"save_s": min(8.0, world.save_s)},
+    ("epochs", "evaluations instead of"): lambda world: {"steps": _enough(world)},
+}
+_INTERVAL = ("checkpoint", "checkpoint")
+
+
+def best_remedy(world: World) -> tuple[tuple[str, str], float]:
+    """Return what saves most of all that can be done about a world, and how much, by simulation."""
+    seeds = 1 if world.mttf_s == math.inf else 20
+    before = world.cost(seeds)
+    saved = {
+        name: before - replace(world, **change(world)).cost(seeds)
+        for name, change in REMEDIES.items()
+    }
+    saved[_INTERVAL] = _best_interval(world, seeds)()
+    best = max(saved, key=lambda name: saved[name])
+    return best, saved[best]
+
+
+def drawn_world(seed: int) -> World:
+    """Return a world with one thing wrong, drawn by chance: which thing, and how much of it."""
+    g = np.random.default_rng(1000 + seed)
+    world = World(step_s=g.uniform(10, 60), steps=int(g.integers(600, 1500)))
+    every = int(g.integers(4, 12))
+    wrong: list[dict[str, Any]] = [
+        {"load_s": world.step_s * g.uniform(0.2, 1.5)},
+        {"eval_every": 10, "eval_s": world.step_s * g.uniform(2, 6)},
+        {"loss": _saturating(g.uniform(0.008, 0.03)), "noise": g.uniform(0.0003, 0.002)},
+        {"save_every": every, "save_s": every * world.step_s * g.uniform(0.15, 0.4),
+         "mttf_s": g.uniform(10, 60) * 3600},
+        {"mttf_s": 3600 * g.uniform(0.8, 1.5), "save_every": 10, "save_s": 1,
+         "compile_s": g.uniform(300, 600), "down_s": 1.0},
+        {"mttf_s": 3600 * g.uniform(1, 3), "save_every": 12, "save_s": 4,
+         "down_s": g.uniform(900, 3000)},
+    ]  # fmt: skip
+    return replace(world, **wrong[seed % len(wrong)])
 
 
 def _rest(world: World) -> Callable[[], float]:

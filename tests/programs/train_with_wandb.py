@@ -16,11 +16,12 @@ run_dir, steps, killed = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "killed"
 tracked = wandb.init(project="books", settings=wandb.Settings(x_disable_stats=True))
 with outlay.run("m", dir=run_dir, price="3600 USD/h", stopped_price="0 USD/h", gpus=1) as run:
     attach(run, every="50ms", against_cost=["loss"])
-    for step in run.steps(range(run.resume_step, steps), start=run.resume_step):
+    for step in run.steps(range(run.resume_step, 10**6), start=run.resume_step):
         SYSTEM.sleep(0.02)
         tracked.log({"loss": 1 / (step + 1)}, step=step)
         run.checkpoint_committed()
-    if killed:
-        tracked.finish()  # Else W&B loses all of a run that is killed this young.
-        os.kill(os.getpid(), signal.SIGKILL)
+        if step + 1 == steps:
+            if killed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            break
 tracked.finish()

@@ -130,8 +130,8 @@ def bounded(found: OptimizationRecommendation, cost: float) -> OptimizationRecom
     point = found.estimated_savings
     low = point if found.savings_low is None else found.savings_low
     high = point if found.savings_high is None else found.savings_high
-    low = min(low, point * (1 - _LEAST_DOUBT))
-    high = max(high, point * (1 + _LEAST_DOUBT))
+    low = min(low, point) * (1 - _LEAST_DOUBT)
+    high = max(high, point) * (1 + _LEAST_DOUBT)
     return replace(found, savings_low=max(0.0, low), savings_high=max(point, min(high, cost)))
 
 

@@ -124,7 +124,7 @@ def _stopping(
         hours=hours, price_per_hour=spent.per_hour, unit="evaluation", currency=spent.currency
     )
     if not view.timeline.alive:
-        return advise_epoch_count(values, epoch)
+        return advise_epoch_count(values, epoch, negated=bool(losses))
     found = recommend_early_stopping(values, epoch, total_epochs=around.total_evaluations)
     return [] if found is None else [found]
 

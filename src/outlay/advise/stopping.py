@@ -6,6 +6,7 @@ curves are extrapolated, and stopping is advised only where beating the best is 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -194,9 +195,16 @@ def recommend_epoch_count(
 
 
 def advise_epoch_count(
-    values: Sequence[float], epoch: EpochPrice, *, keep: float = _KEEP
+    values: Sequence[float], epoch: EpochPrice, *, keep: float = _KEEP, negated: bool = False
 ) -> list[OptimizationRecommendation]:
-    """Return how many epochs do as well, and how many lose little where that saves much more."""
+    """Return how many epochs do as well, and how many lose little where that saves much more.
+
+    Args:
+        values: One per epoch of a finished training, higher is better.
+        epoch: What one epoch costs.
+        keep: The share of the whole gain that a trade keeps.
+        negated: The values are those of a loss with their signs turned round.
+    """
     count = len(values)
     if count < LEAST_POINTS or not _improves(values):
         return []
@@ -217,7 +225,8 @@ def advise_epoch_count(
         most = equal.epochs
     enough = shape.first_epoch((1 - keep) * gain)
     if enough is not None and most - enough.epochs >= _LEAST_TRADE * count:
-        found.append(_fewer_epochs(count, enough, epoch, shape.median_loss(enough.epochs), keep))
+        ends = shape.ends(enough.epochs, sign=-1 if negated else 1)
+        found.append(_fewer_epochs(count, enough, epoch, ends, keep))
     return found
 
 
@@ -248,10 +257,12 @@ class _Curves:
         low, high = np.quantile(each, [1 - _SURE, _SURE])
         return _Enough(self.asked[sure[0]], float(low), float(high))
 
-    def median_loss(self, epochs: int) -> float:
-        """Return how much worse than the best the curve is after so many epochs."""
-        at = self.asked.index(epochs)
-        return float(np.median(self.best[:, 0] - self.curve[:, at]))
+    def ends(self, epochs: int, *, sign: int) -> str:
+        """Return where the metric ends after so many epochs, and where it would at its best."""
+        after = self.curve[:, self.asked.index(epochs)]
+        worse, best = float(np.median(self.best[:, 0] - after)), float(np.median(self.best))
+        digits = max(4, 2 - math.floor(math.log10(worse / (abs(best) or worse))) if worse else 0)
+        return f"{sign * (best - worse):.{digits}g} instead of {sign * best:.{digits}g}"
 
 
 def _equal_epochs(
@@ -270,8 +281,9 @@ def _equal_epochs(
         estimated_time_saved=(count - enough.epochs) * epoch.hours,
         confidence=confidence_of(0.95, "estimated"),
         action=f"End the next training after {enough.epochs} {epoch.unit}s",
-        savings_low=(count - enough.high) * epoch.cost,
-        savings_high=(count - enough.low) * epoch.cost,
+        # What happens between two of them is not seen.
+        savings_low=(count - enough.high - 1) * epoch.cost,
+        savings_high=(count - enough.low + 1) * epoch.cost,
         grade="estimated",
         evidence=[f"{count} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
         assumptions=["the next training learns like this one"],
@@ -282,10 +294,10 @@ def _equal_epochs(
 
 
 def _fewer_epochs(
-    count: int, enough: _Enough, epoch: EpochPrice, worse: float, keep: float
+    count: int, enough: _Enough, epoch: EpochPrice, ends: str, keep: float
 ) -> OptimizationRecommendation:
     saved = (count - enough.epochs) * epoch.cost
-    lost = f"{worse:.2g} of the metric, up to {1 - keep:.0%} of what it gained"
+    lost = f"quality: the metric ends at {ends}, up to {1 - keep:.0%} of what it gained"
     found = OptimizationRecommendation(
         category="epochs",
         title=f"Run {enough.epochs} {epoch.unit}s instead of {count}, and end up worse",
@@ -298,8 +310,9 @@ def _fewer_epochs(
         estimated_time_saved=(count - enough.epochs) * epoch.hours,
         confidence=confidence_of(_SURE, "estimated"),
         action=f"End the next training after {enough.epochs} {epoch.unit}s, if that is good enough",
-        savings_low=(count - enough.high) * epoch.cost,
-        savings_high=(count - enough.low) * epoch.cost,
+        # What happens between two of them is not seen.
+        savings_low=(count - enough.high - 1) * epoch.cost,
+        savings_high=(count - enough.low + 1) * epoch.cost,
         grade="estimated",
         evidence=[f"{count} {epoch.unit}s, {FAMILIES} families of curves, {DRAWS} draws"],
         assumptions=["the next training learns like this one"],

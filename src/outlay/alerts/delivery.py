@@ -1,11 +1,13 @@
 """Telling somebody: standard error, a file, a webhook, or whatever apprise reaches.
 
-What fails is an error without the address in it: the address is a secret.
+What fails is an error without the address in it: the address is a secret. What takes too long is
+given up: the watch that delivers also ends rentals.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, assert_never
@@ -18,6 +20,7 @@ from outlay.errors import MissingExtra, OutlayError
 from outlay.escaping import json_text
 
 TIMEOUT_S = 10.0
+_LONGEST_S = 30.0  # In all: a body that trickles never times out by itself.
 _LONGEST_DISCORD = 1900  # Discord refuses 2,000 characters and more.
 
 
@@ -67,16 +70,39 @@ def deliver(
     Raises:
         DeliveryFailed: It was not taken.
     """
-    environ = os.environ if environ is None else environ
+    if target.kind == "stderr":
+        say(_plain(message))
+        return
+    address = _address(target, os.environ if environ is None else environ)
+    failed: list[DeliveryFailed] = []
+
+    def send() -> None:
+        try:
+            _send(target, address, message)
+        except DeliveryFailed as error:
+            failed.append(error)
+        except Exception as error:  # noqa: BLE001 - apprise's plugins raise anything; it is counted
+            failed.append(DeliveryFailed(target.name, type(error).__name__))
+
+    sender = threading.Thread(target=send, name=f"alert target {target.name}", daemon=True)
+    sender.start()
+    sender.join(_LONGEST_S)
+    if sender.is_alive():
+        raise DeliveryFailed(target.name, f"it did not answer within {_LONGEST_S:.0f} s")
+    if failed:
+        raise failed[0]
+
+
+def _send(target: AlertTarget, address: str, message: AlertMessage) -> None:
     match target.kind:
-        case "stderr":
-            say(_plain(message))
         case "file":
             _append(target, message)
         case "webhook":
-            _post(target, _address(target, environ), payload(message, target.shape))
+            _post(target, address, payload(message, target.shape))
         case "apprise":
-            _notify(target, _address(target, environ), message)
+            _notify(target, address, message)
+        case "stderr":
+            raise AssertionError("standard error is written by the caller")
         case _:
             assert_never(target.kind)
 
@@ -88,7 +114,9 @@ def payload(message: AlertMessage, shape: Shape) -> dict[str, Any]:
             document: dict[str, Any] = msgspec.to_builtins(message)
             return document
         case "slack":
-            return {"text": _plain(message)}
+            # Slack reads <!channel> in a name as a mention, unless these three are escaped.
+            text = _plain(message).replace("&", "&amp;").replace("<", "&lt;")
+            return {"text": text.replace(">", "&gt;")}
         case "discord":
             # Names in it may look like mentions: nobody is pinged.
             return {
@@ -105,6 +133,8 @@ def _plain(message: AlertMessage) -> str:
 
 
 def _address(target: AlertTarget, environ: Mapping[str, str]) -> str:
+    if target.kind == "file":
+        return target.address
     found = environ.get(target.address, "")
     if not found:
         raise DeliveryFailed(target.name, f"the variable {target.address} is not set")

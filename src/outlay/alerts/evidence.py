@@ -8,19 +8,21 @@ from __future__ import annotations
 import getpass
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from sqlalchemy import Engine
 
+from outlay.budget.report import budget_report
 from outlay.clock import SYSTEM, Clock, wall_ns_of
 from outlay.cost.book import CostBook
 from outlay.cost.collect import refresh_reports
 from outlay.cost.forecast import rest_of
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import LiveReading, LiveRuns
+from outlay.goodput.follower import read_view
 from outlay.guard.entries import is_machine, parse_timestamp
 from outlay.guard.rental.reap import RentedHold, living_rentals
 from outlay.ledger import AttemptStarted, derive_attempts, read_lives
@@ -30,6 +32,7 @@ from outlay.store.runs import RunFilter, RunRow, list_runs
 from outlay.units import Money
 
 _A_DAY_NS = 86_400 * 10**9
+_AN_HOUR_NS = 3600 * 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +61,21 @@ class MachineEvidence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetStop:
+    """A run that its own budget ended within the last hour, and the sentence that says so."""
+
+    dir: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """Everything that rules are judged by, at one instant in UTC nanoseconds."""
 
     t_ns: int
     live: LiveReading
     dead: tuple[RunRow, ...]
+    stops: tuple[BudgetStop, ...] = ()
     budgets: tuple[ModelSpend, ...]
     machines: tuple[MachineEvidence, ...]
     overdue: tuple[RentedHold, ...]
@@ -90,6 +102,7 @@ class EvidenceReader:
         self._log_paths = tuple(log_paths)
         self._live = LiveRuns(store, log_paths, clock=clock)
         self._clock = clock
+        self._stops: dict[str, str | None] = {}
 
     def read(self) -> Evidence:
         """Return the evidence; what cannot be read is a finding."""
@@ -102,12 +115,26 @@ class EvidenceReader:
             t_ns=now_ns,
             live=live,
             dead=tuple(row for row in recent if row.status == "dead"),
+            stops=tuple(self._stopped(recent, now_ns)),
             budgets=tuple(self._budgets(live.runs)),
             machines=tuple(_machines(rented, _jobs(), recent, live.runs)),
             overdue=tuple(each for each in rented if _deadline_ns(each) < now_ns),
             price_changes=tuple(alerts(self._store, since_ns=now_ns - _A_DAY_NS)),
             findings=(*live.findings, *refreshed.findings, *findings),
         )
+
+    def _stopped(self, recent: Sequence[RunRow], now_ns: int) -> Iterator[BudgetStop]:
+        """Yield runs that their budget ended: between two looks nobody saw them at 100 %."""
+        since_ns = now_ns - _AN_HOUR_NS
+        ended = [row for row in recent if row.ended_ns is not None and row.ended_ns >= since_ns]
+        keys = {f"{row.dir} {row.log_mtime_ns}": row for row in ended}
+        self._stops = {
+            key: self._stops[key] if key in self._stops else _stop_reason(row, now_ns)
+            for key, row in keys.items()
+        }
+        for key, row in keys.items():
+            if reason := self._stops[key]:
+                yield BudgetStop(dir=row.dir, text=f"{row.name} stopped at its budget: {reason}")
 
     def _budgets(self, runs: Sequence[RunNumbers]) -> list[ModelSpend]:
         book = CostBook(self._store)
@@ -127,10 +154,17 @@ class EvidenceReader:
         return found
 
 
+def _stop_reason(row: RunRow, now_ns: int) -> str | None:
+    """Return which limit ended a run; None where none did, or its log cannot be read."""
+    try:
+        report = budget_report(read_view(row.dir, now_ns))
+    except (OutlayError, OSError):
+        return None
+    return None if report is None else report.stop_reason
+
+
 def _to_come(run: RunNumbers, currency: str) -> int:
     """Return what a run will still cost until its own budget stops it, in micro-units."""
-    from outlay.budget.report import budget_report
-
     cost, report = run.cost.cost, budget_report(run.view)
     if cost is None or cost.currency != currency or report is None or report.forecast is None:
         return 0

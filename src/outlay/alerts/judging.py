@@ -74,10 +74,17 @@ def judge(
         if rule.when == "gpus_idle":
             new_marks |= _marked(rule, evidence, marks)
         for alert in _alerts(rule, evidence, new_marks):
-            known = found.get(alert.key)
-            to = alert.to if known is None else tuple(dict.fromkeys((*known.to, *alert.to)))
-            found[alert.key] = msgspec.structs.replace(alert, to=to)
+            found[alert.key] = _merged(found.get(alert.key), alert)
     return Judgement(tuple(found.values()), new_marks)
+
+
+def _merged(known: RaisedAlert | None, alert: RaisedAlert) -> RaisedAlert:
+    """Return what two rules of the same terms say about a subject: one alert, told to both."""
+    if known is None:
+        return alert
+    if known.implied != alert.implied:
+        return alert if known.implied else known
+    return msgspec.structs.replace(alert, to=tuple(dict.fromkeys((*known.to, *alert.to))))
 
 
 def _alerts(
@@ -131,9 +138,12 @@ def _thresholds(rule: WatchRule, subject: str, used: float, sentence: str) -> It
 
 def _budgets(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for run in evidence.live.runs:
-        for limit, share in run.budget.items():
+        if run.budget:
+            limit, share = max(run.budget.items(), key=lambda each: each[1])
             text = f"{run.figures.name} has used {share:.0%} of its budget ({limit})"
-            yield from _thresholds(rule, f"{run.figures.dir} {limit}", share * 100, text)
+            yield from _thresholds(rule, run.figures.dir, share * 100, text)
+    for stop in evidence.stops:
+        yield from _thresholds(rule, stop.dir, 100.0, stop.text)
     for each in evidence.budgets:
         used = percent_used(each.spent, each.limit)
         text = f"{each.spent} of the {each.limit} for {each.model} are spent"
@@ -158,7 +168,7 @@ def _burn(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for burn in total_burn(run.figures for run in evidence.live.runs):
         if burn.money.currency == limit.currency and burn.money > limit:
             yield RaisedAlert(
-                key=f"burn {burn.kind} {limit.currency}", when=rule.when, subject=burn.kind,
+                key=f"{rule.terms} {burn.kind}", when=rule.when, subject=burn.kind,
                 text=f"live runs burn {burn}, more than {limit}/h",
                 value=float(burn.money.amount), limit=float(limit.amount), to=rule.to,
             )  # fmt: skip
@@ -173,7 +183,8 @@ def _silent(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
         silent_ns = evidence.t_ns - at_ns
         if silent_ns >= rule.lasting.ns:
             yield RaisedAlert(
-                key=f"silent {directory}", when=rule.when, subject=directory, severity="error",
+                key=f"{rule.terms} {directory}", when=rule.when, subject=directory,
+                severity="error",
                 text=f"{name} gave no sign of life since {utc_text(at_ns)} and recorded no end",
                 value=silent_ns / 1e9, limit=rule.lasting.seconds, to=rule.to,
             )  # fmt: skip
@@ -185,17 +196,20 @@ def _stalls(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
         if at_ns is not None and evidence.t_ns - at_ns >= rule.lasting.ns:
             passed = duration_text(evidence.t_ns - at_ns)
             yield RaisedAlert(
-                key=f"stall {run.figures.dir}", when=rule.when, subject=run.figures.dir,
+                key=f"{rule.terms} {run.figures.dir}", when=rule.when, subject=run.figures.dir,
                 text=f"{run.figures.name} is alive and has not finished a step for {passed}",
                 value=(evidence.t_ns - at_ns) / 1e9, limit=rule.lasting.seconds, to=rule.to,
             )  # fmt: skip
 
 
 def _last_step_ns(run: RunNumbers) -> int | None:
-    """Return when the last attempt finished its last step; None without one."""
+    """Return when the last attempt finished its last step, or began; None without any step."""
     last = run.view.timeline.attempts[-1]
+    if not run.view.account.work.steps:
+        return None  # A command that records none.
     ends = (run.view.account.segments[rank] for rank in last.ranks)
-    return max((int(each.steps.end[-1]) for each in ends if each.step_count), default=None)
+    steps = (int(each.steps.end[-1]) for each in ends if each.step_count)
+    return max(steps, default=last.header.t_ns)
 
 
 def _goodput(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
@@ -205,10 +219,14 @@ def _goodput(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
         if share is None or figures.wall_ns < rule.lasting.ns or share * 100 >= float(least):
             continue
         yield RaisedAlert(
-            key=f"goodput {figures.dir}", when=rule.when, subject=figures.dir,
+            key=f"{rule.terms} {figures.dir}", when=rule.when, subject=figures.dir,
             text=f"{figures.name} was productive for {share:.0%} of its time, below {least} %",
             value=share * 100, limit=float(least), to=rule.to,
         )  # fmt: skip
+
+
+def _mark_key(rule: WatchRule, run: RunNumbers) -> str:
+    return f"{rule.terms} {run.figures.dir}"
 
 
 def _marked(
@@ -222,12 +240,12 @@ def _marked(
         if not (figures.gpu_busy_ns or figures.energy_mj):
             continue  # Nobody looks at its GPUs.
         now = BusyMark(figures.last_seen_ns, figures.gpu_busy_ns)
-        before = marks.get(figures.dir, now)
+        before = marks.get(_mark_key(rule, run), now)
         passed_ns = now.t_ns - before.t_ns
         if passed_ns >= rule.lasting.ns > 0:
             busy = (now.busy_ns - before.busy_ns) / passed_ns
             before = msgspec.structs.replace(now, idle=busy * 100 < float(least))
-        found[figures.dir] = before
+        found[_mark_key(rule, run)] = before
     return found
 
 
@@ -235,10 +253,10 @@ def _idle(
     rule: WatchRule, evidence: Evidence, marks: Mapping[str, BusyMark]
 ) -> Iterator[RaisedAlert]:
     for run in evidence.live.runs:
-        mark = marks.get(run.figures.dir)
+        mark = marks.get(_mark_key(rule, run))
         if mark is not None and mark.idle:
             yield RaisedAlert(
-                key=f"gpus_idle {run.figures.dir}", when=rule.when, subject=run.figures.dir,
+                key=_mark_key(rule, run), when=rule.when, subject=run.figures.dir,
                 text=f"the GPUs of {run.figures.name} were idle for {rule.lasting} or more "
                 "while its process lives",
                 limit=float(rule.percents[0]), to=rule.to,
@@ -249,7 +267,7 @@ def _without_run(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
     for machine in evidence.machines:
         if not machine.has_run and evidence.t_ns - machine.since_ns >= rule.lasting.ns:
             yield RaisedAlert(
-                key=f"no_run {machine.name}", when=rule.when, subject=machine.name,
+                key=f"{rule.terms} {machine.name}", when=rule.when, subject=machine.name,
                 severity="error", text=_no_run_text(machine, evidence.t_ns),
                 value=(evidence.t_ns - machine.since_ns) / 1e9, limit=rule.lasting.seconds,
                 to=rule.to,
@@ -271,7 +289,7 @@ def _price_drops(rule: WatchRule, evidence: Evidence) -> Iterator[RaisedAlert]:
         if rule.gpu and rule.gpu.casefold() not in series.gpu.casefold():
             continue
         yield RaisedAlert(
-            key=f"price_drop {series.provider} {series.gpu} {series.label} {change.at_ns}",
+            key=f"{rule.terms} {series.provider} {series.gpu} {series.label} {change.at_ns}",
             when=rule.when, subject=series.gpu, to=rule.to,
             text=f"{series.gpu} at {series.provider} fell from {change.previous}/h "
             f"to {change.current}/h",

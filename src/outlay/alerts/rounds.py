@@ -1,7 +1,7 @@
 """One round of alerts: what holds is judged, what is new is told once, what failed is tried again.
 
-What was told stands in ``alerts.json`` in the outlay home, written before and after delivery, so
-that a round that is killed tells nothing twice but the message it was about to finish.
+What was told stands in ``alerts.json`` in the outlay home, written before the first delivery and
+after each, so that a round that is killed tells nothing twice but the message it was sending.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, OutlayError
 from outlay.files import write_whole
-from outlay.goodput.breakdown import Window
+from outlay.goodput.timeline import Window
 from outlay.guard.rental.reap import known_logs
 from outlay.store import open_store, outlay_home
 
@@ -118,8 +118,9 @@ def run_round(
         new = [each for each in judged.alerts if each.key not in before.standing]
         told = tuple(each for each in new if not each.implied)
         messages = [(each.to, _message(each, evidence)) for each in told]
-        due = [] if digest is None else list(_due(settings.rules, before, now_ns))
-        messages += [(rule.to, _digest_message(rule, evidence, digest)) for rule in due if digest]
+        findings = list(evidence.findings)
+        pages = [] if digest is None else _pages(settings.rules, before, now_ns, digest, findings)
+        messages += [(rule.to, _digest_message(rule, evidence, page)) for rule, page in pages]
         waiting = [
             Undelivered(target=name, message=message, since_ns=now_ns)
             for to, message in messages
@@ -131,13 +132,12 @@ def run_round(
             standing=standing,
             waiting=(*before.waiting, *waiting),
             marks=dict(judged.marks),
-            digests=before.digests | {_digest_key(rule): now_ns for rule in due},
+            digests=before.digests | {_digest_key(rule): now_ns for rule, _ in pages},
         )
         _keep(book)
         book = _deliver(book, settings, now_ns, say, environ)
-        _keep(book)
-        findings = (*evidence.findings, *_troubles(book))
-        return AlertRound(alerts=judged.alerts, told=told, book=book, findings=findings)
+        findings += _troubles(book)
+        return AlertRound(alerts=judged.alerts, told=told, book=book, findings=tuple(findings))
 
 
 class AlertWatch:
@@ -159,6 +159,7 @@ class AlertWatch:
         self._say = say
         self._log_paths = log_paths
         self._clock = clock
+        self._said: set[str] = set()
         self._reader: EvidenceReader | None = None
         self._read_paths: tuple[Path, ...] = ()
 
@@ -172,7 +173,14 @@ class AlertWatch:
         settings = read_alert_settings()
         if not settings.rules:
             return None
-        return run_round(settings, self._evidence(), say=self._say, digest=self._digest)
+        done = run_round(settings, self._evidence(), say=self._say, digest=self._digest)
+        if done is not None:
+            texts = dict.fromkeys(map(str, done.findings))
+            for text in texts:
+                if text not in self._said:
+                    self._say(text)
+            self._said = set(texts)
+        return done
 
     def keep_on(self, every_s: float) -> None:
         """Go round after round in a thread of its own, as long as the process lives."""
@@ -216,32 +224,32 @@ def _deliver(
     say: Callable[[str], None],
     environ: Mapping[str, str] | None,
 ) -> AlertBook:
-    waiting, delivered, lost, trouble = [], book.delivered, book.lost, ""
+    """Try every message that waits, and keep the book after each."""
+    waiting, book = book.waiting, msgspec.structs.replace(book, waiting=(), trouble="")
     failed: set[str] = set()  # A target that failed is not asked again in the same round.
-    for each in book.waiting:
+    for place, each in enumerate(waiting, 1):
+        left: tuple[Undelivered, ...] = ()
+        trouble, delivered, lost = "", 0, 0
         target = settings.targets.get(each.target)
         if target is None or now_ns - each.since_ns > _KEPT_NS:
-            lost += 1
+            lost = 1
             trouble = each.trouble or f"there is no target {each.target} any more"
-            continue
-        if target.name in failed:
-            waiting.append(each)
-            continue
-        try:
-            deliver(target, each.message, say=say, environ=environ)
-            delivered += 1
-        except DeliveryFailed as error:
-            failed.add(target.name)
-            trouble = str(error)
-            tried = msgspec.structs.replace(each, tries=each.tries + 1, trouble=trouble)
-            waiting.append(tried)
-    return msgspec.structs.replace(
-        book,
-        waiting=tuple(waiting),
-        delivered=delivered,
-        lost=lost,
-        trouble=trouble if waiting or lost > book.lost else "",
-    )
+        elif target.name in failed:
+            left = (each,)
+        else:
+            try:
+                deliver(target, each.message, say=say, environ=environ)
+                delivered = 1
+            except DeliveryFailed as error:
+                failed.add(target.name)
+                trouble = str(error)
+                left = (msgspec.structs.replace(each, tries=each.tries + 1, trouble=trouble),)
+        book = msgspec.structs.replace(
+            book, waiting=(*book.waiting, *left), delivered=book.delivered + delivered,
+            lost=book.lost + lost, trouble=trouble or book.trouble,
+        )  # fmt: skip
+        _keep(msgspec.structs.replace(book, waiting=(*book.waiting, *waiting[place:])))
+    return book
 
 
 def _message(alert: RaisedAlert, evidence: Evidence) -> AlertMessage:
@@ -256,33 +264,42 @@ def _digest_key(rule: WatchRule) -> str:
     return f"{rule.lasting} {' '.join(rule.to)}"
 
 
-def _due(rules: Sequence[WatchRule], book: AlertBook, now_ns: int) -> Iterator[WatchRule]:
-    """Yield the digests whose time has come."""
+def _pages(
+    rules: Sequence[WatchRule],
+    book: AlertBook,
+    now_ns: int,
+    digest: Callable[[WatchRule], str],
+    findings: list[Finding],
+) -> list[tuple[WatchRule, str]]:
+    """Return the digests whose time has come; one that cannot be made is tried again next time."""
+    found = []
     for rule in rules:
-        if rule.when == "digest":
-            last_ns = book.digests.get(_digest_key(rule))
-            if last_ns is None or now_ns - last_ns >= rule.lasting.ns:
-                yield rule
+        last_ns = book.digests.get(_digest_key(rule))
+        is_due = last_ns is None or now_ns - last_ns >= rule.lasting.ns
+        if rule.when != "digest" or not is_due:
+            continue
+        try:
+            found.append((rule, digest(rule)))
+        except (OutlayError, OSError) as error:  # It holds up no alert.
+            findings.append(Finding(source="digest", message=str(error), severity="warning"))
+    return found
 
 
-def _digest_message(
-    rule: WatchRule, evidence: Evidence, digest: Callable[[WatchRule], str]
-) -> AlertMessage:
+def _digest_message(rule: WatchRule, evidence: Evidence, page: str) -> AlertMessage:
     return AlertMessage(
         at=message_time(evidence.t_ns), when="digest", key=_digest_key(rule), severity="digest",
         text=f"what was spent in the last {rule.lasting}", subject="", heads=evidence.heads,
-        body=digest(rule),
+        body=page,
     )  # fmt: skip
 
 
 def _troubles(book: AlertBook) -> tuple[Finding, ...]:
     found = []
     if book.waiting:
-        tries = max(each.tries for each in book.waiting)
-        message = f"{len(book.waiting)} could not be delivered in {tries} tries: {book.trouble}"
+        message = f"{len(book.waiting)} not delivered yet, tried again every round: {book.trouble}"
         found.append(Finding(source="alerts", message=message, severity="warning"))
     if book.lost:
-        message = f"{book.lost} were never delivered"
+        message = f"{book.lost} were lost: not delivered within a day"
         found.append(Finding(source="alerts", message=message, severity="warning"))
     return tuple(found)
 

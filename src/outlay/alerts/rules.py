@@ -73,6 +73,13 @@ class WatchRule:
     gpu: str = ""
     to: tuple[str, ...]
 
+    @property
+    def terms(self) -> str:
+        """The rule in a few words: what tells it from another one with the same ``when``."""
+        percents = (f"{percent.normalize():f}%" for percent in self.percents)
+        stated = [*percents, *(map(str, filter(None, (self.lasting, self.rate)))), self.gpu]
+        return " ".join([self.when, *filter(None, stated)])
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertTarget:

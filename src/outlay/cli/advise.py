@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +25,8 @@ from outlay.clock import SYSTEM
 from outlay.compat.cost_module.optimizer import CostOptimizer
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.goodput.follower import RunView, read_view
-from outlay.prices.book import PriceBook
+from outlay.prices.book import MAX_AGE_NS, PriceBook
+from outlay.prices.offer import Offer
 from outlay.runs.collect import refresh_registered
 from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
@@ -54,20 +56,25 @@ def show_advice(
     deadline: Annotated[
         str | None, typer.Option(help='How long a run like this may take, such as "48h".')
     ] = None,
+    max_age: Annotated[
+        str, typer.Option(help="Leave out prices that were last seen longer ago.")
+    ] = f"{MAX_AGE_NS // 86_400_000_000_000}d",
     as_json: AsJson = False,
 ) -> None:
     """Say what to change, and what it saves.
 
     With how sure that is, and on what evidence. Compute is compared with the prices that were
-    last fetched.
+    last fetched; those that were stated by hand hold at any age.
 
     Example: outlay advise runs/001 --speed H100=2.2 --deadline 48h
     """
     if (run is None) == (model is None):
         raise InvalidValue("advise", None if run is None else str(run), "a RUN, or --model MODEL")
     book = PriceBook(open_store())
+    since_ns = SYSTEM.wall_ns() - Duration.parse(max_age, name="--max-age").ns
+    offers = book.cheapest_rentable(since_ns=since_ns)
     around = Circumstances(
-        offers=book.cheapest_rentable(),
+        offers=offers,
         speeds=_speeds(speed or []),
         total_evaluations=evaluations,
         spot_mttf_hours=Duration.parse(spot_mttf, name="--spot-mttf").seconds / 3600,
@@ -77,7 +84,8 @@ def show_advice(
     )
     dirs = [run] if run is not None else _runs_of(model or "")
     advice = _advise(dirs, around, strict=run is not None)
-    found, findings = advice.found, [*advice.findings, *book.damage]
+    found = advice.found
+    findings = [*advice.findings, *_too_old(book, offers, max_age), *book.damage]
     missing = [] if run is None else CostOptimizer().what_to_measure(run)
     if as_json:
         print_json(
@@ -99,6 +107,15 @@ def show_advice(
     for line in missing:
         console.print(line)
     print_findings(findings)
+
+
+def _too_old(book: PriceBook, offers: Sequence[Offer], max_age: str) -> list[Finding]:
+    """Return that older prices were not used; nothing where there are none."""
+    count = len(book.cheapest_rentable()) - len(offers)
+    if count <= 0:
+        return []
+    message = f"{count:,} were last seen more than {max_age} ago and not used: outlay prices fetch"
+    return [Finding(source="prices", message=message, severity="warning")]
 
 
 _HEADINGS: dict[AdviceKind, str] = {

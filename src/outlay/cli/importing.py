@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from outlay.cli.output import (
 )
 from outlay.clock import SYSTEM, utc_datetime, utc_text
 from outlay.decoding import LARGEST_TABLE, BadDocument, read_text
-from outlay.errors import Finding, InvalidValue, MissingExtra
+from outlay.errors import Finding, InvalidValue, MissingExtra, OutlayError
 from outlay.export.csv_files import export_csv
 from outlay.export.live_runs import LiveRuns
 from outlay.export.prometheus import MetricsServer, exposition, read_token, write_textfile
@@ -154,20 +153,38 @@ def show_prometheus(
         if textfile is not None:
             raise InvalidValue("--textfile", str(textfile), "either --port or --textfile")
         _serve((host, port), live, None if token_file is None else read_token(token_file))
-        return
-    pause_s = None if every is None else Duration.parse(every, name="--every").seconds
-    while True:
+    elif textfile is not None:
+        _keep_textfile(textfile, live, every)
+    elif every is not None:
+        raise InvalidValue("--every", every, "a --textfile FILE beside it")
+    else:
         reading = live.read()
-        if textfile is not None:
-            write_textfile(textfile, reading)
-        elif as_json:
+        if as_json:
             print_json({"runs": [run.values | run.facts for run in reading.runs],
                         "guards": reading.guards, "findings": reading.findings})  # fmt: skip
         else:
             typer.echo(exposition(reading), nl=False)
         print_findings(reading.findings, to=errors)
-        if textfile is None or pause_s is None:
-            return
+
+
+def _keep_textfile(path: Path, live: LiveRuns, every: str | None) -> None:
+    if path.suffix != ".prom":
+        raise InvalidValue("--textfile", str(path), "a name that ends in .prom, as the collector's")
+    if every is None:
+        reading = live.read()
+        write_textfile(path, reading)
+        print_findings(reading.findings, to=errors)
+        return
+    pause_s = Duration.parse(every, name="--every").seconds
+    said = ""
+    while True:
+        try:
+            write_textfile(path, live.read())
+            said = ""
+        except (OutlayError, OSError) as error:  # The next one may be written; said once.
+            if str(error) != said:
+                said = str(error)
+                errors.print(said, soft_wrap=True, markup=False)
         SYSTEM.sleep(pause_s)
 
 
@@ -175,7 +192,12 @@ def _serve(address: tuple[str, int], live: LiveRuns, token: str | None) -> None:
     host, _ = address
     if token is None and host not in (LOOPBACK, "localhost", "::1"):
         raise InvalidValue("--host", host, f"{LOOPBACK}, or a --token-file for whoever reaches it")
-    with MetricsServer(address, live.read, token) as server:
+    try:
+        server = MetricsServer(address, live.read, token)
+    except (OSError, OverflowError) as error:
+        expected = f"a port that is free on {host} ({error})"
+        raise InvalidValue("--port", address[1], expected) from None
+    with server:
         errors.print(f"serving http://{host}:{server.server_address[1]}/metrics", soft_wrap=True)
         server.serve_forever()
 
@@ -249,7 +271,7 @@ def import_wandb(
         str | None, typer.Option(metavar="ENTITY/PROJECT", help="Ask W&B for a project's runs.")
     ] = None,
     price: Annotated[
-        str | None, typer.Option(help='Of a GPU-hour: "2.50 USD/h", or a name such as "auto".')
+        str | None, typer.Option(help='Of a GPU-hour: "2.50 USD/h", or a name: lambda:8xH100.')
     ] = None,
     gpus: Annotated[
         int | None, typer.Option(min=1, help="How many each run had; default: what W&B saw.")
@@ -274,13 +296,7 @@ def import_wandb(
 
     if bool(directories) == bool(project):
         raise InvalidValue("DIR", directories, "directories of offline runs, or --project")
-
-    def priced(gpu: str) -> Price | None:
-        if price is None:
-            return None
-        return parse_price(price, name="--price", source="import", environ=os.environ, gpu=gpu)
-
-    terms = ImportTerms(price=priced, gpus=gpus, model=model)
+    terms = ImportTerms(price=_old_price(price), gpus=gpus, model=model)
     now_ns, store = SYSTEM.wall_ns(), open_store()
     with Progress(console=errors, transient=True, disable=as_json) as bar:
         if project is not None:
@@ -299,10 +315,20 @@ def import_wandb(
             f"{len(done.failed)} failed."
         )
         for what, count in done.missing.items():
-            console.print(f"W&B does not know of {counted(count, 'run')}: {what}", soft_wrap=True)
+            console.print(f"Not in W&B for {counted(count, 'run')}: {what}", soft_wrap=True)
         print_findings([*done.failed, *done.findings])
     if done.failed:
         raise typer.Exit(1)
+
+
+def _old_price(stated: str | None) -> Price | None:
+    """Return the price of runs that were trained somewhere else."""
+    if stated is None:
+        return None
+    if stated.strip().lower().startswith("auto"):
+        expected = '"2.50 USD/h" or PROVIDER:GPU: auto is the price of this machine'
+        raise InvalidValue("--price", stated, expected)
+    return parse_price(stated, name="--price", source="import", environ={})
 
 
 def _existing(directories: list[Path]) -> list[Path]:

@@ -13,9 +13,17 @@ from typing import Annotated
 import typer
 
 from outlay.alerts.rounds import AlertWatch
+from outlay.alerts.rules import read_alert_settings
 from outlay.cli.guard.log import correct_captures
 from outlay.cli.guard.options import DEFAULT_LOG, minute_of, say
-from outlay.cli.output import AsJson, console, new_table, print_findings, print_json
+from outlay.cli.output import (
+    AsJson,
+    console,
+    new_table,
+    print_findings,
+    print_json,
+    print_sentence,
+)
 from outlay.clock import SYSTEM
 from outlay.errors import Finding, InvalidValue, OutlayError, Refused
 from outlay.escaping import one_line
@@ -24,6 +32,7 @@ from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.rental.reap import Reaper, known_logs, living_rentals, remember_log
 from outlay.guard.rental.watch import start_watcher
 from outlay.store import outlay_home
+from outlay.store.home import settings_path
 from outlay.units import Duration
 
 UNIT = "outlay-watch.service"
@@ -107,8 +116,13 @@ def _show_check(log_paths: tuple[Path, ...], *, as_json: bool) -> int:
     alerts = AlertWatch(say, log_paths=lambda: log_paths).look()
     rented, findings = living_rentals(log_paths)
     findings += (each for each in alerts.findings if each not in findings)
-    if rented and not _is_installed():
-        message = f"nothing keeps `outlay watch` running on this machine: {_advice()}"
+    needed = [
+        *(["ends rentals whose watcher dies"] if rented else []),
+        *(["sends alerts"] if read_alert_settings().rules else []),
+    ]
+    if needed and not _is_installed():
+        what = f"`outlay watch --install` {' and '.join(needed)}"
+        message = f"nothing keeps `outlay watch` running on this machine: {what}"
         findings.append(Finding(source="outlay watch", message=message, severity="warning"))
     if as_json:
         print_json(
@@ -149,7 +163,8 @@ def _install() -> None:
         for command in (["daemon-reload"], ["enable", "--now", UNIT]):
             if _run(["systemctl", "--user", *command]) is None:
                 raise InstallFailed(f"systemctl --user {' '.join(command)} failed; see {path}")
-        console.print(f"{path} runs; keys that vendors need go into {_keys_path()}", soft_wrap=True)
+        console.print(f"{path} runs", soft_wrap=True)
+        print_sentence(_needed())
         return
     line, table = _cron_line(), _run(["crontab", "-l"])
     if shutil.which("crontab") is None:
@@ -158,6 +173,7 @@ def _install() -> None:
     if _run(["crontab", "-"], stdin="\n".join([*lines, line, ""])) is None:
         raise InstallFailed(f"crontab refused it; the line is: {line}")
     console.print(f"crontab: {line}", soft_wrap=True, highlight=False)
+    print_sentence(_needed())
 
 
 class InstallFailed(OutlayError):
@@ -170,27 +186,43 @@ def _is_installed() -> bool:
     return f"# {UNIT}" in (_run(["crontab", "-l"]) or "")
 
 
-def _advice() -> str:
-    return "`outlay watch --install` ends rentals whose watcher dies"
-
-
 def _unit_path() -> Path:
     base = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
     return Path(base) / "systemd" / "user" / UNIT
 
 
 def _keys_path() -> Path:
-    return outlay_home() / "watch.env"
+    return outlay_home().absolute() / "watch.env"
+
+
+def _needed() -> str:
+    """Return which variables it needs, by name, and where they go."""
+    targets = read_alert_settings().targets.values()
+    names = sorted({each.address for each in targets if each.kind in ("webhook", "apprise")})
+    names += ["OUTLAY_STORE"] if "OUTLAY_STORE" in os.environ else []
+    more = f", and {', '.join(names)}," if names else ""
+    return f'Keys that vendors need{more} go into {_keys_path()}, each as NAME="value".'
+
+
+def _variables() -> dict[str, str]:
+    """Return what it is started with; no secret is among them."""
+    config = os.environ.get("OUTLAY_CONFIG")
+    return {
+        "OUTLAY_HOME": str(outlay_home().absolute()),
+        "PATH": os.environ.get("PATH", os.defpath),
+        **({"OUTLAY_CONFIG": str(settings_path().absolute())} if config else {}),
+    }
 
 
 def _unit_text() -> str:
     """Return the unit; watchers that it starts outlive its own restart (KillMode=process)."""
+    variables = " ".join(f'"{name}={value}"' for name, value in _variables().items())
     return f"""[Unit]
 Description=outlay: end rentals in time, tell alerts
 
 [Service]
 ExecStart={sys.executable} -m outlay watch
-Environment="OUTLAY_HOME={outlay_home()}" "PATH={os.environ.get("PATH", os.defpath)}"
+Environment={variables.replace("%", "%%")}
 EnvironmentFile=-{_keys_path()}
 Restart=always
 RestartSec=10
@@ -202,10 +234,11 @@ WantedBy=default.target
 
 
 def _cron_line() -> str:
+    variables = shlex.join(f"{name}={value}" for name, value in _variables().items())
     program = shlex.join([sys.executable, "-m", "outlay", "watch", "--once"])
-    home = shlex.quote(f"OUTLAY_HOME={outlay_home()}")
-    path = shlex.quote(f"PATH={os.environ.get('PATH', os.defpath)}")
-    return f"*/5 * * * * env {home} {path} {program} # {UNIT}".replace("%", r"\%")
+    keys = shlex.quote(str(_keys_path()))
+    line = f"set -a; [ -r {keys} ] && . {keys}; env {variables} {program} # {UNIT}"
+    return f"*/5 * * * * {line}".replace("%", r"\%")
 
 
 def _run(command: list[str], *, stdin: str = "") -> str | None:

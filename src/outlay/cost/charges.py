@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from outlay.clock import utc_datetime, wall_ns_of
-from outlay.cost.book import AttemptCharge
 from outlay.errors import InvalidValue
 from outlay.ledger import Attempt
 from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units
 
 if TYPE_CHECKING:
-    from outlay.goodput.breakdown import Window
+    from outlay.cost.book import AttemptCharge
     from outlay.goodput.follower import RunView
+    from outlay.goodput.timeline import Window
 
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
 
@@ -58,6 +58,8 @@ class _Booking:
     def _charge(
         self, attempt: Attempt, start_ns: int, end_ns: int, *, booked_ns: int
     ) -> AttemptCharge:
+        from outlay.cost.book import AttemptCharge  # Loads SQLAlchemy, which no training needs.
+
         found = self.rates.units_by_basis(start_ns, end_ns)
         micros_before, gpu_us_before = round_units(self.units), round(self.gpu_ns) // 1000
         self.units += sum(found.values())
@@ -115,7 +117,7 @@ def month_window(text: str) -> Window:
     Raises:
         InvalidValue: It is no month.
     """
-    from outlay.goodput.breakdown import Window
+    from outlay.goodput.timeline import Window
 
     match = _MONTH.fullmatch(text)
     year, month = (int(match[1]), int(match[2])) if match else (0, 0)

@@ -2,7 +2,8 @@
 
 All columns that the specification makes mandatory are there, and those conditional ones that say
 which run and whose it was. Nothing is discounted here, so effective, contracted and list cost are
-the same figure. Billed cost is empty until a bill is known: what outlay computes is an estimate.
+the same figure. Billed cost, which may not be null, is 0 until a bill is known: it
+matches the invoices, and what outlay computes is an estimate.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Invoice:
         start_ns: The billing period; ``end_ns`` does not belong to it.
         account: The billing account.
         provider: Who rented out the machines and sends the invoice; None: whom each price names.
-        billed: The currency of which a bill is known; the others' billed cost is empty.
+        billed: The currency of which a bill is known; the others' billed cost is 0.
     """
 
     start_ns: int
@@ -166,7 +167,7 @@ def _description(category: str, text: str) -> dict[str, str]:
 def _cost_columns(cost: Money, invoice: Invoice, assumed: Money | None = None) -> dict[str, str]:
     amount = format(cost.amount, "f")
     return dict.fromkeys(("ContractedCost", "EffectiveCost", "ListCost"), amount) | {
-        "BilledCost": amount if cost.currency == invoice.billed else "",
+        "BilledCost": amount if cost.currency == invoice.billed else "0",
         "BillingCurrency": cost.currency,
         "x_AssumedCost": "0" if assumed is None else format(assumed.amount, "f"),
     }

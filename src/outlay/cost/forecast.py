@@ -78,6 +78,7 @@ _FOLLOWED = 0.9  # Akaike weight from which on a trend is what is expected.
 _LOOKS_LIKE_A_TREND = 0.8  # Of the variance, explained by a line through the logarithms.
 _TOO_FEW = "too few to show a trend or rare kinds of runs; the interval may not hold"
 _UNSEEN = "a trend that does not show yet is not in the interval"
+_FEW_AMOUNTS = 3  # With so few an interval holds one of them or does not, and nothing between.
 _MOST_DRAWN = 200  # Beyond this the doubt about the mean is all that is left of the spread.
 
 
@@ -117,6 +118,7 @@ def forecast_runs(
     """
     if planned < 0:
         raise InvalidValue("planned_runs", planned, "a whole number of runs, zero or more")
+    _check(confidence)
     if not history:
         return None
     costs = np.array(history, dtype=np.float64)
@@ -151,6 +153,9 @@ def forecast_runs(
         notes.append(f"thin history: {_runs(count)}, {_TOO_FEW}")
     elif planned > count // 2:
         notes.append(f"{_runs(planned)} ahead of {count} that are known: {_UNSEEN}")
+    amounts = len(set(history))
+    if planned == 1 and amounts <= _FEW_AMOUNTS:
+        notes.append(f"runs cost one of {amounts} amounts: {confidence:.0%} cannot be met exactly")
     low, high = _interval(_totals(costs, ordinary, trend, planned), confidence)
     return Estimate(point=point, low=low, high=high, samples=count, note="; ".join(notes))
 
@@ -343,9 +348,13 @@ def _smooth(residuals: Floats, generator: np.random.Generator) -> Floats:
     return drawn / math.sqrt(1 + 0.25 * len(residuals) ** -0.4)
 
 
-def _interval(draws: Floats, confidence: float) -> tuple[float, float]:
+def _check(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise InvalidValue("confidence", confidence, "a probability between 0 and 1")
+
+
+def _interval(draws: Floats, confidence: float) -> tuple[float, float]:
+    _check(confidence)
     tail = (1 - confidence) / 2
     low, high = np.quantile(draws, [tail, 1 - tail])
     return float(low), float(high)

@@ -53,7 +53,7 @@ class LiveRuns:
         self, store: Engine, log_paths: Sequence[Path] = (), *, clock: Clock = SYSTEM
     ) -> None:
         self._store = store
-        self._log_paths = tuple(log_paths)
+        self._log_paths = tuple(dict.fromkeys(path.absolute() for path in log_paths))
         self._clock = clock
         self._readers: dict[str, RunNumbersReader] = {}
         self._lock = threading.Lock()  # A server asks from several threads.

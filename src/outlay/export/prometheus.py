@@ -9,11 +9,12 @@ from __future__ import annotations
 import hmac
 import http.server
 import re
+import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from outlay.errors import InvalidValue
+from outlay.errors import InvalidValue, OutlayError
 from outlay.export.live_runs import LiveReading
 from outlay.files import read_own, write_whole
 from outlay.runs.numbers import RunNumbers
@@ -67,11 +68,10 @@ def exposition(reading: LiveReading, user_shown: Callable[[str], str] = str) -> 
         _add_run(page, numbers, user_shown(numbers.figures.user))
     for guard in reading.guards:
         for standing in guard.standings:
-            scope = (
-                standing.scope
-            )  # A day or a month by its kind alone, so that its series goes on.
-            name = str(scope) if scope.kind == "lab" else scope.kind
-            about = {"log": str(guard.log_path), "scope": name}
+            scope = standing.scope
+            # A day or a month by its kind alone, so that its series goes on.
+            scope_name = str(scope) if scope.kind == "lab" else scope.kind
+            about = {"log": str(guard.log_path), "scope": scope_name}
             unit = standing.limit.currency.lower()
             for name, money, text in (
                 ("ceiling", standing.limit, "The ceiling of a scope of a spend log."),
@@ -130,6 +130,7 @@ def _add_run(page: _Page, numbers: RunNumbers, user: str) -> None:
 
 
 def _escaped(label: str) -> str:
+    label = label.encode(errors="replace").decode()  # A path may hold bytes that are no text.
     return label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
@@ -177,6 +178,7 @@ class MetricsServer(http.server.ThreadingHTTPServer):
     def __init__(
         self, address: tuple[str, int], read: Callable[[], LiveReading], token: str | None = None
     ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         super().__init__(address, _MetricsHandler)
         self.read = read
         self.token = token
@@ -196,8 +198,11 @@ class _MetricsHandler(http.server.BaseHTTPRequestHandler):
             self.send_header("WWW-Authenticate", "Bearer")
             self.end_headers()
         else:
-            body = exposition(self.server.read()).encode()
-            self.send_response(200)
+            try:
+                status, body = 200, exposition(self.server.read()).encode()
+            except (OutlayError, OSError) as error:  # The next scrape may find it in order.
+                status, body = 503, f"{error}\n".encode(errors="replace")
+            self.send_response(status)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()

@@ -101,6 +101,14 @@ def together(tallies: Iterable[Tally]) -> Tally:
     return whole
 
 
+def lost_text(name: str, tally: Tally) -> str:
+    """Return the sentence about readings that were lost."""
+    return (
+        f"{name}: of its readings {tally.uploaded} arrived at trackers and {tally.lost} were lost; "
+        f"last: {tally.trouble}"
+    )
+
+
 def tally_of(outcome: Outcome) -> Tally:
     """Return what became of one sink's readings."""
     return Tally(uploaded=outcome.done, lost=outcome.lost, trouble=outcome.trouble)

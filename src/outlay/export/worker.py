@@ -15,8 +15,9 @@ import threading
 import msgspec
 
 from outlay.decoding import decode
-from outlay.export.uploads import Tally, Upload, Uploads
+from outlay.export.uploads import Tally, Upload, Uploads, lost_text
 
+_log = logging.getLogger("outlay")
 NICENESS = 10
 TALLY_BYTES = 512
 
@@ -54,6 +55,8 @@ def main() -> None:
     # The input may stay open in a process that the training forked; its own death always shows.
     uploads.run(stop, go_on=lambda: os.getppid() == parent)
     uploads.finish(order.finish_s, final=words != [b"quit\n"])
+    if uploads.tally.lost and words not in ([b"quit\n"], [b"stop\n"]):  # Nobody waits to say it.
+        _log.warning("%s", lost_text(order.upload.job_name, uploads.tally))
     sys.stderr.flush()
     os._exit(0)  # A sink that hangs must not keep the process.
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from outlay.errors import InvalidValue
 from outlay.export.monitor import ProcessUploader, ThreadUploader, Uploader
 from outlay.export.sinks import Destination, LentSink, Sink
-from outlay.export.uploads import Tally, Upload, UploadLog, WholeRun
+from outlay.export.uploads import Tally, Upload, UploadLog, WholeRun, lost_text
 from outlay.record import facts
 from outlay.runs.live import Run
 from outlay.units import Duration
@@ -69,7 +69,7 @@ class TrackerAttachment:
                 if lent
                 else ProcessUploader(upload, _PROCESS_FINISH_S)
             )
-        except OSError as error:
+        except (OSError, RuntimeError) as error:  # No process, or no thread, could be started.
             self.lose(f"cannot start: {error}")
             return
         run.on_close(self.stop)
@@ -95,10 +95,7 @@ class TrackerAttachment:
         self._tally = uploader.tally()
         atexit.unregister(self._let_go)
         if self._tally.lost:
-            _log.warning(
-                "%s: of its readings %d arrived at trackers and %d were lost; last: %s",
-                self._name, self._tally.uploaded, self._tally.lost, self._tally.trouble,
-            )  # fmt: skip
+            _log.warning("%s", lost_text(self._name, self._tally))
 
     def lose(self, trouble: str) -> None:
         """Count and log that nothing is told at all."""

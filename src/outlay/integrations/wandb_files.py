@@ -19,7 +19,7 @@ from outlay.errors import Finding, OutlayError
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK = 32 * 1024
 _HEADER = struct.Struct("<IHB")  # Checksum, length, kind.
-_FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
+_FULL, _FIRST, _MIDDLE, _LAST = _KINDS = 1, 2, 3, 4
 _LARGEST = 4 << 30
 Value = float | str | bool | None
 
@@ -27,8 +27,8 @@ Value = float | str | bool | None
 class NotAWandbRun(OutlayError):
     """A file is no ``.wandb`` log, or holds no run."""
 
-    def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(f"{path}: {problem}; expected a .wandb file of an offline run")
+    def __init__(self, problem: str) -> None:
+        super().__init__(f"{problem}; expected a .wandb file of an offline run")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -93,9 +93,9 @@ def read_offline_run(path: Path) -> TrackedRun:
     except _Damaged as damaged:
         run.findings.append(Finding(source=str(path), message=str(damaged), severity="warning"))
     except BadDocument as error:
-        raise NotAWandbRun(path, str(error)) from None
+        raise NotAWandbRun(str(error)) from None
     if not run.run_id:
-        raise NotAWandbRun(path, "it names no run")
+        raise NotAWandbRun("it names no run")
     _add_metadata(run, path.parent / "files" / "wandb-metadata.json")
     return run
 
@@ -132,12 +132,15 @@ def read_messages(data: bytes) -> Iterator[bytes]:
             raise _Damaged(f"it ends in the middle of a record, at byte {place}")
         if zlib.crc32(part, zlib.crc32(bytes([kind]))) != checksum:
             raise _Damaged(f"the record at byte {place} was changed")
+        if kind not in _KINDS or (kind in (_FULL, _FIRST)) == bool(parts):
+            raise _Damaged(f"the record at byte {place} does not go with the one before it")
         place = begin + length
-        if kind in (_FULL, _FIRST):
-            parts = []
         parts.append(part)
         if kind in (_FULL, _LAST):
             yield b"".join(parts)
+            parts = []
+    if parts:
+        raise _Damaged("it ends in the middle of a record, at the end of a block")
 
 
 # The messages: fields by number, as W&B's wandb_internal.proto has them.

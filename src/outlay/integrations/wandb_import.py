@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,12 +61,12 @@ class ImportTerms:
     """What the user states about runs that W&B does not know.
 
     Attributes:
-        price: Returns the price of a GPU-hour for a GPU's name; None for no price.
+        price: Of a GPU-hour; another one is taken on by the next import.
         gpus: How many GPUs each run had; None for what W&B saw.
         model: What was trained; None for what the configuration or the project is called.
     """
 
-    price: Callable[[str], Price | None] = lambda _: None
+    price: Price | None = None
     gpus: int | None = None
     model: str | None = None
 
@@ -121,14 +122,41 @@ def import_offline_runs(
         now_ns: The present.
         advance: Called after each.
     """
+    sources = (
+        _Source(str(path), partial(_stamp_of_file, path), partial(read_offline_run, path))
+        for path in paths
+    )
+    return _import(store, sources, terms, now_ns, advance)
+
+
+class _Source(NamedTuple):
+    """Where a run is; ``stamp`` returns text that changes when the run does, or ""."""
+
+    name: str
+    stamp: Callable[[], str]
+    read: Callable[[], TrackedRun]
+
+
+def _stamp_of_file(path: Path) -> str:
+    status = path.stat()
+    return f"{status.st_size} {status.st_mtime_ns}"
+
+
+def _import(
+    store: Engine,
+    sources: Iterable[_Source],
+    terms: ImportTerms,
+    now_ns: int,
+    advance: Callable[[], None],
+) -> ImportedRuns:
     done = ImportedRuns()
     waiting: list[_Written] = []
     try:
-        for path in paths:
+        for source in sources:
             try:
-                waiting += _import_file(path, terms, done)
-            except (OutlayError, OSError) as error:
-                done.failed.append(Finding(source=str(path), message=_told(error)))
+                waiting += _import_source(source, terms, done)
+            except Exception as error:  # noqa: BLE001 - W&B's client raises anything; it is listed
+                done.failed.append(Finding(source=source.name, message=_told(error)))
             if len(waiting) >= _BATCH:
                 done.findings += _register(store, waiting, now_ns)
                 waiting = []
@@ -153,24 +181,20 @@ def _register(store: Engine, written: Sequence[_Written], now_ns: int) -> list[F
     return collected.findings
 
 
-def _import_file(path: Path, terms: ImportTerms, done: ImportedRuns) -> list[_Written]:
-    status = path.stat()
-    stamp = _Imported(str(path), f"{status.st_size} {status.st_mtime_ns}", repr(_stated(terms)))
-    name = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
-    mark = _marks_dir() / f"{path.stem}-{name}.json"
+def _import_source(source: _Source, terms: ImportTerms, done: ImportedRuns) -> list[_Written]:
+    price = terms.price and (terms.price.offer or terms.price.text)  # A name keeps its price.
+    stated = repr((price, terms.gpus, terms.model))
+    stamp = _Imported(source.name, source.stamp(), stated)
+    name = hashlib.sha256(os.fsencode(source.name)).hexdigest()[:16]
+    mark = _marks_dir() / f"{Path(source.name).stem}-{name}.json"
     before = _read_mark(mark)
-    if before is not None and msgspec.structs.replace(before, segment="") == stamp:
+    if before is not None and stamp.stamp and msgspec.structs.replace(before, segment="") == stamp:
         done.unchanged += 1
         return []
-    segment = import_run(read_offline_run(path), terms, done)
+    segment = import_run(source.read(), terms, done)
     if before is not None and before.segment != str(segment):
         Path(before.segment).unlink(missing_ok=True)  # The file said something else then.
     return [_Written(segment, mark, msgspec.structs.replace(stamp, segment=str(segment)))]
-
-
-def _stated(terms: ImportTerms) -> tuple[object, ...]:
-    price = terms.price("")
-    return (None if price is None else price.text, terms.gpus, terms.model)
 
 
 def _marks_dir() -> Path:
@@ -193,17 +217,24 @@ def import_api_runs(
     now_ns: int,
     advance: Callable[[], None] = lambda: None,
 ) -> ImportedRuns:
-    """Import runs as ``wandb.Api().runs(...)`` returns them; one that fails stops no other."""
-    done = ImportedRuns()
-    for each in runs:
-        try:
-            segment = import_run(_from_api(each), terms, done)
-            done.findings += collect(store, [segment.parent.parent], now_ns).findings
-        except Exception as error:  # noqa: BLE001 - W&B's client raises anything; it is listed
-            source = "/".join(map(str, getattr(each, "path", ["a W&B run"])))
-            done.failed.append(Finding(source=source, message=_told(error)))
-        advance()
-    return done
+    """Import runs as ``wandb.Api().runs(...)`` returns them, as ``import_offline_runs`` does.
+
+    A run's history is asked for only where W&B has heard of the run since the last import.
+    """
+    sources = (
+        _Source(
+            "/".join(map(str, getattr(each, "path", ["a W&B run"]))),
+            partial(_stamp_of_api, each),
+            partial(_from_api, each),
+        )
+        for each in runs
+    )
+    return _import(store, sources, terms, now_ns, advance)
+
+
+def _stamp_of_api(run: Any) -> str:
+    heard = getattr(run, "heartbeat_at", None)
+    return f"{run.state} {heard}" if heard else ""
 
 
 def _from_api(run: Any) -> TrackedRun:
@@ -267,8 +298,7 @@ class RecordsOfRun(NamedTuple):
 
 def records_of(run: TrackedRun, terms: ImportTerms) -> RecordsOfRun:
     """Return a tracked run as records; nothing is made up."""
-    gpus = terms.gpus or run.gpus
-    price = terms.price(run.gpu)
+    gpus, price = terms.gpus or run.gpus, terms.price
     rows = sorted(run.history, key=lambda row: (row.t_ns, row.step))
     instants = [row.t_ns for row in rows] + [row.t_ns for row in run.system]
     start_ns = run.started_ns or min(instants, default=0)
@@ -361,4 +391,4 @@ def _of_gpus(values: dict[str, Value], figure: str) -> Iterator[float]:
 
 def _told(error: BaseException) -> str:
     text = getattr(error, "strerror", None) or str(error)
-    return f"{type(error).__name__}: {text}"[:300]
+    return (text if isinstance(error, OutlayError) else f"{type(error).__name__}: {text}")[:500]

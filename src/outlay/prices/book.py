@@ -8,21 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, Engine, RowMapping, Select, func, or_, select
 
-from outlay.decoding import BadDocument
+from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, OutlayError
 from outlay.prices.alerts import AlertRules
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.current import write_quotes
 from outlay.prices.gpus import matching_names
-from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
-from outlay.prices.recording import cells_of, offer_from, read_rows, record_snapshot, report_damage
+from outlay.prices.names import Quote
+from outlay.prices.offer import MANUAL, Offer, Snapshot, Tier, cheapest_first
+from outlay.prices.recording import (
+    MACHINE_COLUMNS,
+    cells_of,
+    key_of,
+    offer_from,
+    read_rows,
+    record_snapshots,
+    report_damage,
+)
 from outlay.store.engine import LARGEST, writing
 from outlay.store.schema import price_offers, price_series, price_snapshots
+from outlay.units.quantity import NS_PER_HOUR
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +53,9 @@ class SourceState:
     failure: str | None
 
 
+_by_name = attrgetter("provider", "gpu", "gpus", "tier", "community", "region", "offer_id")
+
+
 class _SnapshotCells(msgspec.Struct):
     """The types of what a row of a snapshot holds."""
 
@@ -50,6 +64,10 @@ class _SnapshotCells(msgspec.Struct):
     quarantined: int
     failed: bool
     findings: list[dict[str, Any]] | None
+
+
+MAX_AGE_NS = 30 * 24 * NS_PER_HOUR
+"""Prices that were last seen longer ago are not used where nobody asks for them."""
 
 
 class PriceBook:
@@ -64,16 +82,10 @@ class PriceBook:
         self._rules = rules or AlertRules()
         self.damage: list[Finding] = []
 
-    def record(self, snapshots: Iterable[Snapshot], *, alerting: bool = True) -> None:
-        """Append snapshots, all or none; alerts are judged against the snapshots before them.
-
-        Args:
-            snapshots: Of any sources.
-            alerting: Off for history that is imported: nobody wants last year's alerts today.
-        """
+    def record(self, snapshots: Iterable[Snapshot]) -> None:
+        """Append snapshots, all or none; each is judged against what was seen before it."""
         with writing(self._store) as connection:
-            for snapshot in snapshots:
-                record_snapshot(connection, snapshot, self._rules if alerting else None)
+            record_snapshots(connection, snapshots, self._rules)
 
     def publish(self) -> None:
         """Write what is on offer now to the price file, where runs find prices by name.
@@ -81,7 +93,28 @@ class PriceBook:
         Of two processes that publish at once the later has seen what both recorded.
         """
         with writing(self._store):
-            write_quotes(self.offers())
+            write_quotes(self._quotes())
+
+    def _quotes(self) -> list[Quote]:
+        """Return what is on offer now as the price file has it, in order of their names."""
+        column, snapshot = price_offers.c, price_snapshots.c
+        columns = (  # In the order of a quote's fields.
+            column.provider, column.gpu, column.gpu_count, column.tier, column.community,
+            func.coalesce(column.region, ""), func.coalesce(column.offer_id, ""),
+            column.per_gpu_micros, column.price_micros, column.currency, snapshot.source,
+            snapshot.fetched_ns,
+        )  # fmt: skip
+        joined = price_offers.join(price_snapshots, column.snapshot_id == snapshot.id)
+        query = select(*columns).select_from(joined)
+        query = query.where(column.snapshot_id.in_(latest_snapshots(None)))
+        with self._store.begin() as connection:
+            rows = connection.execute(query).all()
+        try:
+            names = Quote.__struct_fields__
+            found = convert([dict(zip(names, row, strict=True)) for row in rows], list[Quote])
+        except BadDocument:  # Some row is damaged: it alone is left out.
+            found = list(map(Quote.of, self.offers()))
+        return sorted(found, key=_by_name)
 
     def offers(
         self, *, at_ns: int | None = None, gpu: str | None = None, tier: Tier | None = None
@@ -135,18 +168,24 @@ class PriceBook:
                 return found
             return next(self._read(connection.execute(query).mappings().all()), None)
 
-    def cheapest_rentable(self) -> list[Offer]:
-        """Return, for each provider, GPU and tier, the cheapest offer not known to be sold out.
+    def cheapest_rentable(self, *, since_ns: int = 0) -> list[Offer]:
+        """Return, for each machine and its terms, the cheapest offer not known to be sold out.
 
-        Where several sources speak of the same, the one that looked last is believed.
+        A machine is so many of one GPU, form factor included, at one provider. Where several
+        sources speak of the same, the one that looked last is believed.
+
+        Args:
+            since_ns: Leave out what was last seen before this instant, unless somebody stated it.
         """
-        column = price_offers.c
+        column, snapshot = price_offers.c, price_snapshots.c
         rank = func.row_number().over(
-            partition_by=[column.provider, column.gpu, column.tier, column.currency],
-            order_by=[price_snapshots.c.fetched_ns.desc(), column.per_gpu_micros, column.position],
+            partition_by=[column[name] for name in MACHINE_COLUMNS],
+            order_by=[snapshot.fetched_ns.desc(), column.per_gpu_micros, column.position],
         )
         rentable = or_(column.availability.is_(None), column.availability > 0)
-        ranked = _offers_in(latest_snapshots(None)).where(rentable).add_columns(rank.label("rank"))
+        recent = or_(snapshot.fetched_ns >= since_ns, snapshot.source.startswith(MANUAL))
+        known_now = _offers_in(latest_snapshots(None)).where(rentable, recent)
+        ranked = known_now.add_columns(rank.label("rank"))
         first, known = ranked.subquery(), len(self.damage)
         query = select(first).order_by(first.c.rank)
         with self._store.begin() as connection:
@@ -154,10 +193,9 @@ class PriceBook:
             offers = list(self._read(rows))
             if len(self.damage) > known:  # What comes after a damaged one counts instead.
                 offers = list(self._read(connection.execute(query).mappings()))
-        cheapest: dict[tuple[str, str, Tier, str], Offer] = {}
+        cheapest: dict[tuple[object, ...], Offer] = {}
         for offer in offers:
-            key = (offer.provider, offer.gpu, offer.tier, offer.price.currency)
-            cheapest.setdefault(key, offer)
+            cheapest.setdefault(key_of(offer)[1:], offer)
         return sorted(cheapest.values(), key=cheapest_first)
 
     def observed(self, *, source_prefix: str) -> Iterator[Offer]:
@@ -267,11 +305,13 @@ class Found:
 
     Attributes:
         searched: How many offers were looked through.
+        too_old: How many match, and were left out for their age.
         findings: Sources whose latest fetch failed, so that older prices or none are shown.
     """
 
     offers: list[Offer]
     searched: int
+    too_old: int
     findings: tuple[Finding, ...]
 
 
@@ -290,7 +330,7 @@ def look_up(
         query: What is looked for.
         limit: At most so many.
         at_ns: As of this instant instead of now.
-        since_ns: Leave out what was last seen before this instant.
+        since_ns: Leave out what was last seen before this instant, unless somebody stated it.
 
     Raises:
         NothingLoaded: There is nothing to look through.
@@ -298,12 +338,18 @@ def look_up(
     book = PriceBook(store)
     states = must_be_loaded(book)
     offers = book.offers(at_ns=at_ns, gpu=query.gpu, tier=query.tier)
-    recent = [offer for offer in offers if since_ns is None or offer.fetched_ns >= since_ns]
+    matching = Catalog(offers).find(query)
+    recent = [offer for offer in matching if since_ns is None or _holds(offer, since_ns)]
     return Found(
-        offers=Catalog(recent).find(query, limit=limit),
+        offers=recent[:limit],
+        too_old=len(matching) - len(recent),
         searched=sum(state.offers for state in states),
         findings=(*filter(None, map(_failure, states)), *book.damage),
     )
+
+
+def _holds(offer: Offer, since_ns: int) -> bool:
+    return offer.fetched_ns >= since_ns or offer.source.startswith(MANUAL)
 
 
 def anything_loaded(book: PriceBook) -> bool:

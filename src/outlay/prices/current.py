@@ -14,7 +14,6 @@ from outlay.errors import InvalidValue, OutlayError
 from outlay.files import write_whole
 from outlay.ledger.price import AUTO, Price, split_kind, typed_price
 from outlay.prices.names import Machine, Quote, look_up, look_up_automatic, parse_name
-from outlay.prices.offer import Offer
 from outlay.store.home import outlay_home
 from outlay.units import Rate
 
@@ -162,15 +161,15 @@ def read_quotes() -> tuple[Quote, ...]:
     return found.offers
 
 
-def write_quotes(offers: Iterable[Offer]) -> Path:
+def write_quotes(quotes: Iterable[Quote]) -> Path:
     """Replace the file by one with these offers; return where it is.
 
     Raises:
         PriceFileNotWritten: The home cannot be written; the file is as it was.
     """
     path = price_file()
-    quotes = sorted(map(Quote.of, offers), key=lambda quote: (quote.name, quote.offer_id))
-    lines = b",\n".join(msgspec.json.encode(quote) for quote in quotes)
+    encode = msgspec.json.Encoder().encode
+    lines = b",\n".join(map(encode, quotes))
     content = b'{"version":%d,"offers":[\n%b\n]}\n' % (VERSION, lines)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

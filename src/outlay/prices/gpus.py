@@ -112,6 +112,10 @@ _ALIASES = {
     "RTXPRO6000MAXQ": "RTXPRO6000",
 }
 
+# These come as SXM modules and as PCIe cards, which differ in speed and in price. The H100's module
+# is told by its memory, too: the card has an older one.
+_IN_TWO_FORMS = ("P100", "V100", "A100", "H100")
+_FORMS = {"SXM": re.compile(r"\bSXM\d?\b|\bH100\b.*\bHBM3\b"), "PCIe": re.compile(r"\bPCI-?E\b")}
 _NOISE = re.compile(
     r"\b(NVIDIA|AMD|INSTINCT|GEFORCE|TESLA|QUADRO|SXM\d?|PCI-?E|OAM|HBM\d?E?|GENERATION|"
     r"WORKSTATION|SERVER|EDITION|BLACKWELL|TENSOR|CORE|GPU)\b"
@@ -145,14 +149,21 @@ class ResolvedGpu:
     """A vendor's name, understood as far as it can be.
 
     Attributes:
-        name: Canonical where known, else the vendor's own, tidied.
+        card: Canonical where known, else the vendor's own, tidied.
+        form: ``SXM`` or ``PCIe``; "" where it is not known, or makes no difference.
         memory_gb: Of one GPU; None when neither name, figure nor table says.
         spec: None for a card that the table does not know, or whose memory fits no card of it.
     """
 
-    name: str
+    card: str
+    form: str = ""
     memory_gb: int | None
     spec: GpuSpec | None
+
+    @property
+    def name(self) -> str:
+        """Card and form factor: ``RTX4090``, ``H100-SXM``, ``A100-80GB-PCIe``."""
+        return f"{self.card}-{self.form}" if self.form else self.card
 
 
 def _read_table(text: str) -> dict[str, tuple[GpuSpec, ...]]:
@@ -196,11 +207,17 @@ def resolve(name: str, memory_gb: float | None = None) -> ResolvedGpu:
     cards = () if "MIG" in text.split() else family_of(name)
     rounded_gb = round(seen_gb) if seen_gb else None
     if not cards:
-        return ResolvedGpu(name=" ".join(name.split()), memory_gb=rounded_gb, spec=None)
+        return ResolvedGpu(card=" ".join(name.split()), memory_gb=rounded_gb, spec=None)
+    form = _form_of(text) if cards[0].family in _IN_TWO_FORMS else ""
     fitting = [card for card in cards if seen_gb is None or same_memory(seen_gb, card.memory_gb)]
     if len(fitting) == 1:
-        return ResolvedGpu(name=fitting[0].name, memory_gb=fitting[0].memory_gb, spec=fitting[0])
-    return ResolvedGpu(name=cards[0].family, memory_gb=rounded_gb, spec=None)
+        card = fitting[0]
+        return ResolvedGpu(card=card.name, form=form, memory_gb=card.memory_gb, spec=card)
+    return ResolvedGpu(card=cards[0].family, form=form, memory_gb=rounded_gb, spec=None)
+
+
+def _form_of(text: str) -> str:
+    return next((form for form, said in _FORMS.items() if said.search(text)), "")
 
 
 @lru_cache(maxsize=4096)
@@ -219,11 +236,18 @@ def same_memory(seen_gb: float, spec_gb: float) -> bool:
 def matching_names(asked: str, names: Iterable[str]) -> frozenset[str]:
     """Return those of ``names`` that are the GPU asked for.
 
-    A family means all of its cards (``A100``: both memories), a card means itself, and a name
-    outside the table matches its own spelling, letter case and separators aside.
+    A family means all of its cards (``A100``: both memories), a card means itself in every form
+    factor, and a name outside the table matches its own spelling, letter case and separators aside.
+    Where a form factor is asked for (``H100-SXM``) the other is another GPU; names that do not say
+    theirs count only where none says it.
     """
     wanted = resolve(asked)
     cards = {card.name for card in family_of(asked)}
-    accepted = {wanted.name} if wanted.name in SPECS and len(cards) > 1 else cards | {wanted.name}
+    accepted = {wanted.card} if wanted.card in SPECS and len(cards) > 1 else cards | {wanted.card}
     keys = {_key(name) for name in accepted}
-    return frozenset(name for name in names if _key(resolve(name).name) in keys)
+    found = {name: resolve(name) for name in names}
+    forms = {name: gpu.form for name, gpu in found.items() if _key(gpu.card) in keys}
+    if not wanted.form:
+        return frozenset(forms)
+    exact = frozenset(name for name, form in forms.items() if form == wanted.form)
+    return exact or frozenset(name for name, form in forms.items() if not form)

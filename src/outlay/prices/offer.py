@@ -8,16 +8,19 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import median_low
-from typing import NamedTuple
+
+import msgspec
 
 from outlay.errors import Finding, InvalidValue
-from outlay.prices.gpus import SPECS, family_of, same_memory
+from outlay.prices.gpus import family_of, resolve, same_memory
 from outlay.units import Money
 
 # Something for rent: one offer of one vendor, as it stood when it was looked at.
 
 # Beyond these a figure is a vendor's mistake, and would not fit the columns it is kept in.
 MOST_GPUS = 100_000
+MANUAL = "manual:"
+"""What the source of a price that somebody stated begins with: it holds until another is stated."""
 HIGHEST_PRICE = Money.parse("1e6 USD").micros
 
 
@@ -29,13 +32,13 @@ class Tier(StrEnum):
     RESERVED = "reserved"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that can be rented together, and what an hour of them costs.
 
     Attributes:
         provider: Who rents them out.
-        gpu: Canonical name where the table knows the card, else the vendor's.
+        gpu: Canonical name where the table knows the card, else the vendor's; with the form factor
+            where it is known: ``H100-SXM``.
         price: Of one hour of the **whole** offer, all its GPUs.
         tier: On-demand, spot (may be taken back) or reserved (bound for a term).
         community: On somebody else's machine, found through a market place.
@@ -74,9 +77,11 @@ class Offer:
     def __post_init__(self) -> None:
         if not 1 <= self.gpu_count <= MOST_GPUS:
             raise InvalidValue("gpu_count", self.gpu_count, f"1 to {MOST_GPUS} GPUs")
-        for name, amount in (("price", self.price), ("storage_price", self.storage_price)):
-            if amount is not None and not 0 <= amount.micros <= HIGHEST_PRICE:
-                raise InvalidValue(name, str(amount), "between 0 and a million")
+        if not 0 <= self.price.micros <= HIGHEST_PRICE:
+            raise InvalidValue("price", str(self.price), "between 0 and a million")
+        storage = self.storage_price
+        if storage is not None and not 0 <= storage.micros <= HIGHEST_PRICE:
+            raise InvalidValue("storage_price", str(storage), "between 0 and a million")
 
     @property
     def per_gpu_micros(self) -> int:
@@ -111,6 +116,16 @@ def cheapest_first(offer: Offer) -> tuple[object, ...]:
         offer.region or "",
         offer.offer_id or "",
     )
+
+
+def read_price(price: str | float, *, name: str = "price") -> Money:
+    """Return a price as Money; plain digits, which a file has by the ten thousand, at once."""
+    text = price if isinstance(price, str) else repr(price)
+    if text.isascii():
+        whole, _, fraction = text.partition(".")
+        if whole.isdigit() and len(fraction) <= 6 and (fraction.isdigit() or not fraction):
+            return Money(int(whole + fraction.ljust(6, "0")))
+    return Money.parse(price, name=name)
 
 
 # One look at one source: what it offered at an instant, or why nothing is known.
@@ -176,14 +191,14 @@ class Screened:
 def screen(offers: Iterable[Offer]) -> Screened:
     """Separate offers that can be true from those that cannot."""
     candidates = list(offers)
-    on_demand = _on_demand_prices(candidates)
-    medians = _medians(candidates)
+    each = [offer.per_gpu_micros for offer in candidates]
+    on_demand, medians = _on_demand_prices(candidates), _medians(candidates, each)
     good: list[Offer] = []
     findings: list[Finding] = []
-    for offer in candidates:
+    for offer, micros in zip(candidates, each, strict=True):
         problem = (
-            _price_problem(offer, medians)
-            or _spot_problem(offer, on_demand)
+            _price_problem(offer, micros, medians)
+            or (_spot_problem(offer, on_demand) if offer.tier is Tier.SPOT else None)
             or _memory_problem(offer)
         )
         if problem is None:
@@ -199,23 +214,21 @@ def _name(offer: Offer) -> str:
     return f"{offer.provider} {offer.gpu_count}x {offer.gpu} {offer.label}{where}{which}"
 
 
-def _price_problem(offer: Offer, medians: dict[_Kind, int]) -> str | None:
-    each = offer.price_per_gpu
-    if each.micros == 0:
+def _price_problem(offer: Offer, micros: int, medians: dict[_Kind, int]) -> str | None:
+    if micros == 0:
         return "a price of 0 is no offer"
-    spec = SPECS.get(offer.gpu)
-    if spec is not None and each.currency == spec.floor.currency and each < spec.floor:
-        return f"{each} per GPU-hour is below any price ever asked for this GPU"
-    usual = medians.get(_kind(offer))
-    if usual is not None and each.micros * TIMES_BELOW_MEDIAN < usual:
-        return f"{each} per GPU-hour is {usual // each.micros} times below the median of its kind"
+    spec, currency = resolve(offer.gpu).spec, offer.price.currency
+    if spec is not None and currency == spec.floor.currency and micros < spec.floor.micros:
+        return f"{offer.price_per_gpu} per GPU-hour is below any price ever asked for this GPU"
+    usual = medians.get((offer.gpu, currency))
+    if usual is not None and micros * TIMES_BELOW_MEDIAN < usual:
+        times = usual // micros
+        return f"{offer.price_per_gpu} per GPU-hour is {times} times below the median of its kind"
     return None
 
 
 def _spot_problem(offer: Offer, on_demand: dict[_Thing, int]) -> str | None:
-    if offer.tier is not Tier.SPOT or offer.offer_id is None:
-        return None
-    steady = on_demand.get(_thing(offer))
+    steady = None if offer.offer_id is None else on_demand.get(_thing(offer))
     if steady is not None and offer.price.micros > steady:
         return f"spot at {offer.price} is dearer than the same on demand"
     return None
@@ -224,59 +237,40 @@ def _spot_problem(offer: Offer, on_demand: dict[_Thing, int]) -> str | None:
 def _memory_problem(offer: Offer) -> str | None:
     if offer.memory_gb is None:
         return None
-    cards = [SPECS[offer.gpu]] if offer.gpu in SPECS else family_of(offer.gpu)
+    spec = resolve(offer.gpu).spec
+    cards = family_of(offer.gpu) if spec is None else (spec,)
     if not cards or any(same_memory(offer.memory_gb, card.memory_gb) for card in cards):
         return None
     made = " or ".join(str(card.memory_gb) for card in cards)
     return f"{offer.memory_gb} GB of memory, where {offer.gpu} has {made} GB"
 
 
-class _Thing(NamedTuple):
-    """What spot and on-demand of the same thing have in common."""
-
-    provider: str
-    offer_id: str | None
-    region: str | None
-    gpu_count: int
-    community: bool
-    currency: str
+# What spot and on-demand of the same thing have in common; and what has one usual price: a GPU, in
+# one currency.
+_Thing = tuple[str, str | None, str | None, int, bool, str]
+_Kind = tuple[str, str]
 
 
 def _thing(offer: Offer) -> _Thing:
-    return _Thing(
-        offer.provider,
-        offer.offer_id,
-        offer.region,
-        offer.gpu_count,
-        offer.community,
+    return (
+        offer.provider, offer.offer_id, offer.region, offer.gpu_count, offer.community,
         offer.price.currency,
-    )
+    )  # fmt: skip
 
 
 def _on_demand_prices(offers: Sequence[Offer]) -> dict[_Thing, int]:
     prices: dict[_Thing, int] = {}
     for offer in offers:
         if offer.tier is Tier.ON_DEMAND and offer.offer_id is not None:
-            thing = _thing(offer)
-            prices[thing] = min(offer.price.micros, prices.get(thing, offer.price.micros))
+            thing, micros = _thing(offer), offer.price.micros
+            prices[thing] = min(micros, prices.get(thing, micros))
     return prices
 
 
-class _Kind(NamedTuple):
-    """What has one usual price: a GPU, in one currency."""
-
-    gpu: str
-    currency: str
-
-
-def _kind(offer: Offer) -> _Kind:
-    return _Kind(offer.gpu, offer.price.currency)
-
-
-def _medians(offers: Sequence[Offer]) -> dict[_Kind, int]:
+def _medians(offers: Sequence[Offer], each: Sequence[int]) -> dict[_Kind, int]:
     prices: dict[_Kind, list[int]] = defaultdict(list)
-    for offer in offers:
-        prices[_kind(offer)].append(offer.per_gpu_micros)
+    for offer, micros in zip(offers, each, strict=True):
+        prices[offer.gpu, offer.price.currency].append(micros)
     return {
         kind: median_low(known)
         for kind, known in prices.items()

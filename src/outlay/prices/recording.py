@@ -1,23 +1,34 @@
-"""Offers and series as rows of the store, and the writing of one snapshot with its alerts."""
+"""Offers and series as rows of the store, and the writing of snapshots with their alerts."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import re
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from inspect import get_annotations
+from operator import attrgetter
 from typing import Any, TypeVar, cast
 
 import msgspec
-from sqlalchemy import Connection, RowMapping, Table, delete, func, insert, select, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    RowMapping,
+    bindparam,
+    delete,
+    func,
+    select,
+    true,
+    update,
+)
 
 from outlay.decoding import BadDocument, convert
 from outlay.errors import Finding, InvalidValue
 from outlay.prices.alerts import AlertRules
 from outlay.prices.offer import Offer, Snapshot, Tier, terms
-from outlay.store.engine import LARGEST
+from outlay.store.engine import LARGEST, insert_rows
 from outlay.store.schema import (
     price_alerts,
     price_offers,
@@ -52,11 +63,16 @@ _PLAIN = (
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class Series:
-    """What is compared with itself over time: a GPU on the same terms, from the same source."""
+    """What is compared with itself over time: so many GPUs on the same terms, from one source.
+
+    Attributes:
+        gpu_count: GPUs of one offer; 0 in series from before they were told apart.
+    """
 
     source: str
     provider: str
     gpu: str
+    gpu_count: int
     tier: Tier
     community: bool
     currency: str
@@ -66,20 +82,33 @@ class Series:
         """The terms in a word or two."""
         return terms(self.tier, community=self.community)
 
+    @property
+    def machine(self) -> str:
+        """How many of which GPU: ``8x H100-SXM``."""
+        return f"{self.gpu_count}x {self.gpu}" if self.gpu_count else self.gpu
+
 
 SERIES_COLUMNS = tuple(field.name for field in fields(Series))
+MACHINE_COLUMNS = SERIES_COLUMNS[1:]
+"""What a machine and its terms are: all that names a series, but its source."""
+machine_of = attrgetter(*MACHINE_COLUMNS)
+
+
+SeriesKey = tuple[str, str, str, int, str, bool, str]
+"""The columns of a series, in their order: what the many offers of a snapshot are grouped by."""
+
+
+def key_of(offer: Offer) -> SeriesKey:
+    """Return which series an offer belongs to."""
+    return (
+        offer.source, offer.provider, offer.gpu, offer.gpu_count, str(offer.tier),
+        offer.community, offer.price.currency,
+    )  # fmt: skip
 
 
 def series_of(offer: Offer) -> Series:
     """Return the series that an offer belongs to."""
-    return Series(
-        source=offer.source,
-        provider=offer.provider,
-        gpu=offer.gpu,
-        tier=offer.tier,
-        community=offer.community,
-        currency=offer.price.currency,
-    )
+    return cells_of(dict(zip(SERIES_COLUMNS, key_of(offer), strict=True)), Series)
 
 
 def series_from(row: RowMapping) -> Series:
@@ -87,30 +116,18 @@ def series_from(row: RowMapping) -> Series:
     return cells_of(row, Series)
 
 
-def cheapest_by_series(offers: Iterable[Offer]) -> dict[Series, tuple[int, int]]:
-    """Return each series' cheapest price per GPU in micro-units, and how many offers it has."""
-    found: dict[Series, tuple[int, int]] = {}
-    for offer in offers:
-        series = series_of(offer)
-        each = offer.per_gpu_micros
-        cheapest, count = found.get(series, (each, 0))
-        found[series] = (min(cheapest, each), count + 1)
-    return found
+_OFFER_COLUMNS = tuple(column.name for column in price_offers.columns)
 
 
-def offer_row(offer: Offer, snapshot_id: int, position: int) -> dict[str, Any]:
-    """Return an offer as a row of its snapshot."""
-    plain = {name: getattr(offer, name) for name in _PLAIN}
-    storage = offer.storage_price
-    return plain | {
-        "snapshot_id": snapshot_id,
-        "position": position,
-        "price_micros": offer.price.micros,
-        "per_gpu_micros": offer.per_gpu_micros,
-        "currency": offer.price.currency,
-        "tier": offer.tier.value,
-        "storage_micros": None if storage is None else storage.micros,
-    }
+def offer_row(offer: Offer, snapshot_id: int, position: int) -> tuple[object, ...]:
+    """Return an offer as a row of its snapshot, in the order of the table's columns."""
+    price, storage = offer.price, offer.storage_price
+    return (
+        snapshot_id, position, offer.provider, offer.gpu, offer.gpu_count, price.micros,
+        offer.per_gpu_micros, price.currency, str(offer.tier), offer.community, offer.memory_gb,
+        offer.nvlink, offer.interconnect, offer.bandwidth_mbps, offer.region, offer.availability,
+        None if storage is None else storage.micros, offer.cuda, offer.offer_id, offer.given,
+    )  # fmt: skip
 
 
 class _OfferCells(msgspec.Struct):
@@ -163,7 +180,7 @@ def _names_of(kind: Hashable) -> tuple[str, ...]:
     return tuple(get_annotations(cast(type, kind)))
 
 
-def cells_of(row: RowMapping, kind: type[T]) -> T:
+def cells_of(row: Mapping[Any, Any], kind: type[T]) -> T:
     """Return the cells of a row that a type names; raises BadDocument where one does not fit."""
     # The names that the database answers with are no plain str, which msgspec wants.
     return convert({name: row[name] for name in _names_of(cast(Hashable, kind))}, kind)
@@ -195,68 +212,118 @@ def report_damage(damage: list[Finding], what: str, problem: str) -> None:
         damage.append(finding)
 
 
-# Writing one snapshot: its offers, the points they make in their series, and the alerts of those.
+# Writing snapshots: their offers, the points they make in their series, and the alerts of those.
 #
-# Each function works inside a transaction that somebody else began, in a fixed number of
-# statements.
+# Works inside a transaction that somebody else began, in a number of statements that does not
+# depend on how many snapshots there are: a history of prices has one for each price.
 
 # Findings are for reading; beyond this many of one snapshot their number says enough.
 FINDINGS_KEPT = 100
+_MOST_NAMED = 1000  # In a condition; a database takes only so many.
+_Look = tuple[str, int]  # A source and an instant: what makes a snapshot.
+_At = tuple[int, int]  # A series and an instant: what makes a point.
 
 
-def record_snapshot(connection: Connection, snapshot: Snapshot, rules: AlertRules | None) -> None:
-    """Append a snapshot; without rules no alerts are judged."""
-    snapshot_id, held = _snapshot_row(connection, snapshot)
-    if not snapshot.offers:
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A snapshot in the store: its id, and how many offers it had before these."""
+
+    id: int
+    offers: int
+
+
+def record_snapshots(
+    connection: Connection, snapshots: Iterable[Snapshot], rules: AlertRules
+) -> None:
+    """Append snapshots; alerts are judged once, when all of them are there."""
+    looks = _looks(snapshots)
+    if not looks:
         return
-    rows = [
-        offer_row(offer, snapshot_id, position)
-        for position, offer in enumerate(snapshot.offers, start=held)
-    ]
-    connection.execute(insert(price_offers), rows)
-    found = cheapest_by_series(snapshot.offers)
-    ids = _series_ids(connection, snapshot.source, found)
-    current = {ids[series]: cheapest for series, cheapest in found.items()}
-    at_ns = snapshot.fetched_ns
-    if held:
-        current = _joined(connection, current, at_ns)
-    points = [
-        {"series_id": key, "snapshot_id": snapshot_id, "micros": micros, "offers": count}
-        for key, (micros, count) in current.items()
-    ]
-    _put(connection, price_points, current, at_ns, points)
-    if rules is not None:
-        _put(connection, price_alerts, current, at_ns, _judged(connection, current, at_ns, rules))
+    held = _snapshot_rows(connection, looks)
+    cheapest: dict[tuple[SeriesKey, int], tuple[int, int]] = {}
+    rows: list[tuple[object, ...]] = []
+    for look, snapshot in looks.items():
+        at = held[look]
+        for position, offer in enumerate(snapshot.offers, start=at.offers):
+            rows.append(offer_row(offer, at.id, position))
+            each, key = offer.per_gpu_micros, (key_of(offer), look[1])
+            known = cheapest.get(key)
+            cheapest[key] = (each, 1) if known is None else (min(each, known[0]), known[1] + 1)
+    insert_rows(connection, price_offers, _OFFER_COLUMNS, rows)
+    ids = _series_ids(connection, looks, dict.fromkeys(key for key, _ in cheapest))
+    of_look = {(ids[key], at_ns): held[key[0], at_ns] for key, at_ns in cheapest}
+    points = {(ids[key], at_ns): figures for (key, at_ns), figures in cheapest.items()}
+    points |= _replaced(connection, {at: points[at] for at, had in of_look.items() if had.offers})
+    columns = ("series_id", "fetched_ns", "snapshot_id", "micros", "offers")
+    insert_rows(
+        connection, price_points, columns,
+        [(*at, of_look[at].id, *figures) for at, figures in points.items()],
+    )  # fmt: skip
+    _judge(connection, points, rules)
 
 
-def _snapshot_row(connection: Connection, snapshot: Snapshot) -> tuple[int, int]:
-    """Return the snapshot's id and how many offers it holds already."""
-    column = price_snapshots.c
-    found = connection.execute(
-        select(column.id, column.offers).where(
-            column.source == snapshot.source, column.fetched_ns == snapshot.fetched_ns
-        )
-    ).one_or_none()
-    if found is not None:
-        snapshot_id, held = found
-        if not isinstance(held, int):  # Damaged: the offers themselves say how many they are.
-            last = select(func.max(price_offers.c.position))
-            last = last.where(price_offers.c.snapshot_id == snapshot_id)
-            held = 1 + (connection.execute(last).scalar() or 0)
-        grown = {"offers": held + len(snapshot.offers), "failed": snapshot.failed and not held}
-        connection.execute(update(price_snapshots).where(column.id == snapshot_id).values(grown))
-        return int(snapshot_id), int(held)
-    values = {
-        "source": snapshot.source,
-        "fetched_ns": snapshot.fetched_ns,
-        "failed": snapshot.failed,
-        "offers": len(snapshot.offers),
-        "quarantined": len(snapshot.findings),
-        "findings": [_finding_row(finding) for finding in snapshot.findings[:FINDINGS_KEPT]],
-    }
-    key = connection.execute(insert(price_snapshots).values(values)).inserted_primary_key
-    assert key is not None, "an inserted row has a key"
-    return int(key[0]), 0
+def _looks(snapshots: Iterable[Snapshot]) -> dict[_Look, Snapshot]:
+    """Return snapshots by source and instant; several of one are joined."""
+    looks: dict[_Look, Snapshot] = {}
+    for each in snapshots:
+        look = each.source, each.fetched_ns
+        if (known := looks.get(look)) is not None:
+            each = replace(
+                known,
+                offers=known.offers + each.offers,
+                findings=known.findings + each.findings,
+                failed=known.failed and each.failed,
+            )
+        looks[look] = each
+    return looks
+
+
+def _snapshot_rows(connection: Connection, looks: Mapping[_Look, Snapshot]) -> dict[_Look, _Held]:
+    """Add what is new, and return every snapshot's row."""
+    known = _known_snapshots(connection, looks)
+    for look, held in known.items():
+        _grow(connection, held, looks[look])
+    fresh = [look for look in looks if look not in known]
+    columns = ("source", "fetched_ns", "failed", "offers", "quarantined", "findings")
+    rows = [(*look, *_snapshot_cells(looks[look])) for look in fresh]
+    insert_rows(connection, price_snapshots, columns, rows)
+    added = _known_snapshots(connection, fresh) if fresh else {}
+    return known | {look: _Held(held.id, 0) for look, held in added.items()}
+
+
+def _snapshot_cells(snapshot: Snapshot) -> tuple[object, ...]:
+    findings = [_finding_row(finding) for finding in snapshot.findings[:FINDINGS_KEPT]]
+    said = msgspec.json.encode(findings).decode()
+    return snapshot.failed, len(snapshot.offers), len(snapshot.findings), said
+
+
+def _known_snapshots(connection: Connection, looks: Collection[_Look]) -> dict[_Look, _Held]:
+    """Return those that are in the store."""
+    column, instants = price_snapshots.c, [at_ns for _, at_ns in looks]
+    query = select(column.source, column.fetched_ns, column.id, column.offers).where(
+        _among(column.source, {source for source, _ in looks}),
+        column.fetched_ns.between(min(instants), max(instants)),
+    )
+    wanted, found = set(looks), dict[_Look, _Held]()
+    for source, at_ns, snapshot_id, offers in connection.execute(query):
+        if (source, at_ns) in wanted:
+            held = offers if isinstance(offers, int) else _counted(connection, snapshot_id)
+            found[source, at_ns] = _Held(snapshot_id, held)
+    return found
+
+
+def _counted(connection: Connection, snapshot_id: int) -> int:
+    """Return how many offers a snapshot has whose row is damaged: they say so themselves."""
+    last = select(func.max(price_offers.c.position))
+    last = last.where(price_offers.c.snapshot_id == snapshot_id)
+    return 1 + (connection.execute(last).scalar() or 0)
+
+
+def _grow(connection: Connection, held: _Held, more: Snapshot) -> None:
+    grown = {
+        "offers": held.offers + len(more.offers), "failed": more.failed and not held.offers
+    }  # fmt: skip
+    connection.execute(update(price_snapshots).where(price_snapshots.c.id == held.id).values(grown))
 
 
 def _finding_row(finding: Finding) -> dict[str, Any]:
@@ -269,90 +336,118 @@ def _finding_row(finding: Finding) -> dict[str, Any]:
 
 
 def _series_ids(
-    connection: Connection, source: str, wanted: Mapping[Series, object]
-) -> dict[Series, int]:
-    known = _known_series(connection, source)
-    missing = [series for series in wanted if series not in known]
+    connection: Connection, looks: Iterable[_Look], wanted: Collection[SeriesKey]
+) -> dict[SeriesKey, int]:
+    sources = {source for source, _ in looks}
+    known = _known_series(connection, sources)
+    missing = [key for key in wanted if key not in known]
     if not missing:
         return known
-    rows = [{name: getattr(series, name) for name in SERIES_COLUMNS} for series in missing]
-    connection.execute(insert(price_series), rows)
-    return _known_series(connection, source)
+    insert_rows(connection, price_series, SERIES_COLUMNS, missing)
+    return _known_series(connection, sources)
 
 
-def _known_series(connection: Connection, source: str) -> dict[Series, int]:
-    rows = connection.execute(select(price_series).where(price_series.c.source == source))
-    known: dict[Series, int] = {}
-    for row in rows.mappings():
+def _known_series(connection: Connection, sources: Collection[str]) -> dict[SeriesKey, int]:
+    query = select(price_series).where(_among(price_series.c.source, sources))
+    known: dict[SeriesKey, int] = {}
+    for row in connection.execute(query).mappings():
         with contextlib.suppress(BadDocument):  # A damaged one is begun anew.
-            known[series_from(row)] = row["id"]
+            series_from(row)
+            known[cast(SeriesKey, tuple(row[name] for name in SERIES_COLUMNS))] = row["id"]
     return known
 
 
-def _joined(
-    connection: Connection, current: Mapping[int, tuple[int, int]], at_ns: int
-) -> dict[int, tuple[int, int]]:
-    """Return points joined with those that their snapshot has already."""
-    column = price_points.c
-    rows = connection.execute(
-        select(column.series_id, column.micros, column.offers).where(
-            column.fetched_ns == at_ns,
-            column.series_id.in_(current),
-            column.micros <= LARGEST,
-            column.offers <= LARGEST,
-        )
-    )
-    joined = dict(current)
-    for series_id, micros, offers in rows:
-        cheapest, count = current[series_id]
-        joined[series_id] = (min(cheapest, micros), count + offers)
+def _replaced(
+    connection: Connection, points: Mapping[_At, tuple[int, int]]
+) -> dict[_At, tuple[int, int]]:
+    """Return points joined with those that their snapshots had already, which are taken away."""
+    if not points:
+        return {}
+    joined = dict(points)
+    for row in _points_since(connection, points):
+        at = row.series_id, row.fetched_ns
+        if at in points and isinstance(row.offers, int):
+            joined[at] = (min(points[at][0], row.micros), points[at][1] + row.offers)
+    for table in (price_points, price_alerts):
+        column = table.c
+        same = column.series_id == bindparam("key"), column.fetched_ns == bindparam("at")
+        pairs = [{"key": key, "at": at_ns} for key, at_ns in points]
+        connection.execute(delete(table).where(*same), pairs)
     return joined
 
 
-def _put(
-    connection: Connection,
-    table: Table,
-    series: Mapping[int, object],
-    at_ns: int,
-    rows: list[dict[str, Any]],
-) -> None:
-    """Make these the rows of the series at an instant, whatever stood there before."""
-    there = table.c.fetched_ns == at_ns, table.c.series_id.in_(series)
-    connection.execute(delete(table).where(*there))
-    if rows:
-        connection.execute(insert(table), [row | {"fetched_ns": at_ns} for row in rows])
-
-
-def _judged(
-    connection: Connection, current: Mapping[int, tuple[int, int]], at_ns: int, rules: AlertRules
-) -> list[dict[str, Any]]:
-    """Return an alert for each series whose price moved far enough since its point before."""
-    point = price_points.c
-    before = (
-        select(point.micros)
-        .where(
-            point.series_id == price_series.c.id,
-            point.fetched_ns < at_ns,
-            point.micros <= LARGEST,
-        )
-        .order_by(point.fetched_ns.desc())
-        .limit(1)
+def _points_since(connection: Connection, points: Collection[_At]) -> Iterable[Any]:
+    """Return the points of the same series from the first of these instants on, in their order."""
+    column, first_ns = price_points.c, min(at_ns for _, at_ns in points)
+    query = select(column.series_id, column.fetched_ns, column.micros, column.offers).where(
+        _among(column.series_id, {key for key, _ in points}),
+        column.fetched_ns >= first_ns,
+        column.micros <= LARGEST,
     )
-    lowest = before.order_by(None).order_by(point.micros)
+    return connection.execute(query.order_by(column.series_id, column.fetched_ns))
+
+
+def _among(column: Any, values: Collection[object]) -> ColumnElement[bool]:
+    """Return the condition that a column has one of some values; true where these are too many."""
+    found: ColumnElement[bool] = column.in_(values) if len(values) <= _MOST_NAMED else true()
+    return found
+
+
+def _judge(connection: Connection, points: Collection[_At], rules: AlertRules) -> None:
+    """Append an alert for each of these points that moved far enough since the one before."""
+    if not points:
+        return
+    first: dict[int, int] = {}
+    for key, at_ns in points:
+        first[key] = min(at_ns, first.get(key, at_ns))
+    past = _pasts(connection, first)
+    wanted, rows = set(points), list[tuple[object, ...]]()
+    for key, at_ns, micros, _ in _points_since(connection, points):
+        if at_ns < first.get(key, LARGEST):
+            continue
+        before = past.get(key)
+        if before is None:
+            past[key] = _Past(micros, micros, 1)
+            continue
+        kind = rules.judge(micros, before.last, before.lowest, earlier=before.count)
+        if kind is not None and (key, at_ns) in wanted:
+            rows.append((key, at_ns, kind.value, micros, before.last))
+        past[key] = _Past(micros, min(micros, before.lowest), before.count + 1)
+    columns = ("series_id", "fetched_ns", "kind", "current_micros", "previous_micros")
+    insert_rows(connection, price_alerts, columns, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """What came before a point of a series: the last price, the lowest, and how many."""
+
+    last: int
+    lowest: int
+    count: int
+
+
+def _pasts(connection: Connection, first: Mapping[int, int]) -> dict[int, _Past]:
+    """Return what came before an instant of each series; none where nothing did."""
+    found: dict[int, _Past] = {}
+    point = price_points.c
+    before = select(point.micros).where(
+        point.series_id == price_series.c.id,
+        point.fetched_ns < bindparam("at_ns"),
+        point.micros <= LARGEST,
+    )
+    latest = before.order_by(point.fetched_ns.desc()).limit(1)
     history = select(
         price_series.c.id,
-        before.scalar_subquery().label("previous"),
-        before.offset(1).scalar_subquery().label("one_before"),
-        lowest.scalar_subquery().label("lowest"),
-    ).where(price_series.c.id.in_(current))
-    rows: list[dict[str, Any]] = []
-    for series_id, previous, one_before, low in connection.execute(history):
-        if previous is None:
-            continue
-        micros, _ = current[series_id]
-        earlier = 1 if one_before is None else 2
-        kind = rules.judge(micros, previous, low, earlier=earlier)
-        if kind is not None:
-            alert = {"kind": kind.value, "current_micros": micros, "previous_micros": previous}
-            rows.append({"series_id": series_id} | alert)
-    return rows
+        latest.scalar_subquery().label("last"),
+        latest.offset(1).scalar_subquery().label("one_before"),
+        before.order_by(point.micros).limit(1).scalar_subquery().label("lowest"),
+    )
+    starts: dict[int, set[int]] = {}
+    for key, start_ns in first.items():
+        starts.setdefault(start_ns, set()).add(key)
+    for start_ns, keys in starts.items():
+        query = history.where(_among(price_series.c.id, keys))
+        for key, last, one_before, lowest in connection.execute(query, {"at_ns": start_ns}):
+            if last is not None and key in keys:
+                found[key] = _Past(last, lowest, 1 if one_before is None else 2)
+    return found

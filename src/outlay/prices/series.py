@@ -14,7 +14,15 @@ from outlay.prices.alerts import AlertKind, change_percent
 from outlay.prices.book import latest_snapshots
 from outlay.prices.gpus import matching_names
 from outlay.prices.offer import Tier
-from outlay.prices.recording import SERIES_COLUMNS, Series, cells_of, read_rows, series_from
+from outlay.prices.recording import (
+    MACHINE_COLUMNS,
+    SERIES_COLUMNS,
+    Series,
+    cells_of,
+    read_rows,
+    series_from,
+)
+from outlay.store.engine import LARGEST
 from outlay.store.schema import price_alerts, price_points, price_series
 from outlay.units import Money
 from outlay.units.money import MICROS
@@ -95,30 +103,32 @@ def points(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PriceWindow:
-    """A GPU at a provider over a stretch of time: the cheapest of its series at each instant."""
+    """A machine on its terms over a stretch of time: the cheapest of its series at each instant."""
 
     average: float
     trend_percent: float
 
 
-def windows(store: Engine, *, since_ns: int, currency: str) -> dict[tuple[str, str], PriceWindow]:
-    """Return figures of what was seen after an instant, by GPU and provider."""
-    point, series = price_points.c, price_series.c
-    query = _joined(
-        select(series.gpu, series.provider, func.min(point.micros)), point.series_id
-    ).where(point.fetched_ns > since_ns, series.currency == currency)
-    query = query.group_by(series.gpu, series.provider, point.fetched_ns)
-    prices: dict[tuple[str, str], list[int]] = defaultdict(list)
+def windows(
+    store: Engine, *, since_ns: int, currency: str
+) -> dict[tuple[object, ...], PriceWindow]:
+    """Return figures of what was seen after an instant, by ``MACHINE_COLUMNS``."""
+    point = price_points.c
+    columns = [price_series.c[name] for name in MACHINE_COLUMNS]
+    query = _joined(select(*columns, func.min(point.micros)), point.series_id).where(
+        point.fetched_ns > since_ns, point.micros <= LARGEST, price_series.c.currency == currency
+    )
+    query = query.group_by(*columns, point.fetched_ns).order_by(point.fetched_ns)
+    prices: dict[tuple[object, ...], list[int]] = defaultdict(list)
     with store.begin() as connection:
-        for gpu, provider, micros in connection.execute(query.order_by(point.fetched_ns)):
-            if isinstance(micros, int) and isinstance(gpu, str) and isinstance(provider, str):
-                prices[gpu, provider].append(micros)
+        for *machine, micros in connection.execute(query):
+            prices[tuple(machine)].append(micros)
     return {
-        key: PriceWindow(
+        machine: PriceWindow(
             average=sum(seen) / len(seen) / MICROS,
             trend_percent=change_percent(seen[-1], seen[0]),
         )
-        for key, seen in prices.items()
+        for machine, seen in prices.items()
     }
 
 

@@ -10,7 +10,7 @@ from outlay.clock import utc_text
 from outlay.errors import Finding
 from outlay.escaping import markdown_row, markdown_text
 from outlay.prices.alerts import change_percent
-from outlay.prices.gpus import SPECS, matching_names
+from outlay.prices.gpus import matching_names, resolve
 from outlay.prices.offer import Offer, Snapshot, Tier, cheapest_first
 from outlay.units import Money
 
@@ -40,7 +40,7 @@ class Shortlist:
             return False
         if self.gpus:
             return any(matching_names(gpu, [offer.gpu]) for gpu in self.gpus)
-        spec = SPECS.get(offer.gpu)
+        spec = resolve(offer.gpu).spec
         return spec is not None and spec.consumer
 
 

@@ -12,7 +12,12 @@ from pathlib import Path
 
 from sqlalchemy import Engine
 
-from outlay.advise.recommendation import OptimizationRecommendation, amount_text, merged
+from outlay.advise.recommendation import (
+    OptimizationRecommendation,
+    amount_text,
+    merged,
+    of_kind,
+)
 from outlay.advise.run_advice import advise_run
 from outlay.clock import utc_datetime, utc_text
 from outlay.cost.book import CostBook, budgeted
@@ -22,10 +27,11 @@ from outlay.cost.spending import Spending, SpendItem, Unit
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import RunView, read_view
+from outlay.goodput.timeline import Window
 from outlay.rates.function import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
+from outlay.report.html import Cell, money_text
 from outlay.runs.sacct_import import IN_NO_RUN as REST_OF_JOB
 from outlay.runs.spending import read_spending, refresh_books
 from outlay.store.runs import RunRow, list_runs
@@ -66,6 +72,15 @@ class LimitLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SavingLine:
+    """The same advice for several runs: what all of them save, and the one that saves most."""
+
+    saves: float
+    runs: int
+    best: OptimizationRecommendation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:
     """What was spent in a period, and what should be known about it.
 
@@ -79,7 +94,7 @@ class Digest:
     dead: tuple[RunRow, ...]
     limits: tuple[LimitLine, ...]
     months: dict[Unit, Money]
-    advice: tuple[OptimizationRecommendation, ...]
+    advice: tuple[SavingLine, ...]
     heads: dict[str, str]
     findings: tuple[Finding, ...]
 
@@ -91,7 +106,8 @@ class Digest:
         """Return what was spent by phase, the productive one first, then the dearest."""
         names = {part.phase for part in self.parts if part.unit == unit}
         sums = {n: _sum((p for p in self.parts if p.phase == n), unit) for n in names}
-        return dict(sorted(sums.items(), key=lambda row: (row[0] != ph.STEP, -row[1].micros)))
+        order = sorted(sums.items(), key=lambda row: (row[0] != ph.STEP, -row[1].micros, row[0]))
+        return dict(order)
 
 
 def read_digest(store: Engine, log_paths: Sequence[Path], period: Window, now_ns: int) -> Digest:
@@ -217,10 +233,17 @@ def _month_ahead(
     }
 
 
-def _advice(views: dict[str, RunView]) -> list[OptimizationRecommendation]:
-    """Return the recommendations with the largest savings, on the dearest runs."""
+def _advice(views: dict[str, RunView]) -> list[SavingLine]:
+    """Return the recommendations with the largest savings, over the dearest runs."""
     dearest = sorted(views.values(), key=_cost_of, reverse=True)[:_ADVISED_RUNS]
-    return merged(each for view in dearest for each in advise_run(view))[:ADVICE]
+    alike: dict[tuple[str, str, str], list[OptimizationRecommendation]] = {}
+    for each in of_kind(merged(e for view in dearest for e in advise_run(view)), "saving"):
+        alike.setdefault((each.category, each.action, each.currency), []).append(each)
+    lines = [
+        SavingLine(saves=sum(e.estimated_savings for e in group), runs=len(group), best=group[0])
+        for group in alike.values()
+    ]
+    return sorted(lines, key=lambda line: -line.saves)[:ADVICE]
 
 
 def _cost_of(view: RunView) -> int:
@@ -229,6 +252,12 @@ def _cost_of(view: RunView) -> int:
 
 
 # The page
+
+
+_WIDE = (
+    "Who spent what", "Near their end", "Runs that look dead", "What would save most", "In doubt",
+    "Spend logs",
+)  # fmt: skip
 
 
 def digest_document(digest: Digest) -> Document:
@@ -246,8 +275,9 @@ def digest_document(digest: Digest) -> Document:
                 ("Runs that look dead", _dead(digest)),
                 ("What would save most", _savings(digest)),
                 ("In doubt", (NoteBlock(str(finding)) for finding in digest.findings)),
-                ("SpendItem logs", _heads(digest)),
-            ]
+                ("Spend logs", _heads(digest)),
+            ],
+            whole=_WIDE,
         ),
     )
 
@@ -258,13 +288,20 @@ def _verdict(digest: Digest) -> str:
         return "Nothing was spent."
     parts = []
     for unit, total in totals.items():
-        productive = digest.by_phase(unit).get(ph.STEP, total * 0)
-        parts.append(f"{total}{_suffix(unit)} were spent, of which {productive} on steps that last")
+        productive = money_text(digest.by_phase(unit).get(ph.STEP, total * 0))
+        spent = _amount(total, unit).text
+        parts.append(f"{spent} were spent, of which {productive} on steps that last")
     return f"{'; '.join(parts)}. Amounts are estimates until a bill confirms them."
 
 
-def _suffix(unit: Unit) -> str:
-    return "" if unit.kind == "cash" else f" {unit.kind}"
+def _amount(money: Money, unit: Unit) -> Cell:
+    """Return an amount for people, rounded; that of another kind than cash says so."""
+    suffix = "" if unit.kind == "cash" else f" {unit.kind}"
+    return Cell(text=f"{money_text(money)}{suffix}", value=money, title=str(money), is_number=True)
+
+
+def _share(percent: float, digits: int) -> Cell:
+    return Cell(text=f"{percent:.{digits}f} %", value=percent, is_number=True)
 
 
 def _who(digest: Digest) -> Iterator[Block]:
@@ -278,18 +315,19 @@ def _who(digest: Digest) -> Iterator[Block]:
         unknown = _sum((p for p in parts if p.phase == UNKNOWN), unit)
         whole = _sum(parts, unit)
         wasted = whole - productive - idle - unknown
-        cells = [f"{money}{_suffix(unit)}" for money in (whole, productive, wasted, idle, unknown)]
+        cells = [_amount(money, unit) for money in (whole, productive, wasted, idle, unknown)]
         rows.append((whole.micros, (user or "unknown", model, *cells)))
     if rows:
         rows.sort(key=lambda row: -row[0])
         headings = ("who", "model", "spent", "productive", "wasted", IN_NO_RUN, UNKNOWN)
-        yield Table(headings, tuple(cells for _, cells in rows))
+        shown = len(headings) - (not any(part.phase == UNKNOWN for part in digest.parts))
+        yield Table(headings[:shown], tuple(cells[:shown] for _, cells in rows))
 
 
 def _what(digest: Digest) -> Iterator[Block]:
     for unit, total in digest.totals().items():
         rows = tuple(
-            (phase, f"{money}{_suffix(unit)}", f"{percent_used(money, total):.1f} %")
+            (phase, _amount(money, unit), _share(percent_used(money, total), 1))
             for phase, money in digest.by_phase(unit).items()
         )
         yield Table(("phase", "spent", "share"), rows)
@@ -298,7 +336,7 @@ def _what(digest: Digest) -> Iterator[Block]:
 def _ahead(digest: Digest) -> Iterator[Block]:
     for unit, money in digest.months.items():
         label = f"by the end of the month, at the pace of these {_days(digest)}"
-        yield Figure(label, money, f"{money}{_suffix(unit)}", "estimated")
+        yield Figure(label, money, _amount(money, unit).text, "estimated")
 
 
 def _days(digest: Digest) -> str:
@@ -309,7 +347,7 @@ def _near(digest: Digest) -> Iterator[Block]:
     near = [each for each in digest.limits if each.percent >= NEAR_PERCENT]
     if near:
         near.sort(key=lambda each: -each.percent)
-        rows = ((e.name, str(e.used), str(e.limit), f"{e.percent:.0f} %") for e in near)
+        rows = ((e.name, e.used, e.limit, _share(e.percent, 0)) for e in near)
         yield Table(("limit", "used", "of", "share"), tuple(rows))
 
 
@@ -321,11 +359,16 @@ def _dead(digest: Digest) -> Iterator[Block]:
 
 def _savings(digest: Digest) -> Iterator[Block]:
     if digest.advice:
-        rows = (
-            (each.title, amount_text(each.estimated_savings, each.currency), each.action)
-            for each in digest.advice
+        rows = tuple(
+            (
+                line.best.title,
+                Cell(text=amount_text(line.saves, line.best.currency), is_number=True),
+                line.runs,
+                line.best.action,
+            )
+            for line in digest.advice
         )
-        yield Table(("advice", "saves", "how"), tuple(rows), "estimated")
+        yield Table(("advice", "saves", "runs", "how"), rows, "estimated")
 
 
 def _heads(digest: Digest) -> Iterator[Block]:

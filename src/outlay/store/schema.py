@@ -1,4 +1,4 @@
-"""The tables of the store, as they are now; how older stores get there is in ``migrations``."""
+"""The tables of the store, as they are now; how older stores get there is in ``opening``."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ price_offers = Table(
     Index("price_offers_cheapest", "snapshot_id", "gpu", "per_gpu_micros"),
 )
 
-# What is compared with itself over time: the same GPU on the same terms, from the same source.
+# What is compared with itself over time: so many GPUs on the same terms, from the same source.
 price_series = Table(
     "price_series",
     metadata,
@@ -114,7 +114,9 @@ price_series = Table(
     Column("tier", String, nullable=False),
     Column("community", Boolean, nullable=False),
     Column("currency", String, nullable=False),
-    UniqueConstraint("source", "provider", "gpu", "tier", "community", "currency"),
+    # 0 in series from before machines of different sizes were told apart.
+    Column("gpu_count", Integer, nullable=False, server_default="0"),
+    UniqueConstraint("source", "provider", "gpu", "gpu_count", "tier", "community", "currency"),
 )
 
 # A series at a snapshot: its cheapest offer there. Derived from price_offers, written with them.

@@ -11,11 +11,20 @@ from outlay.cli.output import AsJson, console, new_table, print_json, print_sent
 from outlay.clock import SYSTEM, parse_moment
 from outlay.errors import InvalidValue
 from outlay.files import write_whole
-from outlay.goodput.breakdown import Window
+from outlay.goodput.timeline import Window
 from outlay.guard.rental.reap import known_logs
 from outlay.report.digest import Digest, digest_document, read_digest
-from outlay.report.document import Document, Figure, NoteBlock, Table, to_html, to_markdown
+from outlay.report.document import (
+    Document,
+    Figure,
+    NoteBlock,
+    Table,
+    to_html,
+    to_markdown,
+)
+from outlay.report.html import Cell
 from outlay.store import open_store
+from outlay.units import Money
 
 
 def show_digest(
@@ -77,7 +86,10 @@ def _plain(digest: Digest) -> dict[str, object]:
             for e in digest.limits
         ],
         "dead": digest.dead,
-        "advice": [each.to_dict() for each in digest.advice],
+        "advice": [
+            {"saves": line.saves, "runs": line.runs, "best": line.best.to_dict()}
+            for line in digest.advice
+        ],
         "heads": digest.heads,
         "findings": digest.findings,
     }  # fmt: skip
@@ -88,12 +100,16 @@ def _print(document: Document) -> None:
     print_sentence(document.verdict)
     for section in document.sections:
         console.print(f"\n{section.title}", style="bold")
-        for block in section.blocks:
+        for place, block in enumerate(section.blocks):
             match block:
                 case Table(headings, rows, grade):
-                    table = new_table(*headings)
+                    columns = list(zip(*rows, strict=True))
+                    marks = (">" if any(map(_is_number, cells)) else "" for cells in columns)
+                    table = new_table(*(m + h for m, h in zip(marks, headings, strict=True)))
                     for row in rows:
-                        table.add_row(*("" if cell is None else str(cell) for cell in row))
+                        table.add_row(*(c.text if isinstance(c, Cell) else str(c) for c in row))
+                    if place:
+                        console.print()
                     console.print(table)
                     if grade != "measured":
                         console.print(f"{grade.capitalize()}.")
@@ -103,3 +119,7 @@ def _print(document: Document) -> None:
                     print_sentence(text)
                 case _:
                     pass
+
+
+def _is_number(cell: object) -> bool:
+    return cell.is_number if isinstance(cell, Cell) else isinstance(cell, int | Money)

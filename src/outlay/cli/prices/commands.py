@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from sqlalchemy import Engine
 
-from outlay.cli.output import AsJson, Png, console, new_table, print_findings, print_json
+from outlay.cli.output import AsJson, Png, console, counted, new_table, print_findings, print_json
 from outlay.cli.prices.offers import (
     export_prices,
     fetch_prices,
@@ -22,7 +22,7 @@ from outlay.cli.prices.survey import app as partition_app
 from outlay.cli.prices.survey import show_survey
 from outlay.clock import SYSTEM, as_utc, utc_text, wall_ns_of
 from outlay.errors import Finding, InvalidValue
-from outlay.prices.book import PriceBook, look_up, must_be_loaded
+from outlay.prices.book import MAX_AGE_NS, PriceBook, look_up, must_be_loaded
 from outlay.prices.catalog import Query
 from outlay.prices.chart import cheapest_over_time, save_png, text_chart
 from outlay.prices.offer import Tier
@@ -30,6 +30,7 @@ from outlay.prices.series import alerts, points
 from outlay.rates import NS_PER_HOUR
 from outlay.store import open_store
 from outlay.units import Duration, Money, Rate
+from outlay.units.quantity import duration_text
 
 app = typer.Typer(help="What a GPU costs, now and before.", no_args_is_help=True)
 app.command("fetch")(fetch_prices)
@@ -48,7 +49,11 @@ Region = Annotated[str | None, typer.Option(help="Text in the region's name.")]
 Provider = Annotated[str | None, typer.Option(help="Only this provider's.")]
 Nvlink = Annotated[bool, typer.Option("--nvlink", help="Only GPUs known to be joined by NVLink.")]
 MaxAge = Annotated[
-    str | None, typer.Option(help="Leave out what was last seen longer ago, such as 7d.")
+    str | None,
+    typer.Option(
+        help="Leave out what was last seen longer ago, such as 7d; default: 30d of cheapest, "
+        "any age of list. What was stated by hand holds."
+    ),
 ]
 At = Annotated[
     str | None,
@@ -192,7 +197,7 @@ def show_alerts(
     for alert in found:
         series = alert.series
         table.add_row(
-            utc_text(alert.at_ns), alert.kind, series.provider, series.gpu, series.label,
+            utc_text(alert.at_ns), alert.kind, series.provider, series.machine, series.label,
             str(alert.current), str(alert.previous), f"{alert.change_percent:+.1f} %",
         )  # fmt: skip
     console.print(table)
@@ -215,8 +220,10 @@ def stats(as_json: AsJson = False) -> None:
     table = new_table("provider", "gpu", ">now, $/GPU-h", ">24 h average", ">24 h trend")
     for key, now in sorted(figures["current_prices"].items()):
         provider, _, gpu = key.rpartition(":")
-        average, trend = figures["average_prices_24h"][key], figures["price_trends_24h"][key]
-        table.add_row(provider, gpu, f"{now:.4f}", f"{average:.4f}", f"{trend:+.1f} %")
+        day = ("-", "-")  # Nobody looked at it in them.
+        if (average := figures["average_prices_24h"].get(key)) is not None:
+            day = (f"{average:.4f}", f"{figures['price_trends_24h'][key]:+.1f} %")
+        table.add_row(provider, gpu, f"{now:.4f}", *day)
     console.print(table)
     for state in states:
         loaded = "never loaded" if state.loaded_ns is None else utc_text(state.loaded_ns)
@@ -240,18 +247,25 @@ def _show(
     as_json: bool,
 ) -> None:
     now_ns = SYSTEM.wall_ns() if at is None else _instant(at)
-    since_ns = None if max_age is None else now_ns - Duration.parse(max_age, name="--max-age").ns
+    oldest_ns = MAX_AGE_NS if query.rentable else None
+    if max_age is not None:
+        oldest_ns = Duration.parse(max_age, name="--max-age").ns
+    since_ns = None if oldest_ns is None else now_ns - oldest_ns
     found = look_up(
         store, query, limit=limit, since_ns=since_ns, at_ns=None if at is None else now_ns
     )
     if as_json:
         rows = [priced(offer) for offer in found.offers]
-        print_json({"offers": rows, "searched": found.searched, "findings": found.findings})
+        figures = {"searched": found.searched, "too_old": found.too_old}
+        print_json({"offers": rows} | figures | {"findings": found.findings})
         return
     if found.offers:
         console.print(offer_table(found.offers, now_ns))
     else:
         console.print(f"No offer matches; {found.searched:,} loaded offers were looked through.")
+    if found.too_old and oldest_ns is not None:
+        said = f"{counted(found.too_old, 'offer')} last seen more than {duration_text(oldest_ns)}"
+        console.print(f"{said} ago left out: outlay prices fetch, or --max-age")
     print_findings(found.findings)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -79,7 +78,7 @@ def offer_table(offers: Sequence[Offer], now_ns: int) -> Table:
 
 def priced(offer: Offer) -> dict[str, Any]:
     """Return every field of an offer, and its price per GPU, for JSON."""
-    row = {field.name: getattr(offer, field.name) for field in fields(offer)}
+    row = {name: getattr(offer, name) for name in offer.__struct_fields__}
     return row | {"price_per_gpu": offer.price_per_gpu}
 
 
@@ -106,7 +105,7 @@ def series_table(points: Sequence[PricePoint]) -> Table:
         change = change_percent(prices[-1], prices[0])
         cells = (
             series.provider,
-            series.gpu,
+            series.machine,
             series.label,
             str(len(mine)),
             _amount(mine[-1].price),

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 from outlay.clock import SYSTEM, Clock, as_utc, utc_datetime, utc_now, wall_ns_of
 from outlay.errors import InvalidValue, choices
-from outlay.prices.offer import Offer, Tier
+from outlay.prices.offer import Offer, Tier, read_price
 from outlay.prices.series import Alert
-from outlay.units import Money
+from outlay.units.money import MICROS
 from outlay.units.quantity import NS_PER_HOUR
 
 AlertType = Literal["drop", "surge", "low"]
@@ -76,10 +76,11 @@ class GPUPrice:
         Raises:
             InvalidValue: The price is not a number above zero, or the tier is none.
         """
-        price = Money.parse(self.price_per_hour, name="price_per_hour")
+        price = read_price(self.price_per_hour, name="price_per_hour")
         if price.micros == 0:
             raise InvalidValue("price_per_hour", self.price_per_hour, _EXPECTED_PRICE)
         given = repr(float(self.price_per_hour))
+        is_exact = price.micros / MICROS == float(given)
         return Offer(
             provider=self.provider,
             gpu=self.gpu_name,
@@ -93,8 +94,8 @@ class GPUPrice:
             cuda=self.cuda_version,
             offer_id=self.instance_id,
             fetched_ns=wall_ns_of(self.timestamp),
-            source=tracked_source(self.provider, self.gpu_name),
-            given=None if float(price.amount) == float(given) else given,
+            source=tracked_source(self.provider, self.gpu_name, _tier(self.tier)),
+            given=None if is_exact else given,
         )
 
 
@@ -108,9 +109,9 @@ def _tier(word: str) -> Tier:
 TRACKED = "tracked:"
 
 
-def tracked_source(provider: str, gpu: str) -> str:
+def tracked_source(provider: str, gpu: str, tier: Tier = Tier.ON_DEMAND) -> str:
     """Return the stream that a price tracked by hand belongs to; one forgets no other."""
-    return f"{TRACKED}{provider}:{gpu}"
+    return f"{TRACKED}{provider}:{gpu}" + ("" if tier is Tier.ON_DEMAND else f":{tier}")
 
 
 @dataclass

@@ -92,7 +92,7 @@ def import_history(store: Engine, path: Path) -> ImportedPrices:
             findings.append(Finding(source=str(path), message=f"{tracked.gpu}: {error}"))
         else:
             offers += [offer] * count
-    PriceBook(store).record(_as_snapshots(offers), alerting=False)
+    PriceBook(store).record(_as_snapshots(offers))
     return ImportedPrices(
         added=len(offers), known=(wanted & known).total(), findings=tuple(findings)
     )

@@ -24,9 +24,9 @@ from outlay.compat.cost_module.price_history import append_price, export_history
 from outlay.errors import Finding
 from outlay.prices.alerts import AlertRules
 from outlay.prices.book import PriceBook
-from outlay.prices.offer import Snapshot
-from outlay.prices.recording import Series, series_of
-from outlay.prices.series import PricePoint, PriceWindow, alerts, current_points, points, windows
+from outlay.prices.offer import Offer, Snapshot, Tier
+from outlay.prices.recording import Series, machine_of, series_of
+from outlay.prices.series import PricePoint, alerts, current_points, points, windows
 from outlay.prices.sources.base import OfferSource, fetch
 from outlay.prices.sources.http import VendorSource
 from outlay.prices.sources.vast import VAST
@@ -39,10 +39,10 @@ _log = logging.getLogger(__name__)
 
 
 class CheapestGPU(NamedTuple):
-    """The cheapest GPU, and its average price over the last 24 hours."""
+    """The cheapest GPU, and its average price over 24 hours; None where nobody looked in them."""
 
     price: GPUPrice
-    average_24h: float
+    average_24h: float | None
 
 
 class PriceRecommendation(NamedTuple):
@@ -68,16 +68,9 @@ class CurrentPrice(float):
         return getattr(self.price, name)
 
 
-class TieredKey(NamedTuple):
-    """What prices are compared by: on-demand is not measured against spot."""
-
-    gpu_name: str
-    provider: str
-    tier: str
-
-
 Key = tuple[str, str]  # GPU name, provider: what histories are documented to be kept by
-K = TypeVar("K", Key, TieredKey)
+Machine = tuple[object, ...]  # What prices are compared by: not on-demand with spot, nor 1 with 8.
+K = TypeVar("K", Key, Machine)
 
 
 class GPUPriceTracker:
@@ -148,24 +141,25 @@ class GPUPriceTracker:
 
     def get_cheapest_gpu(self, gpu_type: str | None = None) -> CheapestGPU | None:
         """Return the cheapest GPU that is not known to be sold out, whose name holds the text."""
-        price = next(iter(self._rentable(gpu_type)), None)
-        if price is None:
+        offer = next(iter(self._rentable(gpu_type)), None)
+        if offer is None:
             return None
-        history = _history_of(price, self._histories_24h(), self._clock)
-        return CheapestGPU(price, history.get_average())
+        history = self._histories_24h().get(machine_of(series_of(offer)))
+        average = None if history is None else history.get_average()
+        return CheapestGPU(GPUPrice.from_offer(offer), average)
 
     def get_price_recommendations(
         self, gpu_type: str | None = None, max_price: float | None = None
     ) -> list[PriceRecommendation]:
         """Return what can be rented for the price at most, cheapest first, each with a reason."""
         histories = self._histories_24h()
-        return [
-            PriceRecommendation(
-                price, _reason(price.price_per_hour, _history_of(price, histories, self._clock))
-            )
-            for price in self._rentable(gpu_type)
-            if max_price is None or price.price_per_hour <= max_price
-        ]
+        found = []
+        for offer in self._rentable(gpu_type):
+            price = GPUPrice.from_offer(offer)
+            if max_price is None or price.price_per_hour <= max_price:
+                reason = _reason(price, histories.get(machine_of(series_of(offer))))
+                found.append(PriceRecommendation(price, reason))
+        return found
 
     def get_alerts(self, hours: float = 24) -> list[PriceAlert]:
         """Return the alerts of the last hours, oldest first, whichever process raised them."""
@@ -175,23 +169,22 @@ class GPUPriceTracker:
     def get_price_statistics(self) -> dict[str, Any]:
         """Return figures of everything tracked, keyed ``provider:gpu``.
 
-        Where nothing was observed in 24 hours, the average is the price last seen and the trend 0.
+        The average and the trend are those of the machine and terms that are the cheapest now. What
+        nobody looked at in 24 hours has neither.
         """
-        current = _current_by_key(current_points(self._store, self.damage))
+        current = _cheapest_points(current_points(self._store, self.damage))
         recent = windows(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
-        day = {
-            key: recent.get(key, PriceWindow(average=price, trend_percent=0.0))
-            for key, price in current.items()
-        }
+        day = {key: recent.get(machine_of(point.series)) for key, point in current.items()}
         by_type: dict[str, list[str]] = defaultdict(list)
         for gpu, provider in sorted(current):
             by_type[gpu].append(provider)
+        seen = {_text(key): window for key, window in day.items() if window is not None}
         return {
             "total_tracked": len(current),
             "gpus_by_type": dict(by_type),
-            "current_prices": {_text(key): price for key, price in current.items()},
-            "average_prices_24h": {_text(key): day[key].average for key in current},
-            "price_trends_24h": {_text(key): day[key].trend_percent for key in current},
+            "current_prices": {_text(k): float(p.price.amount) for k, p in current.items()},
+            "average_prices_24h": {key: window.average for key, window in seen.items()},
+            "price_trends_24h": {key: window.trend_percent for key, window in seen.items()},
         }
 
     @property
@@ -203,8 +196,9 @@ class GPUPriceTracker:
     def current_prices(self) -> dict[Key, CurrentPrice]:
         """The cheapest price that can be had now, by GPU and provider: a number."""
         cheapest: dict[Key, CurrentPrice] = {}
-        for price in self._rentable():
-            cheapest.setdefault((price.gpu_name, price.provider), CurrentPrice(price))
+        for offer in self._rentable():
+            price = CurrentPrice(GPUPrice.from_offer(offer))
+            cheapest.setdefault((offer.gpu, offer.provider), price)
         return cheapest
 
     @property
@@ -216,16 +210,18 @@ class GPUPriceTracker:
         found = alerts(self._store, since_ns=since_ns)
         return [PriceAlert.from_alert(one) for one in found if one.series.currency == _CURRENCY]
 
-    def _rentable(self, gpu_type: str | None = None) -> list[GPUPrice]:
+    def _rentable(self, gpu_type: str | None = None) -> list[Offer]:
+        """Return the cheapest offer of each provider, GPU and tier, the cheapest first."""
         wanted = (gpu_type or "").lower()
-        offers = self._book.cheapest_rentable()
-        prices = [GPUPrice.from_offer(one) for one in offers if one.price.currency == _CURRENCY]
-        found = [price for price in prices if wanted in price.gpu_name.lower()]
-        return sorted(found, key=lambda price: (price.price_per_hour, price.gpu_name))
+        cheapest: dict[tuple[str, str, Tier], Offer] = {}
+        for offer in self._book.cheapest_rentable():
+            if offer.price.currency == _CURRENCY and wanted in offer.gpu.lower():
+                cheapest.setdefault((offer.provider, offer.gpu, offer.tier), offer)
+        return sorted(cheapest.values(), key=lambda offer: (offer.per_gpu_micros, offer.gpu))
 
-    def _histories_24h(self) -> dict[TieredKey, PriceHistory]:
-        recent = points(self._store, since_ns=self._a_day_ago_ns(), currency=_CURRENCY)
-        return _histories(recent, _tiered_key, self._clock)
+    def _histories_24h(self) -> dict[Machine, PriceHistory]:
+        recent = points(self._store, since_ns=self._a_day_ago_ns() + 1, currency=_CURRENCY)
+        return _histories(recent, lambda point: machine_of(point.series), self._clock)
 
     def _a_day_ago_ns(self) -> int:
         return self._clock.wall_ns() - 24 * NS_PER_HOUR
@@ -253,20 +249,6 @@ def _histories(
     }
 
 
-def _history_of(
-    price: GPUPrice, histories: dict[TieredKey, PriceHistory], clock: Clock
-) -> PriceHistory:
-    """Return the last day of a price; the price itself where nothing was observed in it."""
-    key = TieredKey(price.gpu_name, price.provider, price.tier)
-    alone = PriceHistory(price.gpu_name, price.provider, clock=clock)
-    alone.add_price(price.price_per_hour)
-    return histories.get(key, alone)
-
-
-def _tiered_key(point: PricePoint) -> TieredKey:
-    return TieredKey(point.series.gpu, point.series.provider, str(point.series.tier))
-
-
 def _key(point: PricePoint) -> Key:
     return point.series.gpu, point.series.provider
 
@@ -276,22 +258,25 @@ def _text(key: Key) -> str:
     return f"{provider}:{gpu}"
 
 
-def _current_by_key(found: Iterable[PricePoint]) -> dict[Key, float]:
-    """Return the cheapest of each key's latest points; a newer look replaces an older one."""
-    current: dict[Key, tuple[int, float]] = {}
-    for point in found:
-        if point.series.currency != _CURRENCY:
-            continue
-        candidate = (-point.at_ns, float(point.price.amount))
-        current[_key(point)] = min(candidate, current.get(_key(point), candidate))
-    return {key: price for key, (_, price) in current.items()}
+def _cheapest_points(found: Iterable[PricePoint]) -> dict[Key, PricePoint]:
+    """Return the cheapest of each key's points; of one machine and its terms the latest counts."""
+    latest: dict[Machine, PricePoint] = {}
+    for point in sorted(found, key=lambda point: (point.at_ns, -point.price.micros)):
+        if point.series.currency == _CURRENCY:
+            latest[machine_of(point.series)] = point
+    current: dict[Key, PricePoint] = {}
+    for point in sorted(latest.values(), key=lambda point: -point.price.micros):
+        current[_key(point)] = point
+    return current
 
 
-def _reason(current: float, history: PriceHistory) -> str:
+def _reason(price: GPUPrice, history: PriceHistory | None) -> str:
+    if history is None:
+        return f"Last seen {price.timestamp:%Y-%m-%d}, not in the last 24h"
     lowest, _ = history.get_min_max()
     average = history.get_average()
-    if current <= 1.05 * lowest:
+    if price.price_per_hour <= 1.05 * lowest:
         return f"Near 24h low (${lowest:.4f})"
-    if current < 0.9 * average:
+    if price.price_per_hour < 0.9 * average:
         return f"Below 24h average (${average:.4f})"
     return "Within price range"

@@ -7,24 +7,26 @@ What SkyPilot says about memory is not read: its unit differs from file to file.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from outlay.decoding import BadDocument, csv_rows, open_csv
 from outlay.errors import Finding, InvalidValue, MissingExtra
 from outlay.prices.gpus import resolve
-from outlay.prices.offer import Offer, Tier, nvlink_between
+from outlay.prices.offer import Offer, Tier, nvlink_between, read_price
 from outlay.prices.sources.base import Parsed, SourceFailed
-from outlay.units import Money
 from outlay.units.numbers import exact_decimal
 
 # A line of somebody else's catalog, whichever catalog it is.
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Listing:
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
     """One priced instance type in one region.
 
     Attributes:
@@ -44,6 +46,8 @@ class Listing:
     def offer(self, *, provider: str, source: str, fetched_ns: int) -> Offer:
         """Return the line as an offer; raises InvalidValue where it makes none."""
         gpu = resolve(self.gpu, self.memory_gb)
+        if not gpu.form and _FORM.search(self.instance):
+            gpu = resolve(f"{self.gpu} {_FORM.findall(self.instance)[0]}", self.memory_gb)
         nvlink = nvlink_between(f"{self.gpu} {self.instance}", gpu.name, self.gpu_count)
         return Offer(
             provider=provider,
@@ -61,18 +65,10 @@ class Listing:
         )
 
 
-def read_price(price: str | float) -> Money:
-    """Return a price as Money; plain digits, which a catalog has by the ten thousand, at once."""
-    if isinstance(price, str) and price.isascii():
-        whole, _, fraction = price.partition(".")
-        if whole.isdigit() and len(fraction) <= 6 and (fraction.isdigit() or not fraction):
-            return Money(int(whole + fraction.ljust(6, "0")))
-    return Money.parse(price, name="price")
-
-
 Line = Mapping[str, str]
 _GPUHUNT = {"instance_name", "location", "price", "gpu_count", "gpu_name", "gpu_memory", "spot"}
 _SKYPILOT = {"InstanceType", "AcceleratorName", "AcceleratorCount", "Region", "Price", "SpotPrice"}
+_FORM = re.compile(r"(?<![a-z])(sxm|pcie)", re.IGNORECASE)  # gpu_8x_h100_sxm5
 _MOST = 1_000_000  # Beyond this a figure is a mistake.
 
 
@@ -164,12 +160,14 @@ def _read_skypilot(line: Line) -> Iterator[Listing]:
             )
 
 
+@lru_cache(maxsize=1024)
 def _number(text: str, name: str) -> float | None:
     """Return a figure; an empty cell and a zero both mean that it is not known."""
     number = exact_decimal(text or "0", name=name, expected="a number")
     return float(number) if 0 < number < _MOST else None
 
 
+@lru_cache(maxsize=1024)
 def _whole(text: str, name: str) -> int:
     number = exact_decimal(text or "0", name=name, expected="a number")
     if not 0 <= number < _MOST or number != int(number):

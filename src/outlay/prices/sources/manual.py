@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from outlay.prices.gpus import resolve
-from outlay.prices.offer import Offer, Tier
+from outlay.prices.offer import MANUAL, Offer, Tier
 from outlay.prices.sources.base import Parsed
 from outlay.units import Rate
 
@@ -29,9 +29,11 @@ class ManualSource:
 
     @property
     def name(self) -> str:
-        """A stream of its own for each provider and GPU: stating one price forgets no other."""
+        """A stream of its own for each machine and its terms: one price forgets no other."""
+        on = "" if self.tier is Tier.ON_DEMAND else f":{self.tier}"
+        size = "" if self.gpu_count == 1 else f":{self.gpu_count}x"
         of_one = f":{self.offer_id}" if self.offer_id else ""
-        return f"manual:{self.provider}:{resolve(self.gpu).name}{of_one}"
+        return f"{MANUAL}{self.provider}:{resolve(self.gpu).name}{size}{on}{of_one}"
 
     def load(self, fetched_ns: int) -> Parsed:
         """Return the offer."""
