@@ -94,6 +94,8 @@ CALLED_FROM = """
     root = pathlib.Path(sys.argv[2])
     module = root.joinpath(*sys.argv[3].split(".")).with_suffix(".py")
     module.parent.mkdir(parents=True)
+    for package in module.relative_to(root).parents[:-1]:
+        root.joinpath(package, "__init__.py").touch()
     module.write_text("def call(function): return function()")
     sys.path.insert(0, str(root))
     import outlay

@@ -93,13 +93,11 @@ def test_a_forked_child_neither_keeps_nor_drops_its_parents_lock(tmp_path: Path)
 
 def test_what_is_no_text_is_recorded_as_text(tmp_path: Path) -> None:
     with outlay.run("m", dir=tmp_path) as run:
-        run.metric(5, 1)  # type: ignore[arg-type]
         run.note(None)  # type: ignore[arg-type]
         with run.span(7):  # type: ignore[arg-type]
             pass
     log = read_run(tmp_path)
     assert log.findings == []
-    assert [r.name for r in log.records if isinstance(r, Metric)] == ["5"]
     assert [r.text for r in log.records if isinstance(r, Note)] == [""]
     assert [r.name for r in log.records if isinstance(r, SpanBegun)] == ["7"]
 

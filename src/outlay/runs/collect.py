@@ -23,7 +23,7 @@ from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.files import FileStamp, stamp_of
 from outlay.ledger.price import Kind
 from outlay.runs.directories import InboxNotice, notices
-from outlay.runs.imported_jobs import SACCT, withdraw_imported
+from outlay.runs.slurm.imported_jobs import SACCT, withdraw_imported
 from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, forget, register, runs_in_doubt
 from outlay.store.runs import list_runs as stored_runs

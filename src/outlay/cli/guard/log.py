@@ -35,7 +35,7 @@ from outlay.store import open_store
 from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
 
-_BAR_WIDTH = 24
+_BAR_WIDTH = 20
 
 
 def show_status(log: Log = DEFAULT_LOG, ceiling: Ceiling = None, as_json: AsJson = False) -> None:

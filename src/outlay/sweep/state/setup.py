@@ -17,7 +17,7 @@ from outlay.files import open_own
 from outlay.ledger import gpu_count_of
 from outlay.record import facts
 from outlay.record.redaction import Redactor, recorded
-from outlay.sweep.errors import InvalidGrid, SweepInUse
+from outlay.sweep.errors import InvalidGrid, NotASweep, SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME, overrides_of
 from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 from outlay.sweep.run.money import rate_of_run
@@ -48,7 +48,10 @@ class SweepLock:
     """Holds a sweep's directory for this process."""
 
     def __init__(self, root: Path) -> None:
-        self._descriptor = open_own(root / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        try:
+            self._descriptor = open_own(root / LOCK_FILE, os.O_RDWR | os.O_CREAT)
+        except OSError as error:
+            raise NotASweep(str(root), f"{LOCK_FILE}: {error.strerror}") from None
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
