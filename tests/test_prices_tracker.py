@@ -132,9 +132,9 @@ def test_the_cheapest_of_one_fetch_is_the_price() -> None:
     ids=lambda each: next(iter(each)),
 )
 def test_another_offer_is_no_surge_and_the_cheapest_stays_the_cheapest(
-    other: dict[str, str],
+    other: dict[str, Any],
 ) -> None:
-    first = {"region": "us", "instance_id": "a"}
+    first: dict[str, Any] = {"region": "us", "instance_id": "a"}
     assert track(seen(1.0, hours_ago=2, **first), seen(3.0, hours_ago=1, **(first | other))) == [
         None,
         None,
@@ -147,7 +147,8 @@ def test_another_offer_is_no_surge_and_the_cheapest_stays_the_cheapest(
 
 
 def test_an_instance_is_compared_with_itself() -> None:
-    cheap, dear = {"instance_id": "a"}, {"instance_id": "b"}
+    cheap: dict[str, Any] = {"instance_id": "a"}
+    dear: dict[str, Any] = {"instance_id": "b"}
     raised = track(
         seen(1.0, hours_ago=3, **cheap), seen(3.0, hours_ago=2, **dear),
         seen(1.5, hours_ago=1, **cheap), seen(2.0, **dear),
