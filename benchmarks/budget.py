@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 import outlay
-from outlay.budget.agreement import Accord, TorchGroup
+from outlay.budget.agreement import RankAgreement, TorchGroup
 from outlay.budget.terms import Budget, iso_tokens
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import Usage
@@ -114,10 +114,10 @@ def train(rank: int, port: int, result: str) -> None:
     lines = []
     for name in ("agreements", "all-reduce every step"):
         tracker = BudgetTracker.of(iso_tokens(10**12))
-        accord = Accord(TorchGroup(), tracker, SYSTEM)
-        ask = accord.before_step if name == "agreements" else _all_reduce
-        shares = [_share(ask, accord, tracker) for _ in range(3)]
-        met = accord.met if name == "agreements" else 3 * STEPS
+        agreement = RankAgreement(TorchGroup(), tracker, SYSTEM)
+        ask = agreement.before_step if name == "agreements" else _all_reduce
+        shares = [_share(ask, agreement, tracker) for _ in range(3)]
+        met = agreement.gathers if name == "agreements" else 3 * STEPS
         lines.append(f"{name:>22}: {min(shares):.3%} of a 20 ms step, {met} in {3 * STEPS} steps")
     if rank == 0:
         Path(result).write_text("\n".join(lines))
@@ -128,7 +128,9 @@ def _all_reduce(step: Usage) -> None:
     dist.all_reduce(torch.tensor([float(step.tokens)]))
 
 
-def _share(ask: Callable[[Usage], object], accord: Accord, tracker: BudgetTracker) -> float:
+def _share(
+    ask: Callable[[Usage], object], agreement: RankAgreement, tracker: BudgetTracker
+) -> float:
     usage, asking_s = Usage(tokens=4096, steps=1, time_ns=round(STEP_S * 1e9)), 0.0
     for _ in range(STEPS):
         # The ranks set out together, so that waiting for the other is not taken for a cost.
@@ -138,7 +140,7 @@ def _share(ask: Callable[[Usage], object], accord: Accord, tracker: BudgetTracke
         asking_s += time.perf_counter() - begun
         SYSTEM.sleep(STEP_S)  # stands for the step's work
         tracker.count(usage)
-        accord.ran(usage)
+        agreement.record_step(usage)
     return asking_s / (STEPS * STEP_S)
 
 

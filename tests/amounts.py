@@ -60,9 +60,11 @@ def amounts_of(root: Path) -> dict[str, dict[str, int]]:
 
 
 def _on_page(page: str, row: dict[str, Any]) -> int:
-    """Return the cost in a run's row of the page's table, where its amounts stand in order."""
-    (cells,) = re.findall(rf"<tr><td[^>]*>{row['run_id']}</td>(.*?)</tr>", page)
-    shown = re.findall(r"<td[^>]*>([\d,]+\.\d{6})</td>", cells)
+    """Return the cost in a run's row of the page's table: its exact amounts stand in order."""
+    (cells,) = re.findall(
+        rf"<tr><td[^>]*>(?:<a[^>]*>)?{row['run_id']}(?:</a>)?</td>(.*?)</tr>", page
+    )
+    shown = re.findall(r'<td[^>]* title="([\d,.]+) [A-Z]', cells)
     return round(float(shown[1 if row["planned_cost"] else 0].replace(",", "")) * MICROS)
 
 

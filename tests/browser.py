@@ -27,7 +27,7 @@ def look_at(page: str, directory: Path, *, width: int = PHONE) -> Seen:
     measure = (
         "<script>const charts=[...document.querySelectorAll('svg[role]')];"
         "document.title=[document.documentElement.scrollWidth,innerWidth,charts.length,"
-        "charts.filter(c=>!c.getBoundingClientRect().height||c.children.length<2).length].join(' ')"
+        "charts.filter(c=>!c.getBoundingClientRect().height||c.querySelectorAll('*').length<2).length].join(' ')"
         "</script>"
     )
     source = directory / "looked-at.html"

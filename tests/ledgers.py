@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from outlay.budget.fold import SegmentSpend
 from outlay.ledger import (
     AttemptEnded,
     AttemptStarted,
@@ -134,3 +135,14 @@ class Segment:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(b"".join(to_lines(self.records)))
         return path
+
+
+def fold_segments(segments: Mapping[SegmentId, Sequence[Record]]) -> list[SegmentSpend]:
+    """Return what each process of a run log used, folded record by record."""
+    spends = []
+    for segment in sorted(segments):
+        spend = SegmentSpend(SegmentLife(segment))
+        spend.fold(sorted(segments[segment], key=lambda record: record.seq))
+        spend.finish()
+        spends.append(spend)
+    return spends

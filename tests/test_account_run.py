@@ -9,17 +9,18 @@ import pytest
 import outlay
 from command_line import in_process as ask
 from ledgers import START_NS, Segment, dollars, ns
-from outlay.account.run import AccountFollower, RunAccount
+from outlay.account.run import RunAccount
+from outlay.account.step_blocks import decode_steps
 from outlay.clock import ManualClock
 from outlay.errors import NotARun
 from outlay.goodput.follower import read_view
-from outlay.ledger import BudgetEvent, Heartbeat, Metric, Note, Step, read_run
+from outlay.ledger import BudgetEvent, Heartbeat, LedgerReader, Metric, Note, Step, read_run
 
 LATER_NS = START_NS + ns(100)
 
 
 def account_in(run_dir: Path) -> RunAccount:
-    return AccountFollower(run_dir).poll()
+    return RunAccount().add(LedgerReader(run_dir, decode=decode_steps).poll())
 
 
 def used(run_dir: Path) -> Path:

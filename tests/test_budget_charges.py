@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 import outlay
+from ledgers import fold_segments
 from outlay.budget.config import as_text, read_budget
-from outlay.budget.fold import fold_segments
 from outlay.budget.report import budget_report
 from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker

@@ -9,7 +9,7 @@ import pytest
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
-from outlay.budget.config import as_text, budget_from_environ, read_budget
+from outlay.budget.config import as_text, read_budget, stated_in_environ
 from outlay.budget.display import read_document, write_document
 from outlay.budget.terms import Budget, iso_time, iso_tokens
 from outlay.budget.tracker import BudgetTracker
@@ -66,19 +66,19 @@ def test_a_block_handed_over_by_itself_is_meant() -> None:
     ],
 )
 def test_a_launcher_states_a_budget_in_one_variable(text: str, budget: Budget) -> None:
-    assert budget_from_environ({"OUTLAY_BUDGET": text}) == budget
+    assert stated_in_environ({"OUTLAY_BUDGET": text}) == budget
 
 
 @pytest.mark.parametrize("environ", [{}, {"OUTLAY_BUDGET": ""}, {"OUTLAY_BUDGET": "  "}])
 def test_no_variable_is_no_budget(environ: dict[str, str]) -> None:
-    assert budget_from_environ(environ) is None
+    assert stated_in_environ(environ) is None
 
 
 @pytest.mark.parametrize(
     "budget", [iso_time("2h", charge="all"), iso_tokens(7, max_epochs=2.5, allow_change=True)]
 )
 def test_a_budget_as_text_reads_back_as_itself(budget: Budget) -> None:
-    assert budget_from_environ({"OUTLAY_BUDGET": as_text(budget)}) == budget
+    assert stated_in_environ({"OUTLAY_BUDGET": as_text(budget)}) == budget
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_budget_as_text_reads_back_as_itself(budget: Budget) -> None:
 )
 def test_what_states_no_budget_is_refused_by_name(text: str, complaint: str) -> None:
     with pytest.raises(InvalidValue, match=complaint):
-        budget_from_environ({"OUTLAY_BUDGET": text})
+        stated_in_environ({"OUTLAY_BUDGET": text})
 
 
 @pytest.mark.parametrize("value", [3, ["iso_time"], object()])

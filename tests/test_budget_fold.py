@@ -8,7 +8,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from outlay.budget.fold import RunSpend, SegmentSpend, Surviving, fold_segments, join_attempts
+from ledgers import fold_segments
+from outlay.budget.fold import RunSpend, SegmentSpend, Surviving, join_attempts
 from outlay.budget.usage import Usage
 from outlay.ledger import (
     SUPERVISOR,

@@ -11,8 +11,8 @@ from outlay.clock import ManualClock
 from outlay.compat.cost_module.training import TrainingCostReport, TrainingMetrics
 from outlay.cost.run_cost import LOSS, RunCost, best_accuracy, best_loss, cost_of
 from outlay.errors import InvalidValue, NotARun
-from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import read_view
+from outlay.goodput.timeline import Window
 from outlay.ledger import (
     SUPERVISOR,
     Metric,

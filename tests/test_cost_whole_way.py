@@ -11,7 +11,13 @@ import pytest
 import outlay
 import scripts
 from command_line import in_process
-from outlay.clock import ManualClock
+from outlay.clock import ManualClock, utc_text
+from outlay.guard.entries import Captured, Held, Noted, Rental, Vendor
+from outlay.ledger import read_run
+from outlay.runs.collect import collect
+from outlay.runs.spending import in_no_run, read_spending, refresh_books, rented_by
+from outlay.store import open_store
+from outlay.units import Money
 from trackers import tracker_of
 
 MINUTE = 60 * 10**9
@@ -61,6 +67,58 @@ def test_two_runs_that_share_a_device_are_charged_for_one(
     for name in "ab":
         train(tmp_path / name, clock, HOUR, gpus=0.5)
     assert [cost_of(tmp_path / name) for name in "ab"] == [1, 1]
+
+
+def test_three_runs_in_one_notebook_each_cost_their_own_time(tmp_path: Path) -> None:
+    program = """
+        import sys, time
+        sys.ps1 = "> "  # At a prompt, as in a notebook.
+        time.sleep(0.2)
+        import outlay
+        for run_dir in sys.argv[1:]:
+            with outlay.run("m", dir=run_dir, price="3600 USD/h", gpus=1) as run:
+                for _ in run.steps(range(2)):
+                    time.sleep(0.02)
+            time.sleep(0.1)  # In no run.
+    """
+    dirs = [tmp_path / name for name in "abc"]
+    assert scripts.finish(program, *dirs).returncode == 0
+    for run_dir in dirs:
+        records = read_run(run_dir).records
+        micros = round((records[-1].t_ns - records[0].t_ns) / 1000)
+        assert (cost_json(run_dir)["begin"], cost_of(run_dir)) == (
+            "record",
+            Decimal(micros) / 10**6,
+        )
+
+
+def test_a_run_inside_a_rental_is_booked_once(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard = outlay.BudgetGuard(50, tmp_path / "spend.jsonl", clock=clock, environ={})
+    begun_ns = clock.wall_ns()
+    pod = Rental(
+        name="pod", rate="2 USD/h", started=utc_text(begun_ns),
+        deadline=utc_text(begun_ns + 10 * HOUR),
+        vendor=Vendor(name="lambda", list=("true",), terminate=("true",)),
+    )  # fmt: skip
+    hold = guard.authorize("lab02-pod", "20 USD", rental=pod)
+    guard.note("created", hold=hold, detail={"resource": "pod-1"})
+    monkeypatch.setenv("INSTANCE_ID", "pod-1")
+    train(tmp_path / "run", clock, HOUR, gpus=1, guard=guard)
+    assert (guard.held, guard.total_spent) == (20.0, 0.0)
+    clock.advance(2 * HOUR)
+    guard.settle_rental(guard.holds()[0], Money.parse("6 USD"), "its list is empty")
+    kinds = [type(line) for line in guard.log.lines() if not isinstance(line, Noted)]
+    assert (kinds, guard.held, guard.total_spent) == ([Held, Captured], 0.0, 6.0)
+    assert cost_of(tmp_path / "run") == 2
+    store, now_ns = open_store(), clock.wall_ns()
+    collect(store, [tmp_path / "run"], now_ns)
+    refresh_books(store, now_ns)
+    reports = read_spending(store, now_ns).reports
+    (rented,) = rented_by(guard.log.lines(), now_ns)
+    outside = sum(spend.cost.micros for spend in in_no_run(rented, reports))
+    assert outside == 4_000_000
 
 
 def test_a_seventh_of_a_gpu_costs_a_seventh(tmp_path: Path, clock: ManualClock) -> None:

@@ -24,8 +24,8 @@ from outlay.export.csv_files import COMMS, ENERGY, TIMINGS
 from outlay.export.gcp import GCPOptions
 from outlay.export.scalars import MetricSeries, time_series
 from outlay.export.sinks import COLUMNS as UPLOAD_COLUMNS
-from outlay.goodput.breakdown import SliceEfficiency
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
+from outlay.goodput.timeline import SliceEfficiency
 from outlay.goodput.types import BadputType
 from outlay.ledger import KnownRecord, Price, RunIdentity
 from outlay.prices.names import Quote
@@ -33,6 +33,7 @@ from outlay.proc.strays import ExitRecord
 from outlay.record.facts import PERSONAL
 from outlay.store import schema
 from outlay.sweep.aggregate.rows import FIRST, TOTALS
+from outlay.sweep.engines.names import ENGINES
 from outlay.sweep.engines.slurm.allocation import JobMoment, JobSpec
 from outlay.sweep.engines.slurm.queue import Batch
 from outlay.sweep.engines.slurm.reading import KEYS as SLURM_KEYS
@@ -119,7 +120,8 @@ def test_the_keys_of_a_grid_are_described_with_where_they_may_stand(
 ) -> None:
     table = rows(under(page("sweeps.md"), "The grid"))[1:]
     here = [row[0] for row in table if place in row[1] or row[1] == "both"]
-    assert {key for cell in here for key in cell.split(", ")} == set(keys)
+    blocks = {name for name, entry in ENGINES.items() if entry.options}
+    assert {key for cell in here for key in cell.split(", ")} == {*keys, *blocks}
 
 
 def test_what_a_grid_may_ask_of_a_cluster_is_described_and_nothing_else() -> None:

@@ -26,7 +26,7 @@ from outlay.escaping import (
     write_csv,
 )
 from outlay.ledger import Metric, Note
-from outlay.report.sweep_page import latex_table as latex_table
+from outlay.report.sweep_document import latex_table as latex_table
 from outlay.sweep.aggregate.rows import Row
 
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")

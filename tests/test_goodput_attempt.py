@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledgers import SECOND, START_NS, Segment, ns, numbered
-from outlay.account.segment import Committed, SegmentAccount
+from outlay.account.run import Committed, SegmentAccount
 from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.steps import OwnTimes, Typical
 from outlay.ledger import SpanBegun, SpanEnded

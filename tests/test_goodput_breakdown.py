@@ -6,9 +6,8 @@ import pytest
 
 from ledgers import SECOND, START_NS, Segment, dollars, numbered
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Window, without
 from outlay.goodput.follower import RunView, view_of
-from outlay.goodput.timeline import TimelineBuilder
+from outlay.goodput.timeline import TimelineBuilder, Window, without
 from outlay.rates import NS_PER_HOUR, round_units, round_units_up
 from outlay.units import Money
 

@@ -22,10 +22,10 @@ from goodput_log import START_S, Job, MemoryLog, at
 from outlay import BadputType, GoodputCache, GoodputCalculator, GoodputRecorder, GoodputType
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import RunView
 from outlay.goodput.readings import NoGoodputLogs, NoJobTime, NoStepTimes
 from outlay.goodput.summary import beside_ns
+from outlay.goodput.timeline import Window
 
 RECOVERY = BadputType.INFRASTRUCTURE_RECOVERY_FROM_DISRUPTION
 WASTED = BadputType.WASTED_PROGRESS_FROM_DISRUPTION
@@ -439,9 +439,9 @@ def test_only_rank_0_writes_by_default(monkeypatch: pytest.MonkeyPatch, private_
 
 
 def test_a_checkpoint_makes_progress_committed(tmp_path: Path) -> None:
-    from outlay.goodput.breakdown import progress
     from outlay.goodput.follower import GoodputFollower
     from outlay.goodput.logs import LocalRunLog
+    from outlay.goodput.timeline import progress
 
     recorder = GoodputRecorder("job", "log", True, LocalRunLog("job", tmp_path))
     recorder.record_job_start_time(at(0))

@@ -9,8 +9,8 @@ import pytest
 import outlay
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
-from outlay.goodput.breakdown import SliceEfficiency, Window, slice_efficiency
 from outlay.goodput.follower import GoodputFollower
+from outlay.goodput.timeline import SliceEfficiency, Window, slice_efficiency
 
 SECOND = 10**9
 

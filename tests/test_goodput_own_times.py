@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outlay.account.segment import SegmentAccount
+from outlay.account.run import SegmentAccount
 from outlay.account.steps import Ints, StepColumns
 from outlay.goodput import steps as module
 from outlay.goodput.steps import SlowSteps

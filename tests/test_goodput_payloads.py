@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from goodput_log import START_S, Job
 from outlay.account.payload_parsing import ns_of_seconds
 from outlay.account.payloads import PayloadTranslator
-from outlay.account.segment import SegmentAccount
+from outlay.account.run import SegmentAccount
 from outlay.errors import Finding
 from outlay.goodput.timeline import Timeline, TimelineBuilder
 

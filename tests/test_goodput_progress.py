@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ledgers import HOUR, SECOND, START_NS, Segment
-from outlay.goodput.breakdown import Progress, progress
 from outlay.goodput.follower import GoodputFollower
+from outlay.goodput.timeline import Progress, progress
 
 
 def progress_of(run_dir: Path, *segments: Segment) -> Progress:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from outlay.account.segment import where_numbers_go_back
+from outlay.account.run import where_numbers_go_back
 from outlay.goodput.steps import Undone, UndoneTime, undone_steps
 
 

@@ -10,10 +10,10 @@ import pytest
 from command_line import outlay
 from ledgers import HOUR, SECOND, START_NS, Segment, ns
 from outlay.errors import InvalidValue
-from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import GoodputFollower
 from outlay.goodput.summary import GoodputSummary, summarise
 from outlay.goodput.throughput import ModelFlops
+from outlay.goodput.timeline import Window
 
 # 1,000 tokens in five steps of a second, each after a second of waiting, on two GPUs.
 MODEL = ModelFlops(per_token=6e9, peak=1e12)

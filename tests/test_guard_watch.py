@@ -22,7 +22,7 @@ from outlay.guard.balance import Hold
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.guard.locking import has_ended
 from outlay.guard.rental.reap import known_logs
-from outlay.proc.identity import Process, read_process, send
+from outlay.proc.identity import Process, all_processes, command_line, read_process, send
 from outlay.units import Money
 from waiting import until
 
@@ -58,6 +58,12 @@ class Bench:
             _, pid, start = hold.watcher.split(":")
             send(Process(int(pid), int(start)), signal.SIGKILL)
             until(partial(has_ended, hold.watcher), what="the watcher to die")
+        until(lambda: not self.is_asked(), what="the vendor's commands that it had started")
+
+    def is_asked(self) -> bool:
+        """Whether a command of the vendor runs; one that is slow to start outlives its watcher."""
+        directory = str(self.directory / "vendor")
+        return any(directory in command_line(pid) for pid in all_processes())
 
     def running(self) -> bool:
         return '"dying": null' in (self.directory / "vendor" / "pods.json").read_text()

@@ -15,6 +15,7 @@ from amounts import assert_one_cost, captured_in, logged_cost
 from command_line import in_process, outlay
 from outlay import BudgetGuard
 from outlay import run as begin_run
+from outlay.errors import NOT_FOUND
 from outlay.guard.entries import Captured, Corrected, amount_of, micros_of
 from outlay.guard.spend_log import FileSpendLog
 from outlay.ledger import (
@@ -164,7 +165,7 @@ def test_a_command_that_guard_run_cannot_start_leaves_a_log_that_costs_nothing(
         "guard", "run", "--label", "x", "--rate", "36 USD/h", "--ceiling", "5", "--log", log,
         "--dir", run_dir, "--", "/no/such/program",
     )  # fmt: skip
-    assert done.code == 2
+    assert done.code == NOT_FOUND
     assert (
         captured_in(log, "x")
         == in_process("cost", "show", run_dir, "--json").json["cost"]["cost"]["micros"]

@@ -14,7 +14,7 @@ from outlay.export.gcp import GCPOptions
 from outlay.export.sinks import PluginSink, open_sink
 from outlay.prices.sources.base import fetch
 from outlay.prices.sources.registry import sources_named
-from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.engines.base import engine_named
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import start

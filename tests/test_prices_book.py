@@ -373,7 +373,7 @@ def test_what_a_vendor_says_is_stored_without_loss(store: Engine) -> None:
 
 
 def test_a_snapshot_that_cannot_be_written_leaves_nothing(store: Engine) -> None:
-    broken = look(2, replace(offer(), region=object()))  # type: ignore[arg-type]
+    broken = look(2, replace(offer(), region=object()))
     with pytest.raises(Exception, match=r"(?i)binding|type"):
         record(store, look(1, offer()), broken)
     assert PriceBook(store).sources() == []

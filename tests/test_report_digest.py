@@ -13,7 +13,7 @@ from outlay.alerts.rounds import AlertWatch
 from outlay.clock import ManualClock
 from outlay.cost.book import CostBook
 from outlay.cost.spending import SpendItem
-from outlay.goodput.breakdown import Window
+from outlay.goodput.timeline import Window
 from outlay.guard.budget_guard import BudgetGuard
 from outlay.report.digest import IN_NO_RUN, Digest, _parts, digest_document, read_digest
 from outlay.report.document import to_html, to_markdown

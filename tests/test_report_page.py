@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
 from outlay.escaping import latex_text
-from outlay.report.sweep_page import latex_table, page, pareto
-from outlay.sweep.aggregate.rows import RunFacts, Seen, Subject, rows_of
+from outlay.report.document import to_html
+from outlay.report.sweep_document import latex_table, pareto, sweep_document
+from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
 from outlay.sweep.state.journal import Event
 from outlay.sweep.state.outcomes import RunState
 from outlay.units.shown import number_text
@@ -21,7 +23,13 @@ MINUTE = 60 * 10**9
 
 
 def subject(
-    number: int, value: float, micros: int, status: str = "completed", currency: str = "USD"
+    number: int,
+    value: float,
+    micros: int,
+    status: str = "completed",
+    currency: str = "USD",
+    wall_ns: int = 2 * MINUTE,
+    totals: dict[str, float] | None = None,
 ) -> Subject:
     about = {"target_metric": "acc", "target_value": 0.8, "target_direction": "max"}
     limits = {"mode": "iso_cost", "limits": {"max_cost_usd": 1.0}}
@@ -30,12 +38,16 @@ def subject(
     }  # fmt: skip
     facts = RunFacts(
         source="ledger", steps=10, step_ns=MINUTE, items=100, cost_micros=micros, currency=currency,
-        goodput=0.9, wall_ns=2 * MINUTE, phases={"step": MINUTE}, phase_micros={"step": micros},
+        goodput=0.9, wall_ns=wall_ns, phases={"step": MINUTE}, phase_micros={"step": micros},
         metrics={"acc": [Seen(value / 2, MINUTE, 1), Seen(value, 2 * MINUTE, 2)]},
         assumptions=["assumed billed"],
     )  # fmt: skip
     state = RunState(status="completed" if status == "completed" else "error", reason=status)
-    return Subject(static=static, state=state, facts=facts, totals={})
+    return Subject(static=static, state=state, facts=facts, totals=totals or {})
+
+
+def page(name: str, subjects: list[Subject], rows: Sequence[Row], events: list[Event]) -> str:
+    return to_html(sweep_document(name, subjects, rows, events))
 
 
 def report() -> str:
@@ -79,10 +91,28 @@ def test_what_the_budget_made_equal_is_no_axis() -> None:
     assert "acc against minutes" not in report()
 
 
+def test_time_at_one_price_is_no_axis_beside_cost() -> None:
+    three = [subject(n, 0.7 + n / 10, n * 300_000, wall_ns=n * MINUTE) for n in (1, 2, 3)]
+    text = page("one price", three, rows_of(three), [])
+    assert "<h2>acc against cost</h2>" in text
+    assert "acc against minutes" not in text
+
+
+def test_equal_charges_make_no_cost_axis_though_start_up_differs() -> None:
+    charged = {"cost_usd": 1.0}
+    two = [
+        subject(1, 0.9, 1_100_000, wall_ns=MINUTE, totals=charged),
+        subject(2, 0.7, 1_900_000, wall_ns=2 * MINUTE, totals=charged),
+    ]
+    text = page("equal money", two, rows_of(two), [])
+    assert "against cost" not in text
+    assert "<h3>Ranking</h3>" in text
+
+
 def test_points_have_names_and_the_colour_of_their_configuration() -> None:
-    plane = report().split("acc against cost")[1].split("</svg>")[0]
+    plane = report().split("acc against cost</h2>")[1].split("</div>")[0]
     assert re.findall(r'class="mark c(\d)', plane) == ["0", "1", "2"]
-    assert re.findall(r"start\">([^<]*)</text>|end\">(\d\d\d_[^<]*)</text>", plane)
+    assert len(re.findall(r">00\d_&lt;rate&gt;</text>", plane)) == 3
 
 
 def test_configurations_are_ranked_under_the_name_of_the_metric() -> None:
@@ -104,8 +134,8 @@ def test_the_page_is_a_main_landmark() -> None:
 
 
 def test_axes_are_round_and_no_value_stands_twice() -> None:
-    plane = report().split("<svg")[1]
-    across = re.findall(r'y="330" text-anchor="middle">([^<]*)', plane)
+    plane = report().split("acc against cost</h2>")[1].split("</div>")[0]
+    across = re.findall(r'y="100%" dy="18" text-anchor="middle">([^<]*)', plane)
     assert across == ["0.9", "0.92", "0.94", "0.96", "0.98", "1"]
 
 
@@ -121,7 +151,7 @@ def test_runs_of_one_configuration_share_a_line_in_the_legend() -> None:
         one.static["params"].update(lr=5, seed=seed)
     text = page("seeds", two, rows_of(two), [])
     assert set(re.findall(r"</svg> ([^<]*)</button>", text)) == {"lr=5"}
-    assert text.count('class="curve c0"') == 3
+    assert text.count('class="curve c0"') == 3  # Two runs, and the sample in the legend.
 
 
 def test_money_of_two_currencies_shares_no_axis_and_is_never_added() -> None:
@@ -142,7 +172,7 @@ def test_a_number_in_a_table_is_never_cut_to_a_power_of_ten(value: float, text: 
 
 
 def test_costs_in_the_tables_have_their_currency() -> None:
-    assert 'title="0.90 USD">0.900 <span class="unit">USD</span></td>' in report()
+    assert 'title="0.90 USD">0.90 <span class="unit">USD</span></td>' in report()
 
 
 def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
@@ -163,4 +193,4 @@ def test_a_point_is_on_the_front_unless_another_beats_it(points: list[tuple[int,
 def test_a_browser_shows_charts_that_fit_its_width(tmp_path: Path, width: int) -> None:
     seen = look_at(report(), tmp_path, width=width)
     assert seen.page_width <= seen.window_width
-    assert (seen.charts, seen.empty_charts) == (4, 0)
+    assert (seen.charts, seen.empty_charts) == (5, 0)

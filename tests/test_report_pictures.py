@@ -16,13 +16,24 @@ from command_line import outlay
 from ledgers import Segment, dollars
 from outlay.errors import InvalidValue, MissingExtra
 from outlay.ledger import Metric
+from outlay.report.charts import (
+    Bar,
+    ChartStretch,
+    Curve,
+    Drawable,
+    IntervalChart,
+    IntervalRow,
+    LineChart,
+    Plane,
+    Point,
+    SpanChart,
+    Waterfall,
+)
 from outlay.report.pictures import FORMATS, read_formats, write_pictures
-from outlay.report.svg import Bar, ChartStretch, Curve, Point
-from outlay.report.sweep_page import Chart, LineChart, Plane, SpanChart, Waterfall
 from sweep_on_disk import Sweep
 
 ABOUT: dict[str, Any] = {"title": "t", "note": "n"}
-CHARTS: list[Chart] = [
+CHARTS: list[Drawable] = [
     Plane(
         name="plane", x_title="USD", y_title="a$b$ & _c", **ABOUT,
         points=(Point(x=1, y=2, label="one", on_front=True), Point(x=2, y=1, label="two")),
@@ -46,6 +57,13 @@ CHARTS: list[Chart] = [
             ChartStretch(row="one", start=60, end=300),
         ),
     ),
+    IntervalChart(
+        name="ranking", x_title="acc", **ABOUT,
+        rows=(
+            IntervalRow(label="lr=1", values=(0.8, 0.9), mean=0.85, half_width=0.1),
+            IntervalRow(label="lr=2", values=(0.7,), mean=0.7),
+        ),
+    ),
 ]  # fmt: skip
 
 
@@ -56,7 +74,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)
-def test_a_png_shows_something_in_colour_on_white(chart: Chart, drawn: dict[str, Path]) -> None:
+def test_a_png_shows_something_in_colour_on_white(chart: Drawable, drawn: dict[str, Path]) -> None:
     pixels = image.imread(drawn[f"{chart.name}.png"])[:, :, :3]
     assert min(pixels.shape[:2]) >= 200
     assert (pixels == 1).all(axis=2).mean() > 0.5
@@ -64,7 +82,7 @@ def test_a_png_shows_something_in_colour_on_white(chart: Chart, drawn: dict[str,
 
 
 @pytest.mark.parametrize("chart", CHARTS, ids=lambda chart: chart.name)
-def test_an_svg_is_well_formed_and_a_pdf_is_whole(chart: Chart, drawn: dict[str, Path]) -> None:
+def test_an_svg_is_well_formed_and_a_pdf_is_whole(chart: Drawable, drawn: dict[str, Path]) -> None:
     root = ElementTree.parse(drawn[f"{chart.name}.svg"]).getroot()
     assert root.tag == "{http://www.w3.org/2000/svg}svg"
     assert len(list(root.iter("{http://www.w3.org/2000/svg}path"))) > 5

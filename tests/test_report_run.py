@@ -12,7 +12,15 @@ from command_line import outlay
 from ledgers import HOUR, START_NS, Segment, dollars
 from outlay.escaping import html_text, markdown_text
 from outlay.ledger import EndStatus, Metric, Price
-from outlay.report.document import Chart, Document, Figure, NoteBlock, Table, to_html, to_markdown
+from outlay.report.document import (
+    ChartBlock,
+    Document,
+    Figure,
+    NoteBlock,
+    Table,
+    to_html,
+    to_markdown,
+)
 from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading, read_run
 
@@ -105,7 +113,7 @@ def test_money_is_called_assumed_where_nobody_knows_whether_it_was_owed(tmp_path
     report = run_document(read_run(tmp_path, LATER_NS))
     assert ("cost", "assumed") in _texts(report)
     assert ("of which assumed", "assumed") in _texts(report)
-    money = {row[0]: str(row[3]) for row in table(report, "Where time and money went").rows}
+    money = {str(row[0]): str(row[3]) for row in table(report, "Where time and money went").rows}
     assert (money["total"], money["of which assumed"]) == ("6.00 USD", "4.00 USD")
     assert any(
         isinstance(block, NoteBlock) and "full price is assumed" in block.text
@@ -141,7 +149,7 @@ def test_a_browser_shows_charts_that_fit_its_width(
     document: Document, tmp_path: Path, width: int
 ) -> None:
     seen = look_at(to_html(document), tmp_path, width=width)
-    charts = sum(isinstance(b, Chart) for section in document.sections for b in section.blocks)
+    charts = sum(isinstance(b, ChartBlock) for section in document.sections for b in section.blocks)
     assert seen.page_width <= seen.window_width
     assert (seen.charts, seen.empty_charts) == (charts, 0)
 

@@ -20,7 +20,7 @@ from outlay.clock import ManualClock
 from outlay.errors import Finding
 from outlay.export.csv_files import export_csv
 from outlay.ledger import BudgetEvent, Metric, Price
-from outlay.report.sweep_page import charts_of
+from outlay.report.sweep_document import charts_of
 from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.aggregator import write_reports
 from outlay.sweep.aggregate.comparison import (
@@ -29,10 +29,10 @@ from outlay.sweep.aggregate.comparison import (
     replicates,
     verdict,
 )
-from outlay.sweep.aggregate.keeping import FiguresKeeper
 from outlay.sweep.aggregate.reading import CACHE
 from outlay.sweep.aggregate.rows import RunFacts, Seen, minutes_of
 from outlay.sweep.errors import IncompleteRuns
+from outlay.sweep.run.sweeps import FiguresKeeper
 from outlay.sweep.state.manifest import captured, planned, read_manifest
 from outlay.units import Money
 from sweep_on_disk import NOW_NS, Sweep

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outlay.clock import ManualClock
-from outlay.report.sweep_page import latex_table, page
+from outlay.report.document import to_html
+from outlay.report.sweep_document import latex_table, sweep_document
 from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.comparison import ranked, replicates, verdict
 from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
@@ -150,7 +151,7 @@ def test_every_report_keeps_configurations_apart() -> None:
     assert "| lr=1 (FUSED=1) | 2 | 0.35" in markdown.page("demo", subjects, rows)
     assert "lr=1 (FUSED=1) & 2 & $0.35" in latex_table(rows)
     assert "acc, mean $\\pm$ half of the 95\\,\\% interval & mean cost" in latex_table(rows)
-    html = page("demo", subjects, rows, [])
+    html = to_html(sweep_document("demo", subjects, rows, []))
     assert html.count("</svg> lr=1 (FUSED=1)</button>") == 1
     assert html.count("</svg> lr=1</button>") == 1
     assert "<td>lr=1 (FUSED=1)</td>" in html

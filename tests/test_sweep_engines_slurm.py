@@ -50,7 +50,7 @@ from outlay.sweep.engines.slurm.queue import (
     read_sacct,
     read_squeue,
 )
-from outlay.sweep.engines.slurm.submission import NoSlurm, NotTaken
+from outlay.sweep.engines.slurm.submission import NoSlurm, NotAccepted
 from outlay.sweep.errors import InvalidGrid
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.launch import MachineShare, Place, environment_of
@@ -188,7 +188,7 @@ def test_a_run_is_charged_for_the_gpus_that_it_asks_a_cluster_for(
     (run,) = plan(tmp_path, slurm={"gres": gres}, price="1 USD/h", timeout="1h", **more).runs
     assert run.charged_gpus == gpus
     assert run.prediction.cost is None or run.prediction.cost.amount == gpus
-    place = Place(root="/s", run_dir="r", python="python", share=MachineShare(port=None))
+    place = Place(directory="/s/r", share=MachineShare(port=None))
     assert environment_of(run, place)["OUTLAY_GPUS"] == str(gpus)
 
 
@@ -251,7 +251,7 @@ def test_the_largest_array_is_read_from_the_configuration() -> None:
     ],
 )
 def test_what_may_go_through_later_is_told_from_what_never_will(said: str, later: bool) -> None:
-    assert NotTaken(f"sbatch: error: {said}").later is later
+    assert NotAccepted(f"sbatch: error: {said}").later is later
 
 
 # -- how a job ended ------------------------------------------------------------------------

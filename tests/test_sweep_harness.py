@@ -88,7 +88,7 @@ def test_runs_here_do_not_wait_for_those_of_a_cluster(tmp_path: Path, clock: Man
         "process": Endless(at_once=1),
         "torchrun": Endless(at_once=1),
     }
-    journal = Journal(tmp_path, clock)
+    journal = Journal(tmp_path)
     harness = Harness(
         manifest=create(plan, tmp_path, {}, clock, cwd=tmp_path), journal=journal,
         engines=engines, tasks=Tasks(plan, tmp_path, tmp_path, {}),

@@ -38,9 +38,7 @@ def problems(text: str) -> list[tuple[int, str]]:
 
 
 def place(plan: SweepPlan, index: int = 0) -> Place:
-    return Place(
-        root="/s", run_dir=plan.runs[index].id, python="python", share=MachineShare(port=4242)
-    )
+    return Place(directory=f"/s/{plan.runs[index].id}", share=MachineShare(port=4242))
 
 
 def command(plan: SweepPlan, index: int = 0) -> list[str]:

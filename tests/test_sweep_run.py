@@ -254,7 +254,7 @@ def left_running(root: Path, run: str, ceiling: str = "") -> None:
     if ceiling:
         guard = Treasury(root, Money.parse(ceiling)).guard
         hold = guard.authorize(run, "1 USD").id
-    journal = Journal(root, SYSTEM)
+    journal = Journal(root)
     ticket = "0123456789abcdef/gone/"
     shutil.rmtree(root / run / "ledger")
     begun_ns = SYSTEM.wall_ns() - 2 * 3600 * 10**9
@@ -499,7 +499,7 @@ def test_an_end_kept_for_later_survives_a_start_that_the_disk_refused_half_way(
         return written
 
     real = os.write
-    journal = Journal(tmp_path, SYSTEM)
+    journal = Journal(tmp_path)
     monkeypatch.setattr("outlay.sweep.state.journal.os.write", nearly_full)
     with pytest.raises(SweepNotRecorded):
         journal.append(Event(t_ns=1, run="a", status="completed"))
@@ -514,7 +514,7 @@ def test_an_end_kept_for_later_survives_a_start_that_the_disk_refused_half_way(
 
 def test_a_journal_closes_a_torn_line_before_it_goes_on(tmp_path: Path) -> None:
     (tmp_path / "sweep_journal.jsonl").write_bytes(b'{"t_ns": 1, "run": "a"')
-    journal = Journal(tmp_path, SYSTEM)
+    journal = Journal(tmp_path)
     journal.append(Event(t_ns=1, run="b", status="completed"))
     journal.close()
     assert [event.run for event in read_events(tmp_path)] == ["b"]

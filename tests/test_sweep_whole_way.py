@@ -59,9 +59,8 @@ def plan_of(**grid: Any) -> SweepPlan:
 
 def launched(plan: SweepPlan, number: int, **inherited: str) -> tuple[list[str], dict[str, str]]:
     run = plan.runs[number]
-    place = Place(
-        root="/s", run_dir=run.id, python="python", share=MachineShare(port=4242), master=inherited
-    )
+    share = MachineShare(port=4242)
+    place = Place(directory=f"/s/{run.id}", share=share, inherited=inherited)
     return command_of(plan, run, place), environment_of(run, place)
 
 

@@ -7,6 +7,7 @@ device cannot flood. What a document means is for its own module to say.
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import errno
 import functools
@@ -92,6 +93,14 @@ class Decoder(Generic[T]):
             raise
         except _BAD_INPUT as error:
             raise BadDocument(_reason(error)) from None
+
+    def decode_lines(self, raw: bytes) -> list[T]:
+        """Return each whole line of an append-only file; a torn or damaged one is passed over."""
+        found = []
+        for line in filter(None, raw.split(b"\n")):
+            with contextlib.suppress(BadDocument):
+                found.append(self.decode(line))
+        return found
 
 
 def decode(raw: bytes | str, kind: type[T], *, largest: int = LARGEST_DOCUMENT) -> T:

@@ -17,10 +17,9 @@ from families import keepers_of
 from outlay.clock import SYSTEM, ManualClock
 from outlay.proc.identity import Process, end_marked, marked
 from outlay.proc.strays import read_exit
-from outlay.sweep.engines.base import Ended, Engine, Task
+from outlay.sweep.engines.base import Ended, Engine, Task, engine_named
 from outlay.sweep.engines.ports import Ports
 from outlay.sweep.engines.process import ProcessEngine, TorchrunEngine
-from outlay.sweep.engines.registry import engine_named
 from outlay.sweep.errors import EngineBroken
 from waiting import until
 

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from command_line import in_process
+from outlay.cli.output import SHOWN_DIGITS
 from outlay.clock import ManualClock
 from outlay.errors import InvalidValue
 from outlay.guard.budget_guard import BudgetGuard
@@ -194,8 +195,10 @@ class TestExpecting:
     def test_status_and_verify_show_the_head(self, log_path: Path) -> None:
         head = FileSpendLog(log_path).head()
         assert self.head(log_path) == head
-        assert f"head {head}" in in_process("guard", "status", "--log", log_path).out
-        assert f"head {head}" in in_process("guard", "verify", "--log", log_path).out
+        shown = f"head {head[:SHOWN_DIGITS]}\n"
+        assert shown in in_process("guard", "status", "--log", log_path).out
+        assert shown in in_process("guard", "verify", "--log", log_path).out
+        assert in_process("guard", "verify", "--log", log_path, "--json").json["head"] == head
 
     def test_the_head_of_an_old_report_is_still_there(self, log_path: Path) -> None:
         old = self.head(log_path)

@@ -36,7 +36,7 @@ from outlay.guard.rental.renting import (
     VendorUnusable,
     rent,
 )
-from outlay.guard.rental.watch import Watch, start_watcher
+from outlay.guard.rental.watch import look_once, start_watcher
 from outlay.units import Duration, Money, Rate
 from waiting import until
 
@@ -101,11 +101,10 @@ def rented(guard: BudgetGuard, vendor: StandIn, clock: ManualClock, **changes: o
     return rent(guard, wanted, ENVIRON, start_watcher=no_watcher, clock=clock)
 
 
-def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock, *, mode: str = "ok") -> Watch:
+def watching(guard: BudgetGuard, hold: Hold, clock: ManualClock, *, mode: str = "ok") -> Tenancy:
     """A watcher that waits briefly for a vendor who hangs, and long for one who is only slow."""
     timeout_s = 2.0 if mode == "hang" else 60.0
-    place = Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock, timeout_s=timeout_s)
-    return Watch(place, Duration.parse("30s"))
+    return Tenancy(guard=guard, hold=hold, environ=ENVIRON, clock=clock, timeout_s=timeout_s)
 
 
 def events(guard: BudgetGuard) -> list[str]:
@@ -219,7 +218,7 @@ class TestOrdering:
         (hold,) = guard.holds()
         watch = watching(guard, hold, clock)
         while not guard.holds()[0].resource:
-            assert watch.round()
+            assert look_once(watch)
         assert guard.holds()[0].resource == "pod-1"
         assert guard.findings() == ()
 
@@ -275,7 +274,7 @@ class TestTheDeadline:
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(9 * HOUR)
-        assert watch.round()
+        assert look_once(watch)
         assert vendor.running() == ["pod-1"]
 
     def test_at_it_the_thing_is_ended_and_settled_once_it_is_gone(
@@ -284,7 +283,7 @@ class TestTheDeadline:
         hold = rented(guard, vendor, clock)
         watch = watching(guard, hold, clock)
         clock.advance(10 * HOUR - 120 * 10**9)
-        while watch.round():
+        while look_once(watch):
             pass
         assert vendor.running() == []
         assert events(guard) == ["hold", "created", "terminating", "gone", "capture"]
@@ -300,7 +299,7 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         clock.step_wall(-8 * HOUR)
-        while watch.round():
+        while look_once(watch):
             pass
         assert vendor.running() == []
         assert guard.total_spent == 20.0
@@ -312,11 +311,11 @@ class TestTheDeadline:
         vendor.behave("terminate", mode)
         watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
         clock.advance(10 * HOUR)
-        assert all(watch.round() for _ in range(3))
+        assert all(look_once(watch) for _ in range(3))
         assert vendor.calls("terminate") == 3
         assert guard.held == 20.0
         vendor.behave("terminate", "ok")
-        while watch.round():
+        while look_once(watch):
             pass
         assert guard.held == 0.0
 
@@ -326,10 +325,10 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         sound = spoil(guard)
-        assert watch.round()
+        assert look_once(watch)
         assert vendor.running() == []
         guard.log_path.write_bytes(sound)
-        while watch.round():
+        while look_once(watch):
             pass
         assert guard.total_spent == 20.0
 
@@ -358,7 +357,7 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock)
         clock.advance(10 * HOUR)
         rounds = 0
-        while watch.round():
+        while look_once(watch):
             rounds += 1
             clock.advance(HOUR)
         assert rounds > 4
@@ -371,11 +370,11 @@ class TestTheDeadline:
         watch = watching(guard, rented(guard, vendor, clock), clock, mode=mode)
         clock.advance(10 * HOUR)
         vendor.behave("list", mode)
-        assert all(watch.round() for _ in range(3))
+        assert all(look_once(watch) for _ in range(3))
         assert vendor.running() == []
         assert guard.held == 20.0
         vendor.behave("list", "ok")
-        while watch.round():
+        while look_once(watch):
             pass
         assert guard.held == 0.0
 
@@ -383,12 +382,12 @@ class TestTheDeadline:
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert watch.round()
+        assert look_once(watch)
         pods = (vendor.directory / "pods.json").read_text()
         (vendor.directory / "pods.json").write_text("[]")
-        assert watch.round()
+        assert look_once(watch)
         (vendor.directory / "pods.json").write_text(pods)
-        assert watch.round()
+        assert look_once(watch)
         assert guard.held == 20.0
 
     def test_a_new_thing_that_is_not_listed_yet_is_not_called_gone(
@@ -396,17 +395,17 @@ class TestTheDeadline:
     ) -> None:
         vendor.behave("create", "late:4")
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert all(watch.round() for _ in range(6))
+        assert all(look_once(watch) for _ in range(6))
         assert guard.held == 20.0
 
     def test_a_thing_that_vanished_early_is_settled_for_the_time_it_lived(
         self, guard: BudgetGuard, vendor: StandIn, clock: ManualClock
     ) -> None:
         watch = watching(guard, rented(guard, vendor, clock), clock)
-        assert watch.round()
+        assert look_once(watch)
         clock.advance(HOUR)
         (vendor.directory / "pods.json").write_text("[]")
-        while watch.round():
+        while look_once(watch):
             pass
         assert guard.total_spent == 2.0
 
@@ -458,7 +457,7 @@ class TestSettling:
         watch = watching(guard, hold, clock)
         guard.log.transact(lambda _: Posting((capture_of(hold),), None))
         clock.advance(10 * HOUR)
-        while watch.round():
+        while look_once(watch):
             pass
         assert vendor.running() == []
         assert guard.total_spent == 20.0

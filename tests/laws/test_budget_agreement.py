@@ -8,15 +8,17 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlay.budget.agreement import Accord, AgreementLost, Report, decode, encode, settle
+from outlay.budget.agreement import AgreementLost, RankAgreement, Report, settle
 from outlay.budget.terms import Budget, iso_tokens
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import ZERO, Usage
 from outlay.clock import ManualClock
+from outlay.decoding import decode
 
 
 @dataclass
@@ -63,19 +65,19 @@ class Rank:
     steps: int = 0
 
     def train(self, group: FakeGroup, agreement_ns: int) -> None:
-        accord = Accord(group, self.tracker, self.clock)
-        accord.steady = len(set(self.sizes)) == 1
+        agreement = RankAgreement(group, self.tracker, self.clock)
+        agreement.steady = len(set(self.sizes)) == 1
         for size, time_ns in zip(self.sizes, self.times_ns, strict=True):
-            if self._stops(accord, Usage(tokens=size, steps=1), agreement_ns):
+            if self._stops(agreement, Usage(tokens=size, steps=1), agreement_ns):
                 return
             usage = Usage(tokens=size, steps=1, time_ns=time_ns)
             self.tracker.count(usage)
-            accord.ran(usage)
+            agreement.record_step(usage)
             self.steps += 1
 
-    def _stops(self, accord: Accord, step: Usage, agreement_ns: int) -> bool:
-        accord._agreement_ns = agreement_ns  # What it would have measured on a real network.
-        verdict = accord.before_step(step)
+    def _stops(self, agreement: RankAgreement, step: Usage, agreement_ns: int) -> bool:
+        agreement._agreement_ns = agreement_ns  # What it would have measured on a real network.
+        verdict = agreement.before_step(step)
         return verdict is not None and verdict.reason is not None
 
 
@@ -192,12 +194,12 @@ def test_what_was_used_before_is_rank_zeros_word() -> None:
 
 def test_a_report_survives_the_journey_however_large_its_numbers() -> None:
     large = report(base=Usage(flops=10**25, cost_units=10**24))
-    assert decode(encode(large)) == large
+    assert decode(msgspec.json.encode(large), Report) == large
 
 
 def test_a_lost_rank_is_an_error_and_no_hang() -> None:
     network = FakeNetwork(2)
     network.barrier.abort()
-    accord = Accord(FakeGroup(network, 0), BudgetTracker.of(iso_tokens(5)), ManualClock())
+    agreement = RankAgreement(FakeGroup(network, 0), BudgetTracker.of(iso_tokens(5)), ManualClock())
     with pytest.raises(AgreementLost, match="rank 0: the ranks can no longer agree"):
-        accord.before_step(Usage(tokens=1, steps=1))
+        agreement.before_step(Usage(tokens=1, steps=1))

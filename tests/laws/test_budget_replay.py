@@ -16,7 +16,8 @@ from unittest import mock
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlay.account.run import AccountFollower
+from outlay.account.run import RunAccount
+from outlay.account.step_blocks import decode_steps
 from outlay.budget import gate as statement_writer
 from outlay.budget import statements
 from outlay.budget.fold import SegmentSpend, Surviving, join_attempts
@@ -33,6 +34,7 @@ from outlay.ledger import (
     CheckpointCommitted,
     Heartbeat,
     KnownRecord,
+    LedgerReader,
     Metric,
     Note,
     Price,
@@ -193,7 +195,7 @@ def test_replay_by_column_equals_replay_record_by_record(
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
         write_run(Path(directory), script, ends)
-        account = AccountFollower(Path(directory)).poll()
+        account = RunAccount().add(LedgerReader(Path(directory), decode=decode_steps).poll())
         assert by_column(replay(account)) == by_column(read_history(Path(directory)))
 
 

@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 
 from goodput_oracle import Truth, tell_the_truth
 from histories import History, histories
-from outlay.goodput.breakdown import Window, without
 from outlay.goodput.follower import GoodputFollower, RunView, view_of
-from outlay.goodput.timeline import TimelineBuilder
+from outlay.goodput.timeline import TimelineBuilder, Window, without
 from outlay.ledger import KnownRecord, Record, encode_line, ledger_dir
 
 small = histories()

@@ -63,7 +63,7 @@ def written(plan: SweepPlan, environ: dict[str, str], root: Path) -> tuple[bytes
     tasks = Tasks(plan=plan, root=root, cwd=root, environ=environ)
     task = tasks.make(plan.runs[0], "1", MachineShare(port=1))
     command, env = tasks.without_secrets(task)
-    journal = Journal(root, clock)
+    journal = Journal(root)
     journal.append(Event(t_ns=0, run=plan.runs[0].id, status="running", command=command, env=env))
     journal.close()
     files = [path for path in root.rglob("*") if path.is_file()]
@@ -106,7 +106,7 @@ settings_stated = st.dictionaries(
 def test_what_is_no_secret_is_kept(env: dict[str, str]) -> None:
     env = {name: value for name, value in env.items() if name != "KEY_DIM" or value.isdecimal()}
     plan = plan_of(env, ["--lr", "0.1", "data.root=/x"], {})
-    place = Place(root="/s", run_dir="r", python="python", share=MachineShare(port=1))
+    place = Place(directory="/s/r", share=MachineShare(port=1))
     assert env.items() <= environment_of(plan.runs[0], place).items()
     with tempfile.TemporaryDirectory() as root:
         content, _ = written(plan, {}, Path(root))

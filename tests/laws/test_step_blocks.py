@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 import ledger_strategies as some
 from ledgers import START_NS, Segment, to_lines
 from outlay.account import step_blocks
-from outlay.account.run import RunAccount
-from outlay.account.segment import SegmentAccount
+from outlay.account.run import RunAccount, SegmentAccount
 from outlay.account.step_blocks import StepBlock, decode_steps
 from outlay.account.steps import StepColumns, Work
 from outlay.goodput.steps import OwnTimes

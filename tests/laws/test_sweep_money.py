@@ -26,7 +26,7 @@ from outlay.sweep.run.harness import TICK_S, Harness, SweepOptions
 from outlay.sweep.run.money import Treasury
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.manifest import read_manifest
-from outlay.sweep.state.setup import create, take_up, to_do
+from outlay.sweep.state.setup import create, match_plan, to_do
 from outlay.units import Money, Rate
 
 SECOND = 10**9
@@ -200,10 +200,10 @@ def open_harness(
     """Take a sweep up as `resume` does; on leaving, nothing runs any more."""
     clock = machine.clock
     manifest = read_manifest(root, clock)
-    plan = take_up(plan, manifest, {}).plan
+    plan = match_plan(plan, manifest, {}).plan
     treasury = Treasury(root, plan.grid.ceiling or Money(0), clock)
     treasury.guard.log = log
-    journal = Journal(root, clock)
+    journal = Journal(root)
     harness = Harness(
         manifest=manifest, journal=journal, engines={"process": machine},
         tasks=Tasks(plan, root, root, {}), treasury=treasury,
@@ -249,9 +249,9 @@ class GuardedSweep(RuleBasedStateMachine):
         self.machine = Machine(ManualClock(), {run.id: forever for run in self.plan.runs})
         self.log = MemorySpendLog()
         create(self.plan, self.root, {}, self.machine.clock, cwd=self.root)
-        self.take_up(retry_failed=False)
+        self.match_plan(retry_failed=False)
 
-    def take_up(self, *, retry_failed: bool) -> None:
+    def match_plan(self, *, retry_failed: bool) -> None:
         self.harness = self.open.enter_context(
             open_harness(self.plan, self.root, self.machine, self.log, self.jobs)
         )
@@ -284,13 +284,13 @@ class GuardedSweep(RuleBasedStateMachine):
         self.harness.interrupts.asked += times
         while self.harness.step():
             self.never_past_the_ceiling()
-        self.take_up(retry_failed=False)
+        self.match_plan(retry_failed=False)
 
     @rule(forgets=st.booleans(), retry_failed=st.booleans())
     def the_harness_dies_and_another_goes_on(self, forgets: bool, retry_failed: bool) -> None:
         self.machine.close()
         self.machine.forgets = forgets
-        self.take_up(retry_failed=retry_failed)
+        self.match_plan(retry_failed=retry_failed)
 
     @invariant()
     def never_past_the_ceiling(self) -> None:

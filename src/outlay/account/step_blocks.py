@@ -281,26 +281,22 @@ class _Alike:
 class _Rest:
     """The lines that were read one by one: their places and records."""
 
-    places: Ints
+    places: list[int]
     records: Sequence[Record]
 
     @classmethod
     def of(cls, lines: _Lines, places: Ints) -> _Rest | None:
         """Return the records of some lines; None if there is anything to say about one of them."""
-        decoded = decode_block(b"".join([lines.text(place) for place in places.tolist()]))
+        decoded = decode_block(lines.text(places))
         if decoded.complaints or any(type(record) is Gap for record in decoded.records):
             return None
-        return cls(places, decoded.records)
+        return cls(places.tolist(), decoded.records)
 
     @property
-    def steps(self) -> list[Step]:
-        """Those that are steps."""
-        return [record for record in self.records if type(record) is Step]
-
-    @property
-    def step_places(self) -> Ints:
-        """Where the steps are."""
-        return self.places[[type(record) is Step for record in self.records]]
+    def steps(self) -> dict[int, Step]:
+        """Those that are steps, by their places."""
+        placed = zip(self.places, self.records, strict=True)
+        return {place: record for place, record in placed if type(record) is Step}
 
     @property
     def others(self) -> list[Record]:
@@ -325,10 +321,11 @@ class _Lines:
     def __len__(self) -> int:
         return len(self._starts)
 
-    def text(self, place: int) -> bytes:
-        """Return a line with its newline."""
-        start = int(self._starts[place])
-        return self._block[start : start + int(self._lengths[place])]
+    def text(self, places: Ints) -> bytes:
+        """Return some lines, one after another."""
+        starts = self._starts[places]
+        bounds = zip(starts.tolist(), (starts + self._lengths[places]).tolist(), strict=True)
+        return b"".join([self._block[start:end] for start, end in bounds])
 
     def by_length(self) -> list[Ints]:
         """Return the places of the lines of each length."""
@@ -352,11 +349,6 @@ class _Lines:
         return rows.reshape(len(places), width)
 
 
-def without_bulk(records: Sequence[Record]) -> Sequence[Record]:
-    """Return the records that were not read in bulk: all that may be something else than steps."""
-    return records.others if isinstance(records, BulkRecords) else records
-
-
 def decode_steps(block: bytes) -> Decoded:
     """Return every record of a block of whole lines, just as the codec does, but faster."""
     return _read(block) or decode_block(block)
@@ -368,16 +360,18 @@ def _read(block: bytes) -> Decoded | None:
     bulk: list[_Alike] = []
     left: list[Ints] = []
     for places in lines.by_length():
-        alike, others = _alike(lines, places)
+        alike, remaining = _alike(lines, places)
         bulk += alike
-        left.append(others)
+        left.append(remaining)
     if not bulk:
         return None
     rest = _Rest.of(lines, np.sort(np.concatenate(left)))
-    if rest is None or not _are_consecutive(bulk, rest):
+    first_seq = int(bulk[0].lines.values("seq")[0] - bulk[0].places[0])
+    if rest is None or not _are_consecutive(bulk, rest, first_seq):
         return None
-    found = StepBlock(block, _joined(bulk, rest), rest.others)
-    return Decoded(found, [], first_seq=found[0].seq, rare=rest.others)
+    others = rest.others
+    found = StepBlock(block, _joined(bulk, rest.steps), others)
+    return Decoded(found, [], first_seq=first_seq, rare=others)
 
 
 def _alike(lines: _Lines, places: Ints) -> tuple[list[_Alike], Ints]:
@@ -386,8 +380,8 @@ def _alike(lines: _Lines, places: Ints) -> tuple[list[_Alike], Ints]:
     for _ in range(_MOST_SHAPES):
         if len(places) < _FEW:
             break
-        first = next((int(place) for place in places if lines.is_step(place)), None)
-        shape = None if first is None else shape_of(lines.text(first)[:-1])
+        first = next((place for place in range(len(places)) if lines.is_step(places[place])), None)
+        shape = None if first is None else shape_of(lines.text(places[first : first + 1])[:-1])
         if shape is None:
             break
         rows = lines.rows(places)
@@ -403,19 +397,18 @@ def _alike(lines: _Lines, places: Ints) -> tuple[list[_Alike], Ints]:
     return found, places
 
 
-def _are_consecutive(bulk: Sequence[_Alike], rest: _Rest) -> bool:
+def _are_consecutive(bulk: Sequence[_Alike], rest: _Rest, first_seq: int) -> bool:
     """Say whether each record's number is one more than that of the record before."""
-    first_seq = int(bulk[0].lines.values("seq")[0] - bulk[0].places[0])
-    if [record.seq for record in rest.records] != (rest.places + first_seq).tolist():
+    if [record.seq - first_seq for record in rest.records] != rest.places:
         return False
     return all((alike.lines.values("seq") - alike.places == first_seq).all() for alike in bulk)
 
 
-def _joined(bulk: Sequence[_Alike], rest: _Rest) -> StepColumns:
-    """Return all steps in the order of their lines."""
+def _joined(bulk: Sequence[_Alike], rest: dict[int, Step]) -> StepColumns:
+    """Return all steps in the order of their lines: those that are alike, and others by place."""
     parts = [(alike.places, _columns(alike.lines)) for alike in bulk]
-    if steps := rest.steps:
-        parts.append((rest.step_places, StepColumns.of(steps)))
+    if rest:
+        parts.append((np.array([*rest]), StepColumns.of([*rest.values()])))
     parts.sort(key=lambda part: int(part[0][0]))  # One after another, usually, and in order then.
     joined = StepColumns.joined([columns for _, columns in parts])
     place = np.concatenate([places for places, _ in parts])

@@ -91,13 +91,15 @@ class Column:
         if not len(values):
             return
         if self._uniform:
-            if not self._length:
-                self._data = np.array(values[:1])
-            if values.dtype != object and (_distinct(values) == self._data[0]).all():
+            first = self._data[0] if self._length else values[0]
+            if values.dtype != object and (_distinct(values) == first).all():
+                self._data = self._data if self._length else np.array(values[:1])
                 self._length += len(values)
                 return
-            self._data = np.array(self.values)
-            self._uniform = False
+            self._data, self._uniform = np.array(self.values), False
+        if not self._length:  # The first values are kept as they are: nobody changes them.
+            self._data, self._length = values, len(values)
+            return
         if values.dtype == object and self._data.dtype != object:
             self._data = self._data.astype(object)
         needed = self._length + len(values)

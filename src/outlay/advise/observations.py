@@ -11,9 +11,9 @@ from outlay.advise.batch_size import PARAMETERS, last_reported
 from outlay.advise.recommendation import OptimizationRecommendation, amount_text
 from outlay.cost.run_cost import RunCost
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import RunView
 from outlay.goodput.throughput import ModelFlops, gpu_time, utilisation
+from outlay.goodput.timeline import Window
 from outlay.prices.gpus import resolve
 from outlay.rates import NS_PER_HOUR
 

@@ -24,7 +24,7 @@ from outlay.clock import SYSTEM, Clock
 from outlay.decoding import BadDocument, read_document
 from outlay.errors import Finding, OutlayError
 from outlay.files import write_whole
-from outlay.goodput.breakdown import Window
+from outlay.goodput.timeline import Window
 from outlay.guard.rental.reap import known_logs
 from outlay.store import open_store, outlay_home
 

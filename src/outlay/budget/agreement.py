@@ -82,7 +82,7 @@ class Verdict(msgspec.Struct, frozen=True):
     """What all ranks conclude from the same reports.
 
     Attributes:
-        base: What the run had used before this attempt: rank 0's word.
+        base: What the run had used before this attempt: as rank 0 states it.
         others: What the ranks but this one add to its own use.
         reason: Why all of them stop now, if they do.
         steps: How many steps each of them runs before the next agreement.
@@ -146,33 +146,22 @@ def _safe_steps(bound: Bound, left: int, each: int, reports: Sequence[Report]) -
 _decoder = Decoder[Report](Report)
 
 
-def encode(report: Report) -> bytes:
-    """Return a report as bytes; JSON, since its integers may exceed 64 bits."""
-    return msgspec.json.encode(report)
-
-
-def decode(payload: bytes) -> Report:
-    """Return a report as it was sent."""
-    return _decoder.decode(payload)
-
-
 # One rank's side of the agreements: when to all-gather, what to send, what to apply.
 
 
-class Accord:
+class RankAgreement:
     """Keeps a tracker in step with the other ranks' trackers.
 
     Attributes:
         agreed_steps: How many steps of this attempt all ranks have agreed on.
         steady: Set where the tokens of a step are stated as a number.
-        met: How many agreements there were.
     """
 
     def __init__(self, group: Group, tracker: BudgetTracker, clock: Clock) -> None:
         self.group = group
         self.agreed_steps = 0
         self.steady = False
-        self.met = 0
+        self.gathers = 0
         self._tracker = tracker
         self._monotonic_ns = clock.monotonic_ns
         self._largest = ZERO
@@ -180,27 +169,23 @@ class Accord:
         self._agreement_ns = 0
 
     def before_step(self, step: Usage) -> Verdict | None:
-        """All-gather if it is due; None means that the step may run without asking anybody.
-
-        Raises:
-            AgreementLost: A rank is gone.
-        """
+        """All-gather if it is due; None means that the step may run without asking anybody."""
         if self._steps_left > 0:
             self._steps_left -= 1
             return None
-        verdict = self._meet(step)
+        verdict = self._all_gather(step)
         self._steps_left = verdict.steps - 1
         return verdict
 
-    def ran(self, usage: Usage) -> None:
-        """Take note of what a step used."""
+    def record_step(self, usage: Usage) -> None:
+        """Record what a step used."""
         self._largest = self._largest.largest(usage)
 
     def all_allow(self, allowed: bool) -> bool:  # noqa: FBT001 - the only thing it says
         """Return whether every rank allows what this one does; all ranks must ask together."""
         return all(answer == b"1" for answer in self.group.gather(b"1" if allowed else b"0"))
 
-    def _meet(self, step: Usage) -> Verdict:
+    def _all_gather(self, step: Usage) -> Verdict:
         begun_ns = self._monotonic_ns()
         own = self._tracker.own
         report = Report(
@@ -212,12 +197,13 @@ class Accord:
             step_ns=own.time_ns // own.steps if own.steps else 0,
             agreement_ns=self._agreement_ns,
         )
-        payloads = self.group.gather(encode(report))
-        reports = [decode(payload) for payload in payloads]
+        # JSON, since its integers may exceed 64 bits.
+        payloads = self.group.gather(msgspec.json.encode(report))
+        reports = [_decoder.decode(payload) for payload in payloads]
         verdict = settle(reports, self.group.rank, self._tracker.bounds)
         self._tracker.absorb(verdict.base, verdict.others, verdict.reason)
         self.agreed_steps = own.steps
-        self.met += 1
+        self.gathers += 1
         took_ns = self._monotonic_ns() - begun_ns
         # A running mean: the first meeting also connects, and a busy machine has its moments.
         self._agreement_ns = (3 * (self._agreement_ns or took_ns) + took_ns) // 4

@@ -34,15 +34,12 @@ def read_budget(value: object, *, name: str = "budget") -> Budget | None:
     Raises:
         InvalidValue: It cannot be used; the message names the key and the valid ones.
     """
-    return _enabled(read_stated(value, name=name))
+    stated = read_stated(value, name=name)
+    return None if stated is DISABLED else stated
 
 
 def read_stated(value: object, *, name: str = "budget") -> Budget | None:
-    """Return what ``read_budget`` does, but ``DISABLED`` where that is what was stated.
-
-    Raises:
-        InvalidValue: It cannot be used; the message names the key and the valid ones.
-    """
+    """Return what ``read_budget`` does, but ``DISABLED`` where that is what was stated."""
     match value:
         case None | Budget():
             return value
@@ -57,19 +54,10 @@ def read_stated(value: object, *, name: str = "budget") -> Budget | None:
             return _from_tree(plain, name=name)
 
 
-def budget_from_environ(environ: Mapping[str, str]) -> Budget | None:
-    """Return the budget that a launcher stated in ``OUTLAY_BUDGET``, if any is enabled."""
-    return _enabled(stated_in_environ(environ))
-
-
 def stated_in_environ(environ: Mapping[str, str]) -> Budget | None:
-    """Return what ``budget_from_environ`` does, but ``DISABLED`` where that was stated."""
+    """Return what a launcher stated in ``OUTLAY_BUDGET``, if anything; as ``read_stated`` does."""
     text = environ.get(VARIABLE, "").strip()
     return _from_text(text, name=VARIABLE) if text else None
-
-
-def _enabled(stated: Budget | None) -> Budget | None:
-    return None if stated is DISABLED else stated
 
 
 def as_text(budget: Budget) -> str:

@@ -66,16 +66,6 @@ class Display(Protocol):
         """Show the last state, and nothing after it."""
 
 
-class NoDisplay:
-    """Shows nothing."""
-
-    def update(self, tracker: BudgetTracker) -> None:
-        """Do nothing."""
-
-    def close(self, tracker: BudgetTracker) -> None:
-        """Do nothing."""
-
-
 def budget_line(tracker: BudgetTracker) -> str:
     """Return how the budget stands in one line: what is left, of what, and until when."""
     limits = [
@@ -205,13 +195,7 @@ REFRESH_NS: Final = 10_000_000_000
 class BudgetReporter:
     """Reports budget state; does nothing except on rank 0.
 
-    Args:
-        rank: Of this process.
-        tracker: Whose state is reported.
-        recorder: Where events are recorded.
-        run_dir: Where ``budget.json`` is kept.
-        document: Returns what that holds.
-        clock: Paces refreshes and the bar.
+    ``document`` returns what ``budget.json`` holds.
     """
 
     def __init__(
@@ -224,16 +208,16 @@ class BudgetReporter:
         document: Callable[[], dict[str, Any]],
         clock: Clock,
     ) -> None:
-        self._speaks = rank == 0
+        self._reports = rank == 0
         self._tracker = tracker
         self._recorder = recorder
         self._run_dir = run_dir
         self._document = document
         self._monotonic_ns = clock.monotonic_ns
         self._next_refresh_ns = 0
-        self._stop_told = False
-        self._display: Display = NoDisplay()
-        if self._speaks and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
+        self._stop_reported = False
+        self._display: Display | None = None
+        if self._reports and facts.is_on(os.environ, "OUTLAY_PROGRESS", default=True):
             self._display = display_for(sys.stderr, clock)
         tracker.on_threshold(self._threshold)
 
@@ -254,20 +238,21 @@ class BudgetReporter:
 
     def stopped(self, reason: StopReason) -> None:
         """Record why no further step may run, once."""
-        if not self._stop_told:
-            self._stop_told = True
+        if not self._stop_reported:
+            self._stop_reported = True
             self._event("stopped", {"limit_key": reason.key, "text": str(reason)})
 
     def step(self) -> None:
         """A step is over: refresh what is due."""
         if self._monotonic_ns() >= self._next_refresh_ns:
             self.refresh()
-        self._display.update(self._tracker)
+        if self._display is not None:
+            self._display.update(self._tracker)
 
     def refresh(self) -> None:
         """Write ``budget.json`` as things stand; also from a signal handler, and amid a refresh."""
         self._next_refresh_ns = self._monotonic_ns() + REFRESH_NS
-        if self._speaks:
+        if self._reports:
             finding = write_document(self._run_dir, self._document())
             if finding is not None and finding not in self._tracker.findings:
                 self._tracker.findings.append(finding)
@@ -278,12 +263,13 @@ class BudgetReporter:
         state = {key: document[key] for key in ("totals", "clocks_ms", "stop_reason")}
         self._event("ended", {"status": status, **state})
         self.refresh()
-        self._display.close(self._tracker)
+        if self._display is not None:
+            self._display.close(self._tracker)
 
     def _threshold(self, threshold: Threshold) -> None:
         data = {"limit_key": threshold.bound.dimension.key, "percent": threshold.percent}
         self._event("threshold", data | {"text": str(threshold)})
 
     def _event(self, event: str, data: dict[str, Any]) -> None:
-        if self._speaks:
+        if self._reports:
             self._recorder.budget_event(event, data)

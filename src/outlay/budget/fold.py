@@ -237,8 +237,6 @@ class SegmentSpend:
         surviving: Its work that no rollback of its own undid.
         executed: Everything it did, undone or not.
         periods: Nanoseconds by clock, for each stretch of time with one price.
-        events: What happened to the budget.
-        last_step: Its last step.
         first_step_ns: When its first step began to wait for data.
         before_steps_ns: Time on the clocks before its first step.
         marks: The steps that its last checkpoints are resumed at, ascending.
@@ -256,7 +254,7 @@ class SegmentSpend:
     charges: Charges = field(default_factory=Charges)
 
     def fold(self, records: Sequence[Record]) -> None:
-        """Take note of more records."""
+        """Record more records."""
         self.life.fold(records)
         for record in records:
             if type(record) is Step:
@@ -430,17 +428,6 @@ def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
         elif event.event == "epoch" and stated is not None:
             stated |= event.data
     return stated
-
-
-def fold_segments(segments: Mapping[SegmentId, Sequence[Record]]) -> list[SegmentSpend]:
-    """Return what each process of a run log used; the order of segments does not matter."""
-    spends = []
-    for segment in sorted(segments):
-        spend = SegmentSpend(SegmentLife(segment))
-        spend.fold(sorted(segments[segment], key=lambda record: record.seq))
-        spend.finish()
-        spends.append(spend)
-    return spends
 
 
 def join_attempts(

@@ -19,7 +19,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import astuple, replace
 
-from outlay.budget.agreement import Accord, Group, torch_group
+from outlay.budget.agreement import Group, RankAgreement, torch_group
 from outlay.budget.display import NAME, BudgetReporter
 from outlay.budget.fold import DROPPED, SegmentSpend, Surviving
 from outlay.budget.history import (
@@ -40,7 +40,7 @@ from outlay.budget.measurements import (
     unread_energy,
 )
 from outlay.budget.statements import FORM, RUNS_MAX, Kept, check_unchanged, is_kept, state_of
-from outlay.budget.terms import DISABLED, Budget
+from outlay.budget.terms import Budget
 from outlay.budget.tracker import BudgetTracker
 from outlay.budget.usage import (
     CLOCKS,
@@ -68,19 +68,14 @@ from outlay.ledger import (
     Step,
 )
 from outlay.record import Recorder
-from outlay.record.meters.steps import MeteredWriter, count_tokens
+from outlay.record.meters.steps import count_tokens
 from outlay.record.recorder import Count, Writer
 
 # What the records of a running attempt charge to its tracker: use, time on other clocks, money.
 
 
 class Charging:
-    """Charges one process's records as they are written.
-
-    Args:
-        tracker: What is charged.
-        header: Says at what price the attempt begins.
-    """
+    """Charges one process's records as they are written."""
 
     def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
         self._tracker = tracker
@@ -172,11 +167,6 @@ class StatementWriter:
 
     Observing is safe in any thread and in signal handlers: records are queued, and folded by
     whoever finds the fold free. What is stated covers whole prefixes of the segment only.
-
-    Args:
-        segment: Who writes it.
-        header: Its first record.
-        writer: What it is written with; takes the statements.
     """
 
     def __init__(self, segment: SegmentId, header: AttemptStarted, writer: Writer) -> None:
@@ -191,7 +181,7 @@ class StatementWriter:
         self._folding = threading.Lock()
 
     def observe(self, record: KnownRecord, seq: int) -> None:
-        """Take note of a record that was just written."""
+        """Record a record that was just written."""
         self._queue.append((seq, record))
         if len(self._queue) >= FOLD_EVERY or type(record) is CheckpointCommitted:
             self.catch_up(state=type(record) is CheckpointCommitted)
@@ -271,7 +261,7 @@ class BudgetGate:
         find_group: Callable[[], Group | None] = torch_group,
     ) -> None:
         self.tracker = BudgetTracker.of(budget, clock=clock)
-        self.accord: Accord | None = None
+        self.agreement: RankAgreement | None = None
         self._run_dir = run_dir
         self._rank = rank
         self._clock = clock
@@ -297,7 +287,7 @@ class BudgetGate:
         self._parts_before = before.parts
         self._past.resume_at(recorder.next_step)
         self._statements = StatementWriter(segment, header, recorder.writer)
-        recorder.writer = _ObservedWriter(recorder.writer, self)
+        recorder.fill_step, recorder.observe = self.meters.fill, self.observe
         recorder.gates.append(self)
         self._reporter = BudgetReporter(
             self._rank, self.tracker, recorder,
@@ -314,8 +304,8 @@ class BudgetGate:
                 self._reporter.epoch(len(loader))
         _ = self.tracker.budget.bounds  # Refuses epochs whose length nobody stated.
         self._steady = isinstance(tokens, int)
-        if self.accord is not None:
-            self.accord.steady = self._steady
+        if self.agreement is not None:
+            self.agreement.steady = self._steady
         counts_tokens = tokens is None and TOKENS.key in self.tracker.budget.limits
         return count_tokens if counts_tokens else tokens
 
@@ -335,16 +325,16 @@ class BudgetGate:
         elif not self._reported:
             self._resume_at(self._recorder.next_step)
         step = Usage(tokens=tokens, steps=1)
-        if self.accord is None:
+        if self.agreement is None:
             self.tracker.admit(step)
             return self._why_stop()
-        return None if self.accord.before_step(step) is None else self._why_stop()
+        return None if self.agreement.before_step(step) is None else self._why_stop()
 
     def after_step(self, step: Step) -> str | None:
         """Return why no further step may run; ranks find out together, before the next one."""
         del step
         self._reporter.step()
-        return self._why_stop() if self.accord is None else None
+        return self._why_stop() if self.agreement is None else None
 
     def finish(self, status: EndStatus) -> None:
         """Charge what is left, and write down how the budget stands at the attempt's end."""
@@ -367,7 +357,7 @@ class BudgetGate:
     def allows(self, work: str) -> bool:
         """Return whether such work fits what is left; on several ranks all must ask together."""
         allowed = self.tracker.allows(work)
-        return allowed if self.accord is None else self.accord.all_allow(allowed)
+        return allowed if self.agreement is None else self.agreement.all_allow(allowed)
 
     def document(self) -> dict[str, Any]:
         """Return what ``budget.json`` holds."""
@@ -382,8 +372,8 @@ class BudgetGate:
             document["cost"] = parts.document(self.tracker.budget.charge_cost)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
-        if self.accord is not None:
-            ranks = {"size": self.accord.group.size, "agreed_steps": self.accord.agreed_steps}
+        if self.agreement is not None:
+            ranks = {"size": self.agreement.group.size, "agreed_steps": self.agreement.agreed_steps}
             document["ranks"] = ranks
         return document
 
@@ -398,8 +388,8 @@ class BudgetGate:
         begin_metering(self.meters)
         group = self._find_group()
         if group is not None:
-            self.accord = Accord(group, self.tracker, self._clock)
-            self.accord.steady = self._steady
+            self.agreement = RankAgreement(group, self.tracker, self._clock)
+            self.agreement.steady = self._steady
         elif self._header.world_size > 1:
             self._judge_alone()
         if not self._reported:
@@ -425,14 +415,14 @@ class BudgetGate:
         if min(astuple(usage)) < 0:
             raise InvalidValue("step", usage, "amounts of zero or more")
         if self._reported:
-            self._past.runs(step.step)
+            self._past.note_step(step.step)
         else:
             self._resume_at(step.step)
             self._reported = True
             refuse_unreported(self.tracker.budget, usage)
         priced = self._charging.step(step, usage)
-        if self.accord is not None:
-            self.accord.ran(priced)
+        if self.agreement is not None:
+            self.agreement.record_step(priced)
 
     def _why_stop(self) -> str | None:
         reason = self.tracker.stop_reason
@@ -448,25 +438,16 @@ class BudgetGate:
         return str(reason)
 
 
-class UnlimitedGate:
-    """Counts what a run uses whose budget is disabled; refuses nothing and writes nothing."""
+def count_without_limits(tracker: BudgetTracker, recorder: Recorder) -> None:
+    """Count what a run uses whose budget is disabled; nothing is refused or written."""
+    charges = Charges()
 
-    def __init__(self, clock: Clock) -> None:
-        self.tracker = BudgetTracker.of(DISABLED, clock=clock)
-        self._charges = Charges()
+    def observe(record: KnownRecord, seq: int) -> None:
+        del seq
+        if type(record) is Step:
+            tracker.count(charges.step(record), step=record.step)
 
-    def before_step(self, *, tokens: int, samples: int) -> str | None:
-        """Let every step run."""
-        del tokens, samples
-        return None
-
-    def after_step(self, step: Step) -> str | None:
-        """Count a step that ran."""
-        self.tracker.count(self._charges.step(step), step=step.step)
-        return None
-
-    def finish(self, status: EndStatus) -> None:
-        """Do nothing."""
+    recorder.observe = observe
 
 
 def drop_budget(run_dir: Path, recorder: Recorder) -> None:
@@ -476,19 +457,3 @@ def drop_budget(run_dir: Path, recorder: Recorder) -> None:
         recorder.budget_event(DROPPED, {"was": {"mode": kept.mode, "limits": dict(kept.limits)}})
         with contextlib.suppress(OSError):
             (run_dir / NAME).unlink(missing_ok=True)
-
-
-class _ObservedWriter(MeteredWriter):
-    """Writes through to a segment, metering each step first and telling the gate after."""
-
-    def __init__(self, inner: Writer, gate: BudgetGate) -> None:
-        super().__init__(inner, gate.meters)
-        self._gate = gate
-
-    def append(self, record: KnownRecord) -> int:
-        """Write one record, charge it, and return its sequence number."""
-        if type(record) is Step:
-            record = self._meters.fill(record)
-        seq = self._inner.append(record)
-        self._gate.observe(record, seq)
-        return seq

@@ -13,10 +13,10 @@ from outlay.budget.display import NAME, read_document
 from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
 from outlay.budget.limits import CURRENCY
 from outlay.budget.statements import (
-    Mended,
+    Repaired,
     is_believable,
     last_believable,
-    mend,
+    repair,
     restored,
     usage_in,
 )
@@ -57,10 +57,6 @@ from outlay.rates import RateFunction, RatePiece, hourly
 class Past:
     """The earlier attempts, cut where this one goes on.
 
-    Args:
-        tracker: What goes on from them.
-        before: What they used.
-
     Attributes:
         cut: The step that this attempt goes on with.
     """
@@ -80,7 +76,7 @@ class Past:
         progress = progress_of(logged).largest(tracker.loaded_progress or ZERO)
         tracker.rebase(progress + resources_of(logged.largest(tracker.used)))
 
-    def runs(self, step: int) -> None:
+    def note_step(self, step: int) -> None:
         """Step number ``step`` ran: where that lies behind the cut, less of the past survives."""
         if step >= self.cut:
             return
@@ -128,7 +124,7 @@ class History:
         return replace(before, at_least=self.at_least)
 
     def of_rank(self, rank: int) -> History:
-        """Return the part of one rank; what the run said it used was rank 0's word."""
+        """Return the part of one rank; what the run said it used was as rank 0 states it."""
         spends = [spend for spend in self.spends if spend.life.segment.rank == rank]
         return replace(self, spends=spends, at_least=self.at_least if rank == 0 else ZERO)
 
@@ -193,7 +189,7 @@ def _read_damaged(run_dir: Path) -> History:
     """
     stated = find_statements(run_dir, is_believable, back_bytes=FAR_BYTES)
     bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
-    return _mended(run_dir, read_run(run_dir, stated), bases)
+    return _repaired(run_dir, read_run(run_dir, stated), bases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,16 +213,16 @@ def _whole(spends: Iterable[SegmentSpend]) -> History:
     return History(spends=folded, stated=last_stated(folded))
 
 
-def _mended(run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase]) -> History:
+def _repaired(run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase]) -> History:
     """Return the history of a damaged log: what is missing after statements is assumed."""
     spends: list[SegmentSpend] = []
-    assumed: dict[SegmentId, Mended] = {}
+    assumed: dict[SegmentId, Repaired] = {}
     for segment in sorted({*log.segments, *bases}):
         records, unplaced = log.segments.get(segment, []), log.unplaced.get(segment, 0)
         base = bases.get(segment) or _base_among(segment, records)
-        spend, mended = _replayed(segment, records, unplaced, base)
+        spend, repaired = _replayed(segment, records, unplaced, base)
         spends.append(spend)
-        assumed[segment] = mended
+        assumed[segment] = repaired
     if not log.findings:
         return History(spends=spends, stated=last_stated(spends))
     document = read_document(run_dir)
@@ -254,21 +250,21 @@ def _seq(record: Record) -> int:
 
 def _replayed(
     segment: SegmentId, records: Sequence[Record], unplaced: int, base: SegmentBase | None
-) -> tuple[SegmentSpend, Mended]:
-    """Return what a segment amounts to: its statement's word, and what follows, mended."""
+) -> tuple[SegmentSpend, Repaired]:
+    """Return what a segment amounts to: its statement's word, and what follows, repaired."""
     if base is None:
-        spend, mended = SegmentSpend(SegmentLife(segment)), mend(records, unplaced)
+        spend, repaired = SegmentSpend(SegmentLife(segment)), repair(records, unplaced)
     else:
         spend = base.spend
         said = any(event.event == "ended" for event in spend.events)
         after = (record for record in records if record.seq >= base.statement.covers)
         known = sorted({one.seq: one for one in (*after, base.statement)}.values(), key=_seq)
-        mended = mend(
+        repaired = repair(
             known, unplaced, first_seq=base.statement.covers, last=spend.last_step, said=said
         )
-    spend.fold(mended.records)
+    spend.fold(repaired.records)
     spend.finish()
-    return spend, mended
+    return spend, repaired
 
 
 def _last_word(
@@ -287,13 +283,13 @@ def _last_word(
     return at_least, findings
 
 
-def _assumed(mended: Mapping[SegmentId, Mended]) -> list[Finding]:
+def _assumed(repaired: Mapping[SegmentId, Repaired]) -> list[Finding]:
     return [
         _doubt(
             segment.file_name,
             f"{each.assumed_steps} steps that cannot be read count like those beside them",
         )
-        for segment, each in sorted(mended.items())
+        for segment, each in sorted(repaired.items())
         if each.assumed_steps
     ]
 
@@ -303,11 +299,7 @@ def _doubt(source: str, message: str) -> Finding:
 
 
 class LivePrice:
-    """What a running attempt costs from one record to the next, in the currency of limits.
-
-    Args:
-        header: Says what the attempt begins with.
-    """
+    """What a running attempt costs from one record to the next, in the currency of limits."""
 
     def __init__(self, header: AttemptStarted) -> None:
         self._until_ns = header.t_ns

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal
-from typing import Final, TypeVar
+from typing import Final
 
 from outlay.budget.usage import Usage
 from outlay.errors import Finding, InvalidValue
 from outlay.rates import units_of
 from outlay.units import Duration, Energy, Flops, Money, Tokens
-from outlay.units.money import MICROS
+from outlay.units.money import MICROS, PERCENTS, percents_reached
 from outlay.units.numbers import EXACT, exact_decimal, split_unit, whole
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
@@ -43,8 +43,6 @@ class StopReason:
     """Which limit stops the run, and by how much it was, or would have been, passed.
 
     Attributes:
-        bound: The limit.
-        used: What was used when the run stopped.
         asked: What the next step would have used on top; 0 when the limit was simply reached.
         before_start: Whether it was reached before this attempt took a step.
         down: How much of a cost was due to the time between attempts.
@@ -145,14 +143,6 @@ _BYTES = {"": 1, "B": 1}
 _BYTES |= {f"{prefix}B": 1000**power for power, prefix in enumerate("kMGTP", start=1)}
 _BYTES |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGTP", start=1)}
 
-_Amount = TypeVar("_Amount", Duration, Energy, Flops, Money, Tokens, int)
-
-
-def _positive(amount: _Amount, *, name: str, seen: object, expected: str) -> _Amount:
-    if not amount:
-        raise InvalidValue(name, seen, expected)
-    return amount
-
 
 def _number(value: object, *, name: str, expected: str) -> Decimal:
     number = exact_decimal(value, name=name, expected=expected)
@@ -178,64 +168,71 @@ def _scaled(value: object, unit: int, *, name: str, expected: str) -> int:
     return int(EXACT.multiply(number, unit).to_integral_value(ROUND_HALF_EVEN))
 
 
-def read_minutes(value: object, name: str = "max_minutes") -> Duration:
-    """Return a number of minutes, or a duration with its unit, to the nanosecond."""
-    duration = (
-        Duration(_scaled(value, NS_PER_MINUTE, name=name, expected=_EXPECTED_MINUTES))
+def _above_zero(amount: int, *, name: str, seen: object, expected: str) -> int:
+    if not amount:
+        raise InvalidValue(name, seen, expected)
+    return amount
+
+
+def _read_minutes(value: object) -> int:
+    """Return a number of minutes, or a duration with its unit, in nanoseconds."""
+    name, expected = TIME.key, _EXPECTED_MINUTES
+    ns = (
+        _scaled(value, NS_PER_MINUTE, name=name, expected=expected)
         if is_number(value)
-        else Duration.parse(value, name=name)
+        else Duration.parse(value, name=name).ns
     )
-    return _positive(duration, name=name, seen=value, expected=_EXPECTED_MINUTES)
+    return _above_zero(ns, name=name, seen=value, expected=expected)
 
 
-def read_wh(value: object, name: str = "max_energy_Wh") -> Energy:
-    """Return a number of watt-hours, or an energy with its unit, to the millijoule."""
-    energy = (
-        Energy(_scaled(value, MILLIJOULES_PER_WH, name=name, expected=_EXPECTED_WH))
+def _read_wh(value: object) -> int:
+    """Return a number of watt-hours, or an energy with its unit, in millijoules."""
+    name, expected = ENERGY.key, _EXPECTED_WH
+    millijoules = (
+        _scaled(value, MILLIJOULES_PER_WH, name=name, expected=expected)
         if is_number(value)
-        else Energy.parse(value, name=name)
+        else Energy.parse(value, name=name).value
     )
-    return _positive(energy, name=name, seen=value, expected=_EXPECTED_WH)
+    return _above_zero(millijoules, name=name, seen=value, expected=expected)
 
 
-def read_bytes(value: object, name: str = "max_comm_bytes") -> int:
+def _read_bytes(value: object) -> int:
     """Return a whole number of bytes, written as such or as ``"10GB"`` or ``"5GiB"``."""
-    if not isinstance(value, str):
-        count = _number(value, name=name, expected=_EXPECTED_BYTES)
-    else:
-        number, unit = split_unit(value, name=name, expected=_EXPECTED_BYTES)
+    name, expected, count = COMM.key, _EXPECTED_BYTES, value
+    if isinstance(value, str):
+        number, unit = split_unit(value, name=name, expected=expected)
         if unit not in _BYTES:
-            raise InvalidValue(name, value, _EXPECTED_BYTES)
+            raise InvalidValue(name, value, expected)
         count = EXACT.multiply(number, _BYTES[unit])
-        count = _number(count, name=name, expected=_EXPECTED_BYTES)
-    return whole(count, name=name, seen=value, expected=_EXPECTED_BYTES)
+    exact = _number(count, name=name, expected=expected)
+    return whole(exact, name=name, seen=value, expected=expected)
 
 
-def read_tokens(value: object, name: str = "max_tokens") -> Tokens:
-    """Return ``50_000`` or ``"50k"`` as Tokens above zero."""
-    tokens = Tokens.parse(value, name=name)
-    return _positive(tokens, name=name, seen=value, expected=f"{Tokens.EXPECTED}, more than zero")
+def _read_count(quantity: type[Tokens | Flops], name: str) -> Callable[[object], int]:
+    """Return what reads ``50_000``, ``"50k"`` or ``"1.5 EFLOP"`` as a whole number above zero."""
+
+    def read(value: object) -> int:
+        count = quantity.parse(value, name=name).value
+        expected = f"{quantity.EXPECTED}, more than zero"
+        return _above_zero(count, name=name, seen=value, expected=expected)
+
+    return read
 
 
-def read_flops(value: object, name: str = "max_flops") -> Flops:
-    """Return ``"1.5 EFLOP"`` or a whole number as Flops above zero."""
-    flops = Flops.parse(value, name=name)
-    return _positive(flops, name=name, seen=value, expected=f"{Flops.EXPECTED}, more than zero")
-
-
-def read_usd(value: object, name: str = "max_cost_usd") -> Money:
-    """Return ``5`` or ``"5 USD"`` as dollars above zero; another currency is refused."""
+def _read_usd(value: object) -> int:
+    """Return ``5`` or ``"5 USD"`` in exact units; another currency is refused."""
     expected = 'an amount in USD such as 5 or "5 USD", more than zero'
-    money = Money.parse(value, name=name)
+    money = Money.parse(value, name=COST.key)
     if money.currency != CURRENCY:
-        raise InvalidValue(name, str(money), expected)
-    return _positive(money, name=name, seen=value, expected=expected)
+        raise InvalidValue(COST.key, str(money), expected)
+    return _above_zero(units_of(money), name=COST.key, seen=value, expected=expected)
 
 
-def read_micro_epochs(value: object, name: str = "max_epochs") -> int:
+def _read_epochs(value: object) -> int:
     """Return a number of epochs, whole or not, in millionths of an epoch."""
-    micro_epochs = _scaled(value, MICRO_EPOCHS, name=name, expected=_EXPECTED_EPOCHS)
-    return _positive(micro_epochs, name=name, seen=value, expected=_EXPECTED_EPOCHS)
+    name, expected = EPOCHS.key, _EXPECTED_EPOCHS
+    millionths = _scaled(value, MICRO_EPOCHS, name=name, expected=expected)
+    return _above_zero(millionths, name=name, seen=value, expected=expected)
 
 
 def read_steps(value: object, name: str = "steps_per_epoch") -> int:
@@ -253,7 +250,6 @@ class Dimension:
 
     Attributes:
         name: The field of ``Usage`` that counts it.
-        label: What people call it.
         key: The configuration key of its limit.
         mode: The budget mode that requires that limit.
         progress: Whether it counts surviving work (a rollback takes back what it undid) rather
@@ -288,7 +284,7 @@ TIME: Final = Dimension(
     label="training time",
     key="max_minutes",
     mode="iso_time",
-    read=lambda value: read_minutes(value).ns,
+    read=_read_minutes,
     number=lambda ns: _ratio(ns, NS_PER_MINUTE),
     text=lambda ns: str(Duration(ns)),
 )
@@ -299,7 +295,7 @@ TOKENS: Final = Dimension(
     mode="iso_tokens",
     progress=True,
     predictable=True,
-    read=lambda value: read_tokens(value).value,
+    read=_read_count(Tokens, "max_tokens"),
     number=int,
     text=lambda count: str(Tokens(count)),
 )
@@ -310,7 +306,7 @@ EPOCHS: Final = Dimension(
     mode="iso_epochs",
     progress=True,
     predictable=True,
-    read=lambda value: read_micro_epochs(value),
+    read=_read_epochs,
     number=lambda micro_epochs: _ratio(micro_epochs, MICRO_EPOCHS),
     text=lambda count: f"{count:,} steps",
 )
@@ -319,7 +315,7 @@ COMM: Final = Dimension(
     label="collectives",
     key="max_comm_bytes",
     mode="comm_cap",
-    read=lambda value: read_bytes(value),
+    read=_read_bytes,
     number=int,
     text=lambda count: f"{count:,} B",
 )
@@ -328,7 +324,7 @@ ENERGY: Final = Dimension(
     label="energy",
     key="max_energy_Wh",
     mode="energy_cap",
-    read=lambda value: read_wh(value).value,
+    read=_read_wh,
     number=lambda mj: _ratio(mj, MILLIJOULES_PER_WH),
     text=lambda mj: str(Energy(mj)),
 )
@@ -337,7 +333,7 @@ COST: Final = Dimension(
     label="cost",
     key="max_cost_usd",
     mode="iso_cost",
-    read=lambda value: units_of(read_usd(value)),
+    read=_read_usd,
     number=lambda units: _ratio(_money(units).micros, MICROS),
     text=lambda units: str(_money(units)),
 )
@@ -347,7 +343,7 @@ FLOPS: Final = Dimension(
     key="max_flops",
     mode="iso_flops",
     progress=True,
-    read=lambda value: read_flops(value).value,
+    read=_read_count(Flops, "max_flops"),
     number=int,
     text=lambda count: str(Flops(count)),
 )
@@ -355,11 +351,6 @@ FLOPS: Final = Dimension(
 DIMENSIONS: Final = (TIME, TOKENS, EPOCHS, COMM, ENERGY, COST, FLOPS)
 MODES: Final = {dimension.mode: dimension for dimension in DIMENSIONS}
 KEYS: Final = {dimension.key: dimension for dimension in DIMENSIONS}
-
-
-# Half, three quarters, nine tenths, all of a limit: each is worth saying once.
-
-PERCENTS: Final = (50, 75, 90, 100)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,17 +369,6 @@ class Threshold:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Mark:
-    bound: Bound
-    percent: int
-
-    @property
-    def amount(self) -> int:
-        """The least amount that is at least ``percent`` % of the limit."""
-        return -(-self.bound.limit * self.percent // 100)
-
-
 class Thresholds:
     """What lies ahead of a total.
 
@@ -397,23 +377,26 @@ class Thresholds:
     """
 
     def __init__(self, bounds: Iterable[Bound], total: Usage) -> None:
-        marks = [_Mark(bound, percent) for bound in bounds for percent in PERCENTS]
-        self._ahead = [mark for mark in marks if mark.bound.used(total) < mark.amount]
-        self.nearest = self._nearest()
+        marks = [(bound, percent) for bound in bounds for percent in PERCENTS]
+        self._keep_ahead(marks, total)
 
-    def _nearest(self) -> list[tuple[str, int]]:
+    def _keep_ahead(self, marks: list[tuple[Bound, int]], total: Usage) -> None:
+        self._ahead = [mark for mark in marks if not _is_reached(*mark, total)]
         least: dict[str, int] = {}
-        for mark in self._ahead:
-            least.setdefault(mark.bound.dimension.name, mark.amount)
-        return list(least.items())
+        for bound, percent in self._ahead:
+            least.setdefault(bound.dimension.name, -(-bound.limit * percent // 100))
+        self.nearest = list(least.items())
 
     def cross(self, total: Usage) -> list[Threshold]:
         """Return every threshold that this total has crossed since the last call."""
-        crossed = [mark for mark in self._ahead if mark.bound.used(total) >= mark.amount]
+        crossed = [mark for mark in self._ahead if _is_reached(*mark, total)]
         if crossed:
-            self._ahead = [mark for mark in self._ahead if mark.bound.used(total) < mark.amount]
-            self.nearest = self._nearest()
-        return [Threshold(mark.bound, mark.percent, mark.bound.used(total)) for mark in crossed]
+            self._keep_ahead(self._ahead, total)
+        return [Threshold(bound, percent, bound.used(total)) for bound, percent in crossed]
+
+
+def _is_reached(bound: Bound, percent: int, total: Usage) -> bool:
+    return percent in percents_reached(bound.used(total), bound.limit)
 
 
 # When a run will stop, if it goes on at the pace it was measured at.
@@ -424,7 +407,6 @@ class Forecast:
     """The limit that will stop the run first, and how far away it is; an estimate.
 
     Attributes:
-        bound: That limit.
         steps_left: How many more steps will run.
         time_left_ns: How long they will take at the mean pace so far.
         at_step: How many steps the run will then have made in all.
@@ -441,11 +423,7 @@ def forecast(
 ) -> Forecast | None:
     """Return where the run is heading, or None where nothing measured leads to a limit.
 
-    Args:
-        total: What the run has used in all.
-        measured: The part of it that was measured in this attempt, over ``measured.steps`` steps.
-        training_ns: How long those steps took.
-        bounds: The limits.
+    ``measured`` is the part of ``total`` that this attempt's steps used, within ``training_ns``.
     """
     if not measured.steps:
         return None

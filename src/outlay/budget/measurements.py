@@ -38,11 +38,7 @@ def step_usage(
     flops: int,
     rate: Rate | None,
 ) -> Usage:
-    """Return one step's use; without a stated cost, its time is priced at ``rate``.
-
-    Raises:
-        InvalidValue: A negative, NaN or infinite amount, or a count that is not whole.
-    """
+    """Return one step's use; without a stated cost, its time is priced at ``rate``."""
     tokens = _count(step_samples, "step_samples")
     # Half-even to the nanosecond: the error of a whole run stays below a microsecond.
     time_ns = round(_amount(step_wall_ms, "step_wall_ms") * 1_000_000)

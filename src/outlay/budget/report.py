@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import astuple, replace
 
-from outlay.account.run import RunAccount
-from outlay.account.segment import SegmentAccount
+from outlay.account.run import RunAccount, SegmentAccount
 from outlay.account.spans import SpanInterval
 from outlay.account.steps import Ints, total
 from outlay.budget import statements as snapshots
@@ -144,7 +143,6 @@ class BudgetPlan:
     """What a budget means for a training like one that was measured; an estimate.
 
     Attributes:
-        steps: How many steps the budget allows.
         use: What they use, each thing that was measured; its cost with one start-up.
         measured_steps: How many steps that rests on.
         start_up: What it takes to start; None where that is unknown.

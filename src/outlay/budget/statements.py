@@ -1,4 +1,4 @@
-"""Budgets written down: snapshots, statements in the log, damaged logs mended. Pure."""
+"""Budgets written down: snapshots, statements in the log, damaged logs repaired. Pure."""
 
 from __future__ import annotations
 
@@ -137,11 +137,7 @@ _MEASURED: Final = ("tokens", "time_ms", "comm_bytes", "energy_Wh", "steps")
 
 
 def check_totals(snapshot: Mapping[str, Any]) -> None:
-    """Refuse a snapshot whose totals cannot be true, or that lacks one.
-
-    Raises:
-        InvalidValue: Names the first such total.
-    """
+    """Refuse a snapshot whose totals cannot be true, or that lacks one."""
     totals = snapshot.get("totals")
     if not isinstance(totals, Mapping):
         raise InvalidValue("totals", totals, f"a table with {', '.join(_MEASURED)}")
@@ -199,11 +195,7 @@ def as_json(snapshot: Mapping[str, Any]) -> str:
 
 
 def from_json(text: str | bytes) -> dict[str, Any]:
-    """Return a document as it was written.
-
-    Raises:
-        InvalidValue: It is no JSON object.
-    """
+    """Return a document as it was written."""
     try:
         return decode(text, dict[str, Any])
     except BadDocument as error:
@@ -259,7 +251,6 @@ class StatedState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     Attributes:
         executed: Everything that was done, in the order of ``Usage``.
-        runs: The surviving work.
         next_step, lowest: As in ``Surviving``.
         periods: Time by clock and price.
         ongoing: The span that is open, and those since the last step.
@@ -359,21 +350,21 @@ _AMOUNTS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Mended:
+class Repaired:
     """A segment's records with stand-ins for the steps it lost, and how many steps these are."""
 
     records: list[Record]
     assumed_steps: int = 0
 
 
-def mend(
+def repair(
     records: Sequence[Record],
     unplaced: int = 0,
     *,
     first_seq: int = 1,
     last: Step | None = None,
     said: bool = False,
-) -> Mended:
+) -> Repaired:
     """Put stand-ins where steps are missing.
 
     Each counts as the larger of its neighbours, amount by amount.
@@ -384,31 +375,31 @@ def mend(
             may have stood at its end.
         first_seq: The number of the first that can be missing; the header is never a step.
         last: The last step before them.
-        said: Whether the attempt's last word, with its totals, stands before them.
+        said: Whether the attempt's final record, with its totals, stands before them.
     """
-    mended: list[Record] = []
+    repaired: list[Record] = []
     next_seq, missing, hole, assumed = first_seq, 0, 0, 0
     for record in records:
         if record.seq > next_seq:
-            hole = hole if missing else len(mended)
+            hole = hole if missing else len(repaired)
             missing += record.seq - next_seq
         next_seq = record.seq + 1
         if isinstance(record, Step):
             count = _hidden_steps(last, record, missing)
             if count:
-                before = mended[hole - 1] if hole else None
+                before = repaired[hole - 1] if hole else None
                 place = (before.seq, before.t_ns) if before else (first_seq - 1, record.t_ns)
                 stand_in = _like([last or record, record], record.step - count, count, place)
-                mended.insert(hole, stand_in)
+                repaired.insert(hole, stand_in)
                 assumed += count
             last, missing = record, 0
-        mended.append(record)
+        repaired.append(record)
     at_end = missing + unplaced
-    if at_end and last is not None and not said and not _said_what_it_used(mended):
-        place = (mended[-1].seq, mended[-1].t_ns) if mended else (first_seq - 1, last.t_ns)
-        mended.append(_like([last], last.step + last.count, at_end, place))
+    if at_end and last is not None and not said and not _said_what_it_used(repaired):
+        place = (repaired[-1].seq, repaired[-1].t_ns) if repaired else (first_seq - 1, last.t_ns)
+        repaired.append(_like([last], last.step + last.count, at_end, place))
         assumed += at_end
-    return Mended(mended, assumed)
+    return Repaired(repaired, assumed)
 
 
 def _hidden_steps(last: Step | None, following: Step, missing: int) -> int:
@@ -430,5 +421,5 @@ def _like(neighbours: Sequence[Step], step: int, count: int, after: tuple[int, i
 
 
 def _said_what_it_used(records: Sequence[Record]) -> bool:
-    """Say whether the attempt's last word holds its totals, so that nothing has to be assumed."""
+    """Say whether the attempt recorded its totals at its end, so that nothing is assumed."""
     return any(isinstance(one, BudgetEvent) and one.event == "ended" for one in records)

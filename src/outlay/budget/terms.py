@@ -166,11 +166,7 @@ def _canonical(key: str, value: object) -> int | float:
 
 
 def refuse_bare_time(mode: str, limit: object) -> None:
-    """Refuse a time without its unit: half of the readers take it for minutes, half for hours.
-
-    Raises:
-        InvalidValue: It is one; both readings are shown.
-    """
+    """Refuse a time without its unit: half of the readers take it for minutes, half for hours."""
     if MODES[mode] is TIME and is_number(limit):
         readings = f'"{limit}min" for minutes or "{limit}h" for hours'
         raise InvalidValue(mode, limit, f"a duration with its unit: {readings}")

@@ -6,22 +6,41 @@ Knows no file and no process group: those who do feed it. Thread-safe; time is m
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
 from msgspec.structs import replace
 
 from outlay.budget import statements as snapshots
-from outlay.budget.limits import Bound, Forecast, StopReason, forecast, would_pass
+from outlay.budget.fold import Surviving
+from outlay.budget.limits import (
+    Bound,
+    Forecast,
+    StopReason,
+    Threshold,
+    Thresholds,
+    forecast,
+    reached,
+    would_pass,
+)
 from outlay.budget.measurements import millijoules, money_units, step_usage
-from outlay.budget.standing import OnThreshold, Standing
 from outlay.budget.terms import Budget
-from outlay.budget.usage import TRAINING, Clocks, Usage, check_clock, progress_of, resources_of
+from outlay.budget.usage import (
+    TRAINING,
+    ZERO,
+    Clocks,
+    Usage,
+    check_clock,
+    progress_of,
+    resources_of,
+)
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, InvalidValue
 from outlay.rates import units as priced_units
 from outlay.units import Money, Rate
+
+OnThreshold = Callable[[Threshold], None]
 
 
 class BudgetTracker:
@@ -34,6 +53,12 @@ class BudgetTracker:
             ``training`` does not count their money either.
         rate: What an hour costs; prices steps whose cost is not stated.
         clock: Times what ``spend`` encloses.
+
+    Attributes:
+        bounds: The limits that are judged, the mode's own first.
+        used: What was used so far, over all ranks as far as they have agreed.
+        base: What the run had used before this attempt.
+        stop_reason: Which limit stops the run, and by how much it was or would have been passed.
 
     Raises:
         InvalidValue: The limits cannot be used; the message names the key and the valid ones.
@@ -49,7 +74,7 @@ class BudgetTracker:
         clock: Clock = SYSTEM,
     ) -> None:
         self._start(Budget.of(mode, limits, charge=charge), rate=rate, clock=clock)
-        self._standing.judge_by(self.budget.bounds)  # Refuses epochs of unknown length.
+        self._judge_by(self.budget.bounds)  # Refuses epochs of unknown length.
 
     @classmethod
     def of(
@@ -68,8 +93,13 @@ class BudgetTracker:
         self._rate = None if rate is None else Rate.parse(rate, name="rate")
         self._clock = clock
         self._lock = threading.RLock()
-        self._standing = Standing(budget.bounds_known, self.findings)
         self._training_before_ns = 0
+        self.bounds = budget.bounds_known
+        self.used = self.base = self._others = ZERO
+        self.stop_reason: StopReason | None = None
+        self._listeners: list[OnThreshold] = []
+        self._surviving = Surviving()
+        self._ahead = Thresholds(self.bounds, self.used)
 
     def update(
         self,
@@ -103,10 +133,20 @@ class BudgetTracker:
         self.count(usage, step=step)
 
     def count(self, usage: Usage, *, step: int | None = None) -> None:
-        """Count one micro-batch whose use is known as a value."""
+        """Count ``usage.steps`` micro-batches from number ``step`` on (None: the next).
+
+        Executing a step undoes every earlier execution of it and of those that follow it.
+        """
         with self._lock:
             self.clocks.spent_ns[TRAINING] += usage.time_ns
-            self._standing.execute(usage, step)
+            number = self._surviving.next_step if step is None else step
+            undone = self._surviving.execute(number, usage.tokens, usage.flops, usage.steps)
+            self.used += usage
+            if undone.steps:
+                self.used -= undone
+                self._judge_afresh()
+            else:
+                self._look_ahead()
 
     def would_exceed(
         self,
@@ -127,16 +167,12 @@ class BudgetTracker:
     def admit(self, step: Usage) -> bool:
         """Return whether a step of this size may run; a refusal is the reason to stop."""
         with self._lock:
-            return self._standing.admit(step)
+            self.stop_reason = self.stop_reason or would_pass(self.used, step, self.bounds)
+            return self.stop_reason is None
 
     def should_stop(self) -> bool:
         """Return whether a limit is reached, or a step was refused because it would pass one."""
-        return self._standing.reason is not None
-
-    @property
-    def stop_reason(self) -> StopReason | None:
-        """Which limit stops the run, and by how much it was or would have been passed."""
-        return self._standing.reason
+        return self.stop_reason is not None
 
     @contextmanager
     def spend(self, clock: str) -> Iterator[None]:
@@ -173,12 +209,13 @@ class BudgetTracker:
         """Charge work beside the steps whose use is known as a value."""
         with self._lock:
             self.clocks.add(clock, usage)
-            self._standing.add(self._charged(usage))
+            self.add(self._charged(usage))
 
     def add(self, usage: Usage) -> None:
         """Charge what belongs to no step and no clock."""
         with self._lock:
-            self._standing.add(usage)
+            self.used += usage
+            self._look_ahead()
 
     def allows(self, clock: str) -> bool:
         """Return whether such work fits what is left, judged by the dearest one so far.
@@ -192,7 +229,7 @@ class BudgetTracker:
 
     def on_threshold(self, listener: OnThreshold) -> OnThreshold:
         """Call ``listener`` once for each limit and each of 50, 75, 90 and 100 %; a decorator."""
-        self._standing.listeners.append(listener)
+        self._listeners.append(listener)
         return listener
 
     def forecast(self) -> Forecast | None:
@@ -206,11 +243,6 @@ class BudgetTracker:
     def totals(self) -> dict[str, int | float]:
         """What was used so far, under the documented names; a copy."""
         return snapshots.totals_of(self.used, self.budget.steps_per_epoch)
-
-    @property
-    def used(self) -> Usage:
-        """What was used so far, over all ranks as far as they have agreed."""
-        return self._standing.total
 
     @property
     def remaining(self) -> dict[str, int | float]:
@@ -257,12 +289,16 @@ class BudgetTracker:
         """Start over from a total known from elsewhere: a snapshot, or the run log."""
         with self._lock:
             self._training_before_ns = self.clocks.spent_ns[TRAINING]
-            self._standing.rebase(total)
+            self.used = self.base = total
+            self._others, self._surviving = ZERO, Surviving()
+            self._judge_afresh()
 
     def take_back_base(self, undone: Usage) -> None:
         """Take back progress of earlier attempts that a rollback undid."""
         with self._lock:
-            self._standing.take_back(undone)
+            self.base -= undone
+            self.used -= undone
+            self._judge_afresh()
 
     def state_dict(self) -> dict[str, str]:
         """Return the snapshot as PyTorch checkpoints want it, torch.distributed's included."""
@@ -276,33 +312,23 @@ class BudgetTracker:
         """Say how long an epoch is, unless the configuration did."""
         with self._lock:
             self.budget = self.budget.for_epochs_of(steps_per_epoch)
-            self._standing.judge_by(self.budget.bounds)
+            self._judge_by(self.budget.bounds)
 
     @property
     def own(self) -> Usage:
         """What this process has used since its start, rollbacks taken back."""
-        return self._standing.own
-
-    @property
-    def base(self) -> Usage:
-        """What the run had used before this attempt."""
-        return self._standing.base
-
-    @property
-    def bounds(self) -> tuple[Bound, ...]:
-        """The limits that are judged, the mode's own first."""
-        return self._standing.bounds
+        return self.used - self.base - self._others
 
     def absorb(self, base: Usage, others: Usage, reason: StopReason | None = None) -> None:
         """Take over what the ranks agreed on.
 
-        Args:
-            base: What the run had used before this attempt.
-            others: What the other ranks add to this one's use since.
-            reason: Why all of them stop, if they do.
+        ``others`` is what the other ranks add to this one's use since.
         """
         with self._lock:
-            self._standing.agree(base, others, reason)
+            self.used += (base - self.base) + (others - self._others)
+            self.base, self._others = base, others
+            self._cross()
+            self.stop_reason = reason
 
     def _priced(self, time_ns: int) -> int:
         return 0 if self._rate is None else priced_units(self._rate, time_ns)
@@ -316,4 +342,34 @@ class BudgetTracker:
     def explain(self, reason: StopReason) -> None:
         """Put a reason that says more in place of the reason to stop."""
         with self._lock:
-            self._standing.reason = reason
+            self.stop_reason = reason
+
+    def _judge_by(self, bounds: tuple[Bound, ...]) -> None:
+        self.bounds = bounds
+        self._judge_afresh()
+
+    def _judge_afresh(self) -> None:
+        """Judge a total that changed otherwise than by adding a step: it may have fallen."""
+        self.stop_reason = reached(self.used, self.bounds)
+        self._ahead = Thresholds(self.bounds, self.used)
+
+    def _look_ahead(self) -> None:
+        used = self.used
+        for name, mark in self._ahead.nearest:
+            if getattr(used, name) >= mark:
+                self._cross()
+                break
+
+    def _cross(self) -> None:
+        crossed = self._ahead.cross(self.used)
+        self.stop_reason = self.stop_reason or reached(self.used, self.bounds)
+        for threshold in crossed:
+            for listener in self._listeners:
+                self._call(listener, threshold)
+
+    def _call(self, listener: OnThreshold, threshold: Threshold) -> None:
+        try:
+            listener(threshold)
+        except Exception as error:  # noqa: BLE001 - a listener's bug must not end a training run
+            message = f"a threshold listener failed: {error!r}"
+            self.findings.append(Finding(source="budget", message=message, severity="warning"))

@@ -357,7 +357,7 @@ class CostParts:
         evaluation, checkpoint, logging: On those clocks.
         other: In an attempt, and none of these.
         down: Between two attempts, where it is known that the machine was paid for.
-        assumed: Between two attempts, where nobody knows; shown, and never charged.
+        assumed: Between two attempts, where it is unknown; shown, and never charged.
     """
 
     training: int = 0
@@ -429,8 +429,6 @@ class CostedRun:
 
     Attributes:
         attempts: Oldest first.
-        spends: What each process used.
-        rates: What the run costs over time.
         until_ns: Where the cost ends.
     """
 

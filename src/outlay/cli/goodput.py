@@ -30,7 +30,7 @@ from outlay.goodput.importing import import_payloads
 from outlay.goodput.summary import GoodputSummary, PhaseRow, WindowRow, roll, summarise
 from outlay.goodput.throughput import ModelFlops, StepTimes, worst_steps
 from outlay.rates import share_out
-from outlay.report.html import of_phase
+from outlay.report.charts import of_phase
 from outlay.units import Duration, Money
 from outlay.units.quantity import duration_text
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from outlay.clock import MOMENT, parse_moment
 from outlay.errors import InvalidValue
-from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import RunView
+from outlay.goodput.timeline import Window
 from outlay.units import Duration
 
 

@@ -23,8 +23,8 @@ from outlay.rates import Basis, RateFunction, gpu_pieces, in_force, round_units
 
 if TYPE_CHECKING:
     from outlay.cost.book import AttemptCharge
-    from outlay.goodput.breakdown import Window
     from outlay.goodput.follower import RunView
+    from outlay.goodput.timeline import Window
 
 _MONTH = re.compile(r"(\d{4})-(\d{2})")
 
@@ -117,7 +117,7 @@ def month_window(text: str) -> Window:
     Raises:
         InvalidValue: It is no month.
     """
-    from outlay.goodput.breakdown import Window
+    from outlay.goodput.timeline import Window
 
     match = _MONTH.fullmatch(text)
     year, month = (int(match[1]), int(match[2])) if match else (0, 0)

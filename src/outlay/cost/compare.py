@@ -18,7 +18,7 @@ from outlay.cost.book import CostRow
 from outlay.errors import InvalidValue, choices
 from outlay.ledger.price import Kind
 from outlay.units import Money
-from outlay.units.money import per
+from outlay.units.money import per, percents_reached
 from outlay.units.quantity import MILLIJOULES_PER_WH
 
 
@@ -297,7 +297,7 @@ def reached(spent: Money, limit: Money) -> list[int]:
     """Return the thresholds that were reached, compared exactly; of nothing spent, none."""
     if not spent:
         return []
-    return [percent for percent in PERCENTS if spent * 100 >= limit * percent]
+    return percents_reached(spent, limit)
 
 
 def percent_used(spent: Money, limit: Money) -> float:

@@ -14,8 +14,8 @@ from outlay.account.run import RunAccount
 from outlay.cost.charges import gpu_ns_within
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Window, progress
 from outlay.goodput.follower import RunView
+from outlay.goodput.timeline import Window, progress
 from outlay.ledger import Attempt, Price
 from outlay.ledger.price import Kind
 from outlay.rates import kind_of_cost, prices_of

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from outlay.export.gcp import GCPOptions
-from outlay.goodput.breakdown import SliceEfficiency
 from outlay.goodput.readings import DeviationReading, GoodputReading, Reading, WindowReading
+from outlay.goodput.timeline import SliceEfficiency
 from outlay.goodput.types import BadputParts, BadputType, GoodputType
 from outlay.runs.numbers import RunNumbers
 

@@ -16,7 +16,7 @@ from functools import cached_property
 
 import numpy as np
 
-from outlay.account.segment import Committed
+from outlay.account.run import Committed
 from outlay.account.steps import Ints, cumulative
 from outlay.goodput import phases as ph
 from outlay.goodput.steps import OwnTimes, Typical, Undone, UndoneTime, segment_cover, undone_steps

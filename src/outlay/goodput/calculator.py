@@ -13,12 +13,12 @@ from datetime import datetime
 from outlay.clock import utc_datetime, wall_ns_of
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Breakdown, SliceEfficiency, Window
 from outlay.goodput.follower import RunView, ideal_of
 from outlay.goodput.importing import GoodputInfo, StepInfo
 from outlay.goodput.readings import MeasuredJob, NoStepTimes, one_at_a_time
 from outlay.goodput.summary import count_disruptions, slices_used
 from outlay.goodput.throughput import StepTimes, step_deviation
+from outlay.goodput.timeline import Breakdown, SliceEfficiency, Window
 from outlay.goodput.types import (
     SECONDS,
     GoodputType,

@@ -8,11 +8,18 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from outlay.account.run import AccountFollower, RunAccount
+from outlay.account.run import RunAccount
+from outlay.account.step_blocks import decode_steps
 from outlay.errors import Finding, InvalidValue, NotARun
-from outlay.goodput.breakdown import Breakdown, Window, break_down, without
 from outlay.goodput.throughput import RankRow, ideal_step_ns, stragglers
-from outlay.goodput.timeline import Timeline, TimelineBuilder
+from outlay.goodput.timeline import (
+    Breakdown,
+    Timeline,
+    TimelineBuilder,
+    Window,
+    break_down,
+    without,
+)
 from outlay.ledger import LedgerReader, RunIdentity, read_identity
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
 from outlay.rates import RateFunction, run_rates
@@ -104,8 +111,8 @@ class GoodputFollower:
 
     def __init__(self, run_dir: Path) -> None:
         self._dir = run_dir
-        self._follower = AccountFollower(run_dir)
-        self._builder = TimelineBuilder(self._follower.account)
+        self._reader = LedgerReader(run_dir, decode=decode_steps)
+        self._builder = TimelineBuilder()
 
     def view(
         self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
@@ -120,15 +127,16 @@ class GoodputFollower:
         Raises:
             NotARun: There is no run log.
         """
-        attempts = self._follower.poll().attempts()
+        account = self._builder.account.add(self._reader.poll())
+        attempts = account.attempts()
         if alive is None and attempts:
             alive = seems_alive(self._dir, attempts[-1])
         timeline = self._builder.build(now_ns, alive=alive, dead_after_ns=dead_after_ns)
         if timeline is None:
             raise NotARun(str(self._dir))
-        follower = self._follower
-        view = view_of(timeline, follower.account, tuple(follower.findings()), self._dir)
-        return dataclasses.replace(view, is_damaged=follower.is_damaged)
+        damage = self._reader.findings()
+        view = view_of(timeline, account, (*damage, *account.findings()), self._dir)
+        return dataclasses.replace(view, is_damaged=bool(damage))
 
 
 def read_view(run_dir: Path | str, now_ns: int) -> RunView:

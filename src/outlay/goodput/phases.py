@@ -79,7 +79,10 @@ def in_order(phases: Phases) -> list[str]:
 
 def added(left: Phases, right: Phases) -> dict[str, int]:
     """Return the sum of two phase maps, phase by phase."""
-    return {name: left.get(name, 0) + right.get(name, 0) for name in {**left, **right}}
+    total = dict(left)
+    for name, ns in right.items():
+        total[name] = total.get(name, 0) + ns
+    return total
 
 
 def difference(later: Phases, earlier: Phases) -> dict[str, int]:

@@ -15,13 +15,12 @@ from outlay.account.payloads import PayloadTranslator
 from outlay.clock import SYSTEM, Clock, utc_datetime
 from outlay.errors import Finding, NotARun, OutlayError
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Breakdown, SliceEfficiency, Window
 from outlay.goodput.follower import GoodputFollower, RunView, ideal_of, view_of
 from outlay.goodput.importing import GoodputCache
 from outlay.goodput.logs import Entry, EntryInfo, GoodputLogger, LocalRunLog, run_dir_of_job
 from outlay.goodput.summary import beside_ns, count_disruptions, slices_used
 from outlay.goodput.throughput import Spikes, StepTimes, deviations_s, step_deviation
-from outlay.goodput.timeline import TimelineBuilder
+from outlay.goodput.timeline import Breakdown, SliceEfficiency, TimelineBuilder, Window
 from outlay.goodput.types import SECONDS, BadputParts, TimeShare, badput_parts, percent_of
 
 # Where a calculator's numbers come from: a run log on disk, or any logger's entries.
@@ -100,8 +99,7 @@ class LoggerSource:
         return view_of(timeline, self._builder.account, tuple(self._translator.findings()))
 
     def _fold(self, entries: list[Entry]) -> None:
-        for chunk in self._translator.translate(entries):
-            self._builder.account.fold(chunk.segment, chunk.records)
+        self._builder.account.add(self._translator.translate(entries))
 
     def _keep(self, entries: list[Entry]) -> None:
         """Cache entries; of a log that keeps no account, all are read again anyway."""

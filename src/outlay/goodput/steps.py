@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.segment import SegmentAccount
+from outlay.account.run import SegmentAccount
 from outlay.account.spans import SpanColumns, SpanInterval, Spans
 from outlay.account.steps import Column, Ints, cumulative
 from outlay.goodput.phases import phase_of_span
@@ -231,9 +231,12 @@ class Cover:
         self._cumulative = cumulative(self._ends - self._starts)
         self._by_phase = {phase: _Stretches(spans) for phase, spans in stretches.by(phase_of_span)}
 
+    def __bool__(self) -> bool:
+        return bool(len(self._starts))
+
     def before(self, instants: Ints) -> Ints:
         """Return how many nanoseconds are held by spans before each instant."""
-        if not len(self._starts):
+        if not self:
             return np.zeros(len(instants), dtype=np.int64)
         begun = np.searchsorted(self._starts, instants, side="right")
         last = begun - 1
@@ -261,6 +264,9 @@ class _Stretches:
         return int(self._cumulative[begun]) - (last_end_ns - t_ns if last_end_ns > t_ns else 0)
 
 
+_NOTHING = Cover(Spans().columns())
+
+
 def segment_cover(segment: SegmentAccount, start_ns: int, end_ns: int) -> Cover:
     """Return which span holds each instant of a window; open spans last until its end."""
     still_open = [
@@ -273,6 +279,8 @@ def segment_cover(segment: SegmentAccount, start_ns: int, end_ns: int) -> Cover:
 
 def cover_of(spans: Spans, still_open: Sequence[SpanInterval], start_ns: int, end_ns: int) -> Cover:
     """Return which span holds each instant of a window."""
+    if not len(spans) and not still_open:
+        return _NOTHING
     clipped = spans.columns(still_open).within(start_ns, end_ns)
     if (clipped.end[:-1] <= clipped.begin[1:]).all():
         return Cover(clipped)  # The usual case: spans one after another.
@@ -360,11 +368,20 @@ class OwnTimes:
     def __init__(self, segment: SegmentAccount) -> None:
         self.segment = segment
         self.revision = 0
+        self._folded = -1
         self._slow = SlowSteps()
         self._own, self._waited = Column([0]), Column([0])
 
     def before(self) -> tuple[Ints, Ints]:
         """Return cumulative own time of steps and of waits: entry i is before step i."""
+        self.update()
+        return self._own.values, self._waited.values
+
+    def update(self) -> bool:
+        """Compute the own times of what was folded since; say whether anything was."""
+        if self._folded == self.segment.revision:
+            return False
+        self._folded = self.segment.revision
         self._forget_from(self.segment.take_rewritten())
         done, steps = len(self._own) - 1, self.segment.step_count
         if done < steps:
@@ -372,7 +389,7 @@ class OwnTimes:
             cover = segment_cover(self.segment, life.segment.start_ns, life.last_sign_ns)
             for first in range(done, steps, _BLOCK_STEPS):
                 self._extend(cover, first, min(first + _BLOCK_STEPS, steps))
-        return self._own.values, self._waited.values
+        return True
 
     def per_step(self, first: int) -> Ints:
         """Return own time per step of the records from ``first`` on."""
@@ -388,9 +405,11 @@ class OwnTimes:
     def _extend(self, cover: Cover, first: int, beyond: int) -> None:
         start_ns = self.segment.life.segment.start_ns
         waits, starts, ends = self.segment.steps.bounds(start_ns, first, beyond)
-        held_at_start = cover.before(starts)
-        own = ends - starts - (cover.before(ends) - held_at_start)
-        waited = starts - waits - (held_at_start - cover.before(waits))
+        own, waited = ends - starts, starts - waits
+        if cover:
+            held_at_start = cover.before(starts)
+            own -= cover.before(ends) - held_at_start
+            waited -= held_at_start - cover.before(waits)
         self._own.extend(self._own.values[-1] + np.cumsum(own))
         self._waited.extend(self._waited.values[-1] + np.cumsum(waited))
 

@@ -10,15 +10,6 @@ from statistics import median
 
 from outlay.errors import Finding
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import (
-    Breakdown,
-    Progress,
-    SliceEfficiency,
-    Window,
-    progress,
-    rolling,
-    slice_efficiency,
-)
 from outlay.goodput.follower import RunView
 from outlay.goodput.throughput import (
     ModelFlops,
@@ -30,7 +21,17 @@ from outlay.goodput.throughput import (
     tokens_in,
     utilisation,
 )
-from outlay.goodput.timeline import Stretch, Timeline
+from outlay.goodput.timeline import (
+    Breakdown,
+    Progress,
+    SliceEfficiency,
+    Stretch,
+    Timeline,
+    Window,
+    progress,
+    rolling,
+    slice_efficiency,
+)
 from outlay.units import Money
 
 # How often a run is disrupted, and what each disruption costs.

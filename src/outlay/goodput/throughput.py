@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.account.run import RunAccount
-from outlay.account.segment import SegmentAccount
+from outlay.account.run import RunAccount, SegmentAccount
 from outlay.account.steps import Ints
 from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Breakdown, Window, within
 from outlay.goodput.steps import OwnTimes, SortedTimes
-from outlay.goodput.timeline import Timeline
+from outlay.goodput.timeline import Breakdown, Timeline, Window, within
 from outlay.rates import gpu_pieces
 
 # How fast a run is: tokens per second, model FLOPs utilisation, and who holds it up.

@@ -1,25 +1,29 @@
-"""A run's timeline: an exact partition of its wall time, and how to build it incrementally.
+"""A run's timeline: an exact partition of its wall time; where a window's time and money went.
 
 The axis is made of stretches: attempts, the ``recovery`` between them, and idle time after an
 attempt that completed, which is outside wall time. Everything here is a pure function of the fold
-and of the present.
+and of the present; what was computed before is kept while the fold grows.
 """
 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 
 import numpy as np
 
 from outlay.account.run import RunAccount
 from outlay.account.steps import Ints
+from outlay.errors import InvalidValue
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.steps import OwnTimes, SortedTimes, Typical
-from outlay.ledger import Attempt, SegmentId
+from outlay.ledger import Attempt, SegmentId, SlicesChanged
 from outlay.ledger.attempts import DEAD_AFTER_NS, alive_until
+from outlay.rates import RateFunction, apportion
+from outlay.units import Money
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,8 @@ class Timeline:
         self.own = own
         self.last_seen_ns = last_seen_ns
         self._starts = [stretch.start_ns for stretch in stretches]
-        self._before: list[dict[str, int]] = [{}]
-        for stretch in stretches:
-            whole = stretch.before(stretch.end_ns)
-            self._before.append(ph.added(self._before[-1], whole))
+        wholes = (stretch.before(stretch.end_ns) for stretch in stretches)
+        self._before = list(accumulate(wholes, ph.added, initial=dict[str, int]()))
 
     def before(self, t_ns: int) -> dict[str, int]:
         """Return the nanoseconds of each phase from the run's start to ``t_ns``."""
@@ -110,27 +112,49 @@ class Timeline:
 
 
 @dataclass(slots=True)
-class _Seen:
-    """How much of a segment's own times has been taken into the sorted times."""
+class _Followed:
+    """One process whose records make an attempt's timeline, and what was computed of it.
 
-    steps: int
-    revision: int
+    Attributes:
+        sorted_steps: How many of its steps are among the builder's sorted times.
+        sorted_revision: Which revision of its own times these are.
+        timeline: Its attempt's timeline, at ``revision`` of its account and with ``redone_from``.
+    """
 
+    times: OwnTimes
+    sorted_steps: int = 0
+    sorted_revision: int = 0
+    timeline: AttemptTimeline | None = None
+    revision: int = -1
+    redone_from: int | None = None
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
-    """An attempt's timeline, and what it was made of."""
+    @property
+    def is_resorted(self) -> bool:
+        """Whether times that were sorted before have changed since."""
+        return bool(self.sorted_steps) and self.sorted_revision != self.times.revision
 
-    timeline: AttemptTimeline
-    revision: int
-    redone_from: int | None
+    def take_new_times(self) -> Ints:
+        """Return own time per step of what is not sorted yet, without the attempt's first step."""
+        first, self.sorted_steps = self.sorted_steps, self.times.segment.step_count
+        self.sorted_revision = self.times.revision
+        return self.times.per_step(max(first, 1))
 
-    def is_of(self, attempt: Attempt, times: OwnTimes, redone_from: int | None) -> bool:
-        """Say whether the timeline of the attempt is this one, but for what is typical."""
-        bounds = (self.timeline.start_ns, self.timeline.end_ns)
-        made_of = (self.revision, self.redone_from, *bounds)
-        now = (times.segment.revision, redone_from, attempt.start_ns, attempt.last_sign_ns)
-        return made_of == now and not attempt.is_clipped
+    def timeline_of(
+        self, attempt: Attempt, typical: Typical | None, redone_from: int | None
+    ) -> AttemptTimeline:
+        """Return the timeline of its attempt; the one before where nothing has changed."""
+        revision, bounds = self.times.segment.revision, (attempt.start_ns, attempt.last_sign_ns)
+        kept = self.timeline
+        if (
+            kept is not None
+            and (self.revision, self.redone_from) == (revision, redone_from)
+            and (kept.start_ns, kept.end_ns) == bounds
+        ):
+            self.timeline = kept.beside(typical)
+        else:
+            self.timeline = AttemptTimeline(*bounds, self.times, typical, redone_from)
+            self.revision, self.redone_from = revision, redone_from
+        return self.timeline
 
 
 @dataclass(slots=True)
@@ -138,10 +162,9 @@ class TimelineBuilder:
     """Builds timelines of one run as its account grows; what was computed before is kept."""
 
     account: RunAccount = field(default_factory=RunAccount)
-    _own: dict[SegmentId, OwnTimes] = field(default_factory=dict)
+    _followed: dict[SegmentId, _Followed] = field(default_factory=dict)
     _times: SortedTimes = field(default_factory=SortedTimes)
-    _seen: dict[SegmentId, _Seen] = field(default_factory=dict)
-    _kept: dict[SegmentId, _Kept] = field(default_factory=dict)
+    _leading: list[_Followed] = field(default_factory=list)
 
     def build(
         self, now_ns: int, *, alive: bool | None = None, dead_after_ns: int = DEAD_AFTER_NS
@@ -162,11 +185,12 @@ class TimelineBuilder:
         alive = alive and last.end is None
         if alive:
             attempts = alive_until(attempts, now_ns)
-        own = [self._own_of(attempt) for attempt in attempts]
-        times = self._times_of(attempts, own)
+        leading = [self._follow(attempt) for attempt in attempts]
+        times = self._times_of(attempts, leading)
         typical = times.typical()
-        timelines = self._attempt_timelines(attempts, own, typical)
+        timelines = _attempt_timelines(attempts, leading, typical)
         end_ns = attempts[-1].last_sign_ns
+        own = [process.times for process in leading]
         return Timeline(
             attempts,
             list(_stretches(attempts, timelines, max(now_ns, end_ns))),
@@ -179,59 +203,46 @@ class TimelineBuilder:
             last_seen_ns=last.last_sign_ns,
         )
 
-    def _own_of(self, attempt: Attempt) -> OwnTimes:
+    def _follow(self, attempt: Attempt) -> _Followed:
+        """Return the process of an attempt; one that is clipped is not followed."""
         if attempt.is_clipped:
-            return OwnTimes(self.account.of(attempt))
-        if attempt.segment not in self._own:
-            self._own[attempt.segment] = OwnTimes(self.account.segments[attempt.segment])
-        return self._own[attempt.segment]
+            return _Followed(OwnTimes(self.account.of(attempt)))
+        if attempt.segment not in self._followed:
+            times = OwnTimes(self.account.segments[attempt.segment])
+            self._followed[attempt.segment] = _Followed(times)
+        return self._followed[attempt.segment]
 
-    def _times_of(self, attempts: Sequence[Attempt], own: Sequence[OwnTimes]) -> SortedTimes:
+    def _times_of(self, attempts: Sequence[Attempt], leading: list[_Followed]) -> SortedTimes:
         """Return the own times of all steps but the attempts' first ones."""
-        if any(attempt.is_clipped for attempt in attempts):
-            # Rare: what counts may have shrunk, so nothing that was taken in before is kept.
-            self._forget()
-            return SortedTimes().and_more(np.concatenate([times.per_step(1) for times in own]))
-        for times in own:
-            times.before()
-        leading = {times.segment.life.segment for times in own}
-        if not self._seen.keys() <= leading or any(self._is_stale(times) for times in own):
-            self._forget()
-        new = np.concatenate([self._new_times(times) for times in own])
-        self._times = self._times.and_more(new)
+        is_clipped = any(attempt.is_clipped for attempt in attempts)
+        changed = [process for process in leading if process.times.update()]
+        still_leads = {id(process) for process in leading}
+        if (
+            is_clipped  # Rare: what counts may have shrunk.
+            or any(process.is_resorted for process in changed)
+            or any(id(process) not in still_leads for process in self._leading)
+        ):
+            self._times, changed = SortedTimes(), leading
+            for process in self._leading:
+                process.sorted_steps = 0
+        self._leading = leading
+        if changed:
+            new = np.concatenate([process.take_new_times() for process in changed])
+            self._times = self._times.and_more(new)
         return self._times
 
-    def _new_times(self, times: OwnTimes) -> Ints:
-        seen = self._seen.setdefault(times.segment.life.segment, _Seen(0, times.revision))
-        first, seen.steps = seen.steps, times.segment.step_count
-        return times.per_step(max(first, 1))  # An attempt's first step is left out.
 
-    def _is_stale(self, times: OwnTimes) -> bool:
-        seen = self._seen.get(times.segment.life.segment)
-        return seen is not None and seen.revision != times.revision
-
-    def _forget(self) -> None:
-        self._times = SortedTimes()
-        self._seen.clear()
-
-    def _attempt_timelines(
-        self, attempts: Sequence[Attempt], own: Sequence[OwnTimes], typical: Typical | None
-    ) -> list[AttemptTimeline]:
-        """Return each attempt's timeline; the last one first, since later ones undo earlier."""
-        timelines: list[AttemptTimeline] = []
-        redone_from: int | None = None
-        for attempt, times in zip(reversed(attempts), reversed(own), strict=True):
-            kept = self._kept.get(attempt.segment)
-            if kept is not None and kept.is_of(attempt, times, redone_from):
-                timeline = kept.timeline.beside(typical)
-            else:
-                bounds = (attempt.start_ns, attempt.last_sign_ns)
-                timeline = AttemptTimeline(*bounds, times, typical, redone_from)
-            self._kept[attempt.segment] = _Kept(timeline, times.segment.revision, redone_from)
-            timelines.append(timeline)
-            if (least := times.segment.least_number) is not None:
-                redone_from = least if redone_from is None else min(redone_from, least)
-        return timelines[::-1]
+def _attempt_timelines(
+    attempts: Sequence[Attempt], leading: Sequence[_Followed], typical: Typical | None
+) -> list[AttemptTimeline]:
+    """Return each attempt's timeline; the last one first, since later ones undo earlier."""
+    timelines: list[AttemptTimeline] = []
+    redone_from: int | None = None
+    for attempt, process in zip(reversed(attempts), reversed(leading), strict=True):
+        timelines.append(process.timeline_of(attempt, typical, redone_from))
+        if (least := process.times.segment.least_number) is not None:
+            redone_from = least if redone_from is None else min(redone_from, least)
+    return timelines[::-1]
 
 
 def _first_times(own: Sequence[OwnTimes]) -> Ints:
@@ -252,3 +263,259 @@ def _stretches(
         gap_end_ns = until_ns if later is None else later.start_ns
         if gap_end_ns > attempt.last_sign_ns:
             yield Stretch(attempt.last_sign_ns, gap_end_ns, index, idle=attempt.completed)
+
+
+# Where a window's time and money went: phases in nanoseconds and in exact money.
+#
+# A window is ``[start_ns, end_ns)``, clipped to what the run has of it and not to what was
+# logged, so that an outage shows as 0 %. Parts sum to the whole: to the nanosecond, and to the
+# micro-unit.
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """A half-open interval of UTC nanoseconds."""
+
+    start_ns: int
+    end_ns: int
+
+    @property
+    def length_ns(self) -> int:
+        """How long the window is."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakdown:
+    """What became of some wall time.
+
+    Attributes:
+        windows: What was looked at, exclusions left out.
+        wall_ns: Wall time in the windows; equals the sum of ``phases``.
+        idle_ns: Rest after completed attempts, outside wall time.
+        phases: Nanoseconds by phase; none are zero.
+        cost: What the windows cost; None without a price. Equals the sum of ``cost_by_phase``.
+        assumed: What of the cost is assumed: no record says whether it was to be paid.
+        assumptions: What the cost rests on that nobody measured.
+    """
+
+    windows: tuple[Window, ...]
+    wall_ns: int
+    idle_ns: int
+    phases: dict[str, int]
+    cost: Money | None
+    cost_by_phase: dict[str, Money]
+    assumed: Money | None
+    assumptions: tuple[str, ...]
+
+    @property
+    def goodput(self) -> float | None:
+        """The productive share of wall time, 0 to 1; None when there was no wall time."""
+        return self.share(ph.STEP)
+
+    def share(self, phase: str) -> float | None:
+        """Return a phase's share of wall time, 0 to 1; None when there was none."""
+        return self.phases.get(phase, 0) / self.wall_ns if self.wall_ns else None
+
+    @property
+    def badput(self) -> dict[str, int]:
+        """Nanoseconds of every phase that was not productive, in reading order."""
+        return {name: self.phases[name] for name in ph.in_order(self.phases) if name != ph.STEP}
+
+
+def break_down(
+    timeline: Timeline, rates: RateFunction | None, windows: Sequence[Window]
+) -> Breakdown:
+    """Return what became of the windows, which must not overlap."""
+    phases: dict[str, int] = {}
+    for window in windows:
+        phases = ph.added(phases, timeline.between(window.start_ns, window.end_ns))
+    micros = {} if rates is None else _micros_by_phase(timeline, rates, windows, phases)
+    return Breakdown(
+        windows=tuple(windows),
+        wall_ns=sum(phases.values()),
+        idle_ns=sum(timeline.idle_between(w.start_ns, w.end_ns) for w in windows),
+        phases=phases,
+        cost=None if rates is None else Money(sum(micros.values()), rates.currency),
+        cost_by_phase={}
+        if rates is None
+        else {name: Money(amount, rates.currency) for name, amount in micros.items()},
+        assumed=_assumed(rates, windows),
+        assumptions=_assumptions(rates, windows),
+    )
+
+
+def without(window: Window, exclusions: Iterable[Window]) -> list[Window]:
+    """Return what is left of a window when the exclusions, in any order, are cut out."""
+    kept: list[Window] = []
+    start_ns = window.start_ns
+    for exclusion in sorted(e for e in exclusions if e.start_ns < e.end_ns):
+        if start_ns < min(exclusion.start_ns, window.end_ns):
+            kept.append(Window(start_ns, min(exclusion.start_ns, window.end_ns)))
+        start_ns = max(start_ns, exclusion.end_ns)
+    if start_ns < window.end_ns:
+        kept.append(Window(start_ns, window.end_ns))
+    return kept
+
+
+def within(windows: Iterable[Window], start_ns: int, end_ns: int) -> Iterator[Window]:
+    """Yield what of some windows lies in ``[start_ns, end_ns)``."""
+    for window in windows:
+        part = Window(max(window.start_ns, start_ns), min(window.end_ns, end_ns))
+        if part.length_ns > 0:
+            yield part
+
+
+def rolling(whole: Window, length_ns: int, every_ns: int) -> list[Window]:
+    """Return windows of ``length_ns`` that end every ``every_ns``, the last at the end of all.
+
+    Those near the start reach back before it: there is no wall time there, so they are shorter in
+    effect. Oldest first.
+
+    Raises:
+        InvalidValue: A length is not above zero.
+    """
+    for name, value in (("length_ns", length_ns), ("every_ns", every_ns)):
+        if value <= 0:
+            raise InvalidValue(name, value, "a number of nanoseconds above zero")
+    ends = range(whole.end_ns, whole.start_ns, -every_ns)
+    return [Window(end_ns - length_ns, end_ns) for end_ns in reversed(ends)]
+
+
+def _micros_by_phase(
+    timeline: Timeline,
+    rates: RateFunction,
+    windows: Sequence[Window],
+    phases: ph.Phases,
+) -> dict[str, int]:
+    units = dict.fromkeys(ph.in_order(phases), 0)
+    for piece in rates.pieces:
+        for part in within(windows, piece.start_ns, piece.end_ns):
+            for name, ns in timeline.between(part.start_ns, part.end_ns).items():
+                units[name] += piece.units(ns)
+    return apportion(units)
+
+
+def _assumed(rates: RateFunction | None, windows: Sequence[Window]) -> Money | None:
+    if rates is None:
+        return None
+    parts = (rates.assumed_between(window.start_ns, window.end_ns) for window in windows)
+    return sum(parts, start=Money(0, rates.currency))
+
+
+def _assumptions(rates: RateFunction | None, windows: Sequence[Window]) -> tuple[str, ...]:
+    if rates is None:
+        return ()
+    texts = (
+        assumption.text
+        for assumption in rates.assumptions
+        for window in windows
+        if assumption.start_ns < window.end_ns and window.start_ns < assumption.end_ns
+    )
+    return tuple(dict.fromkeys(texts))
+
+
+# How much progress is safe: productive time up to the last committed checkpoint, and after it.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Surviving productive time of a run; what a kill now would take back is *at risk*.
+
+    A record that stands for several steps, of which some are committed, is at risk as a whole.
+    """
+
+    last_step: int | None
+    committed_step: int | None
+    committed_ns: int
+    at_risk_ns: int
+    committed_cost: Money | None
+    at_risk_cost: Money | None
+
+
+def progress(timeline: Timeline, rates: RateFunction | None) -> Progress:
+    """Return how much of the run's progress is committed."""
+    attempts = [s.timeline for s in timeline.stretches if s.timeline is not None]
+    committed = max(
+        (checkpoint for attempt in attempts for checkpoint in attempt.checkpoints),
+        key=lambda checkpoint: checkpoint.t_ns,
+        default=None,
+    )
+    step = -1 if committed is None else committed.step
+    starts = [start for a in attempts if (start := a.first_kept_after(step)) is not None]
+    risk_from_ns = min(starts, default=timeline.end_ns)
+    safe = break_down(timeline, rates, [Window(timeline.start_ns, risk_from_ns)])
+    risky = break_down(timeline, rates, [Window(risk_from_ns, timeline.end_ns)])
+    return Progress(
+        last_step=timeline.last_step(),
+        committed_step=None if committed is None else committed.step,
+        committed_ns=safe.phases.get(ph.STEP, 0),
+        at_risk_ns=risky.phases.get(ph.STEP, 0),
+        committed_cost=safe.cost_by_phase.get(ph.STEP, _nothing(rates)),
+        at_risk_cost=risky.cost_by_phase.get(ph.STEP, _nothing(rates)),
+    )
+
+
+def _nothing(rates: RateFunction | None) -> Money | None:
+    return None if rates is None else Money(0, rates.currency)
+
+
+# Goodput of an elastic run, weighted by how many of its slices train.
+#
+# An hour in which half of the slices step is half an hour of the goodput that was paid for.
+# Before the first count nothing is known, and the run counts as whole.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceEfficiency:
+    """How much of an elastic run's slices was used in a window; shares are 0 to 1.
+
+    Attributes:
+        goodput: Productive time, each instant weighted by active / total, over wall time.
+        stepping: The mean of active / total while counts are known.
+        available: The mean of available / total while counts are known.
+        known_ns: How much of the window has counts.
+    """
+
+    goodput: float
+    stepping: float
+    available: float
+    known_ns: int
+
+
+def slice_efficiency(
+    timeline: Timeline, changes: Iterable[SlicesChanged], windows: Sequence[Window]
+) -> SliceEfficiency | None:
+    """Return how well the slices were used in some windows; None without counts or wall time."""
+    ordered = sorted(changes, key=lambda change: change.t_ns)
+    wall_ns = sum(sum(timeline.between(w.start_ns, w.end_ns).values()) for w in windows)
+    pieces = [piece for window in windows for piece in _pieces(ordered, window)]
+    known = [(piece, slices) for piece, slices in pieces if slices is not None]
+    known_ns = sum(piece.length_ns for piece, _ in known)
+    if not wall_ns or not known_ns:
+        return None
+    productive = sum(
+        _productive_ns(timeline, piece) * (1.0 if slices is None else slices.active / slices.total)
+        for piece, slices in pieces
+    )
+    return SliceEfficiency(
+        goodput=productive / wall_ns,
+        stepping=sum(p.length_ns * s.active / s.total for p, s in known) / known_ns,
+        available=sum(p.length_ns * s.available / s.total for p, s in known) / known_ns,
+        known_ns=known_ns,
+    )
+
+
+def _productive_ns(timeline: Timeline, window: Window) -> int:
+    return timeline.between(window.start_ns, window.end_ns).get(ph.STEP, 0)
+
+
+def _pieces(
+    ordered: Sequence[SlicesChanged], window: Window
+) -> Iterator[tuple[Window, SlicesChanged | None]]:
+    """Yield the pieces of a window in which the counts stay the same."""
+    counts: list[SlicesChanged | None] = [None, *ordered]
+    edges = [window.start_ns, *(change.t_ns for change in ordered), window.end_ns]
+    for count, (start_ns, end_ns) in zip(counts, pairwise(edges), strict=True):
+        for piece in within([window], start_ns, end_ns):
+            yield piece, count

@@ -47,11 +47,8 @@ class Hold:
 
     Attributes:
         id: Its name in the log, and in ``OUTLAY_HOLD``.
-        op_label: What it was asked for.
-        lab: The lab that pays.
         day: The UTC day that it, and its capture, belong to.
         amount: What is set aside, extensions included.
-        ts: When it was opened.
         by: The host and process that opened it.
         rental: How to find and end what it pays for, when that is something rented.
         state: What is known of the rented thing: empty, or one of RENTAL_STATES.
@@ -70,6 +67,15 @@ class Hold:
     state: str = ""
     resource: str = ""
     watcher: str = ""
+
+    @classmethod
+    def opened_by(cls, line: Held) -> Hold:
+        """Return the hold that a line opens."""
+        return cls(
+            id=line.hold, op_label=line.op_label, lab=line.lab, day=line.day,
+            amount=Money(micros_of(line.estimated), line.currency), ts=line.ts, by=line.by,
+            rental=line.rental,
+        )  # fmt: skip
 
     @property
     def lives(self) -> bool:
@@ -156,10 +162,7 @@ class Books:
     def held(self, scope: Scope = WHOLE, *, at_ns: int | None = None) -> int:
         """Return what unresolved holds set aside in a scope, in micro-units.
 
-        Args:
-            scope: Of what.
-            at_ns: The present; what rentals have cost by then beyond what is held for them counts
-                as well.
+        By ``at_ns``, what rentals have cost beyond what is held for them counts as well.
         """
         held = self.balances[scope].held if scope in self.balances else 0
         if at_ns is None or not self._open_rentals:
@@ -257,11 +260,7 @@ class Books:
         if line.hold in self.open or line.hold in self.resolved:
             raise Inconsistent(f"hold {line.hold} is opened a second time")
         self._see_day(line.day)
-        amount = Money(micros_of(line.estimated), line.currency)
-        hold = Hold(
-            id=line.hold, op_label=line.op_label, lab=line.lab, day=line.day, amount=amount,
-            ts=line.ts, by=line.by, rental=line.rental,
-        )  # fmt: skip
+        hold = Hold.opened_by(line)
         self._add_open(hold)
         if line.key:
             self.grants[line.key] = line
@@ -356,10 +355,7 @@ class Ceilings:
     """The limits in force; ``None`` means no limit of that kind.
 
     Attributes:
-        whole: The hard ceiling.
         labs: A cap per lab. Once there is one, a lab without a cap has none of the money.
-        day: A cap for each UTC day.
-        month: A cap for each UTC month.
     """
 
     whole: Money
@@ -474,16 +470,12 @@ def standings(
     return standings_of(books, ceilings, scopes, at_ns=at_ns)
 
 
-def doubts(
+def balance_findings(
     books: Books, source: str, *, today: str, unattended: Mapping[str, str]
 ) -> tuple[Finding, ...]:
     """Return what is in doubt: ceilings raised, logs accepted, dates ahead, lost rentals.
 
-    Args:
-        books: The fold of the log.
-        source: What to call the log.
-        today: The UTC day.
-        unattended: Why a rental is an error, by its hold: overdue, or without a watcher.
+    ``unattended`` says why a rental is an error, by its hold: overdue, or without a watcher.
     """
     raised = [
         "the ceiling was raised from {from} to {to} by {by}".format(**noted.detail)
@@ -510,11 +502,14 @@ def doubts(
             Finding(source=source, message=text, severity="warning")
             for text in (*accepted, *ahead, *raised)
         ),
-        *(Finding(source=source, message=text) for text in (*lost, *_untended(books, unattended))),
+        *(
+            Finding(source=source, message=text)
+            for text in (*lost, *_unattended_messages(books, unattended))
+        ),
     )
 
 
-def _untended(books: Books, unattended: Mapping[str, str]) -> list[str]:
+def _unattended_messages(books: Books, unattended: Mapping[str, str]) -> list[str]:
     holds = (books.open[hold_id] for hold_id in unattended)
     return [
         f"hold {hold.id} ({hold.op_label}) pays for {hold.resource or 'something'} rented, and "

@@ -26,7 +26,7 @@ from outlay.guard.balance import (
     Hold,
     ScopeStanding,
     Settled,
-    doubts,
+    balance_findings,
     room,
     standings,
 )
@@ -280,13 +280,10 @@ class BudgetGuard:
         self._transact(lambda books: decisions.void(books, self._now(), hold_id, text))
 
     def settle_rental(self, hold: Hold, cost: Money, proof: str) -> Money | None:
-        """Record that something rented is gone, and what it cost.
-
-        Returns:
-            What was recorded; None where somebody else did it before.
-        """
-        seen = decisions.Departure(hold=hold.id, resource=hold.resource, proof=proof, cost=cost)
-        return self._transact(lambda books: decisions.settle_rental(books, self._now(), seen))
+        """Record that something rented is gone; return its cost, None if that was done before."""
+        return self._transact(
+            lambda books: decisions.settle_rental(books, self._now(), hold, cost=cost, proof=proof)
+        )
 
     def release_rental(self, hold: Hold, proof: str) -> None:
         """Release the hold of something that was never rented, with the proof of that."""
@@ -304,8 +301,11 @@ class BudgetGuard:
         """
         label, text = read_label(op_label), read_reason(reason)
         more = read_difference(difference_usd, name="difference_usd", currency=self.currency)
-        change = decisions.Correction(label, more, text, spent)
-        self._transact(lambda books: decisions.correct(books, self._now(), change))
+        self._transact(
+            lambda books: decisions.correct(
+                books, self._now(), label, more, reason=text, expected=spent
+            )
+        )
 
     def note(
         self,
@@ -416,9 +416,7 @@ class BudgetGuard:
     def until_deadline(self, hold: Hold, rate: Rate) -> Hold:
         """Return a hold as what runs under it may use it: of a rental, the time that is left.
 
-        Args:
-            hold: Any open hold; one that pays for nothing rented is returned as it is.
-            rate: At which the run counts its time.
+        One that pays for nothing rented is returned as it is. ``rate`` is that of the run.
         """
         if hold.rental is None:
             return hold
@@ -436,8 +434,7 @@ class BudgetGuard:
     def standings(self, *, lab: str | None = None) -> tuple[ScopeStanding, ...]:
         """Return how every scope that has a limit stands today, the whole first.
 
-        Args:
-            lab: A lab to list even if it has no cap of its own and never spent anything.
+        ``lab`` is listed even if it has no cap of its own and never spent anything.
         """
         ceilings, now = self.ceilings, self._now()
         return self._look(
@@ -458,7 +455,9 @@ class BudgetGuard:
         """Return what a reader of the balance should know beside it."""
         source, today = str(self.log_path), self._now().ts[:10]
         return self._look(
-            lambda books: doubts(books, source, today=today, unattended=self._unattended(books))
+            lambda books: balance_findings(
+                books, source, today=today, unattended=self._unattended(books)
+            )
         )
 
     # -- details ----------------------------------------------------------------------------

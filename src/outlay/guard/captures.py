@@ -75,10 +75,7 @@ def captured_below_cost(
 ) -> Iterator[Finding]:
     """Yield a finding for every capture that is below what the run's log costs.
 
-    Args:
-        lines: Every line of the spend log with its number.
-        runs: Where runs are, by their ids; of the others nothing is said.
-        source: What to call the spend log.
+    ``runs`` says where runs are, by their ids; of the others nothing is said.
     """
     for short in _shortfalls(lines, runs):
         message = f"it captures {short.captured}; the log of run {short.part.run} says {short.cost}"
@@ -94,10 +91,7 @@ def correct_late(
 
     A capture that is too low for another reason is left to ``captured_below_cost``.
 
-    Args:
-        lines: Every line of the spend log.
-        runs: Where runs are, by their ids.
-        correct: Takes a label, what is missing, and why.
+    ``correct`` takes a label, what is missing, and why.
 
     Returns:
         What was corrected, in words.

@@ -71,24 +71,14 @@ def first_line_of(manifest: Path, log_name: str) -> str | None:
 
 
 def write_first_line(path: Path, log_name: str, first: str) -> None:
-    """Let a manifest name a log's first line.
-
-    Raises:
-        OSError: It can't be written.
-        CeilingUnusable: It can't be understood.
-    """
+    """Let a manifest name a log's first line."""
     manifest = read_manifest(path)
     if manifest is not None:
         _rewrite(path, first_lines={**(manifest.first_lines or {}), log_name: first})
 
 
 def write_ceiling(path: Path, ceiling: Money) -> bool:
-    """Write another ceiling into a manifest; returns whether there is one.
-
-    Raises:
-        OSError: It can't be written.
-        CeilingUnusable: It can't be understood.
-    """
+    """Write another ceiling into a manifest; returns whether there is one."""
     if read_manifest(path) is None:
         return False
     _rewrite(path, ceiling_usd=amount_of(ceiling.micros))
@@ -139,11 +129,7 @@ def _parse_manifest(raw: bytes, where: str) -> CeilingManifest:
 
 
 def stated_ceiling(log_path: Path, books: Books, environ: Mapping[str, str]) -> Money:
-    """Return the ceiling that a log's manifest, its last line or the environment states.
-
-    Raises:
-        CeilingUnusable: None of them states one.
-    """
+    """Return the ceiling that a log's manifest, its last line or the environment states."""
     path = manifest_path(log_path)
     manifest, currency = read_manifest(path), books.currency or "USD"
     if manifest is not None:
@@ -159,11 +145,7 @@ def stated_ceiling(log_path: Path, books: Books, environ: Mapping[str, str]) -> 
 
 
 def money(value: object, *, where: str, currency: str) -> Money:
-    """Return a limit as Money, rounded to the micro-unit.
-
-    Raises:
-        CeilingUnusable: It is no amount of zero or more, or another currency.
-    """
+    """Return a limit as Money, rounded to the micro-unit."""
     try:
         parsed = Money.parse(value, name=where, currency=currency)
     except InvalidValue:
@@ -176,11 +158,7 @@ def money(value: object, *, where: str, currency: str) -> Money:
 
 
 def lab_caps(caps: Mapping[str, object], *, where: str, currency: str) -> dict[str, Money]:
-    """Return a cap for each lab.
-
-    Raises:
-        CeilingUnusable: A cap is no amount, or two of them are for the same lab.
-    """
+    """Return a cap for each lab."""
     limits: dict[str, Money] = {}
     for name, cap in caps.items():
         lab = lab_of("", name)
@@ -191,11 +169,7 @@ def lab_caps(caps: Mapping[str, object], *, where: str, currency: str) -> dict[s
 
 
 def manifest_ceilings(path: Path, currency: str) -> Ceilings | None:
-    """Return the ceilings that a manifest states, or None when there is no manifest.
-
-    Raises:
-        CeilingUnusable: The manifest can't be understood, or is in another currency.
-    """
+    """Return the ceilings that a manifest states, or None when there is no manifest."""
     raw = _read_bytes(path)
     return None if raw is None else _parse_ceilings(raw, str(path), currency)
 
@@ -220,11 +194,7 @@ def _parse_ceilings(raw: bytes, where: str, currency: str) -> Ceilings:
 
 
 def settle(given: Ceilings, manifest: Ceilings | None, environ: Mapping[str, str]) -> Settled:
-    """Return the ceilings in force: the environment's over the caller's, both below the manifest's.
-
-    Raises:
-        CeilingUnusable: A variable holds no amount, or both are set and differ.
-    """
+    """Return the ceilings in force: the environment's over the caller's, below the manifest's."""
     found = {
         name: money(environ[name], where=name, currency=given.whole.currency)
         for name in OVERRIDES

@@ -161,11 +161,9 @@ class Scanned:
 
     Attributes:
         lines: Every line that counts, with its number.
-        link: How far it was read.
         torn: Bytes at the end that were cut off while being written.
         findings: What is odd about the lines and no reason to refuse.
         missing: Lines that heads name and that are not there.
-        hashes: Of the chained lines.
     """
 
     lines: tuple[tuple[int, AnyLine], ...]

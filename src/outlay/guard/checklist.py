@@ -134,11 +134,7 @@ class FilesExist(OutlayError):
 def write_documents(
     directory: Path, plan: LaunchPlan, *, replace: bool = False
 ) -> tuple[Path, ...]:
-    """Write the pages; return their paths.
-
-    Raises:
-        FilesExist: One of them is there already.
-    """
+    """Write the pages; return their paths."""
     pages = {
         directory / "budget.md": budget_page(plan),
         directory / "pre-flight-checklist.md": checklist_page(plan),

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import NamedTuple, TypedDict
+from typing import TypedDict
 
 from outlay.errors import Finding, InvalidValue
 from outlay.guard.balance import (
@@ -68,8 +68,6 @@ class Moment:
     """When a question is asked, and under which ceiling.
 
     Attributes:
-        wall_ns: When, in UTC nanoseconds.
-        ts: The same as lines write it.
         currency: Of the ceiling and of every line.
         ceiling: None where it can't be understood; spend is recorded all the same.
         by: What set the ceiling: ``ceiling_usd``, a variable, or ``manifest.json``.
@@ -127,12 +125,7 @@ def authorize(
 ) -> Posting[Hold]:
     """Set money aside, or return what the same key was granted before.
 
-    Args:
-        books: The fold of the log, under its lock.
-        moment: When it is asked.
-        ceilings: The limits in force.
-        ask: What is asked.
-        unattended: Why a rental is an error, by its hold; each blocks its own lab.
+    ``unattended`` says why a rental is an error, by its hold; each blocks its own lab.
 
     Raises:
         RentalUnattended: Something rented in the same lab is overdue or unwatched.
@@ -157,17 +150,7 @@ def authorize(
         by=ask.by,
         caps=_caps(ceilings, ask.lab, day),
     )
-    hold = Hold(
-        id=ask.hold,
-        op_label=ask.op_label,
-        lab=ask.lab,
-        day=day,
-        amount=amount,
-        ts=held.ts,
-        by=ask.by,
-        rental=ask.rental,
-    )
-    return Posting((*_raised(books, moment), held), hold)
+    return Posting((*_raised(books, moment), held), Hold.opened_by(held))
 
 
 def extend(
@@ -180,13 +163,7 @@ def extend(
 ) -> Posting[Hold]:
     """Set more aside for an open hold; it counts on the hold's own day.
 
-    Args:
-        books: As they stand.
-        moment: When, and under which ceiling.
-        ceilings: What binds.
-        hold_id: Which hold.
-        more: How much more.
-        least: Where there is no room for ``more``: take what there is, if it is this much.
+    Where there is no room for ``more``, what there is is taken if it is ``least`` or more.
 
     Raises:
         BudgetGuardExceeded: It does not fit.
@@ -272,54 +249,42 @@ def _settleable(books: Books, hold_id: str) -> Hold:
     return hold
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Departure:
-    """Something rented that was seen to be gone: its hold, the vendor's id, the proof, the cost."""
-
-    hold: str
-    resource: str
-    proof: str
-    cost: Money
-
-
-def settle_rental(books: Books, moment: Moment, seen: Departure) -> Posting[Money | None]:
+def settle_rental(
+    books: Books, moment: Moment, seen: Hold, *, cost: Money, proof: str
+) -> Posting[Money | None]:
     """Write down that a rental is gone, and what it cost; None where somebody did that before.
 
-    A hold that was resolved while the thing still ran, by an earlier version, is corrected by what
-    it cost beyond that.
+    ``seen`` is the hold with the id under which the vendor listed the thing. One that was resolved
+    while the thing still ran, by an earlier version, is corrected by what it cost beyond that.
 
     Raises:
         UnknownHold: Nothing rented was ever paid for by that hold.
     """
-    hold = books.rentals.get(seen.hold)
+    hold = books.rentals.get(seen.id)
     if hold is None:
-        raise UnknownHold(seen.hold)
+        raise UnknownHold(seen.id)
     if hold.id not in books.open and hold.state == "gone":
         return Posting((), None)
-    gone = _gone(moment, hold, seen.proof, resource=seen.resource)
+    gone = _gone(moment, hold, proof, resource=seen.resource)
     if hold.id in books.open:
         paid: Captured | Corrected = Captured(
-            **moment.stamp(hold.op_label), actual=amount_of(seen.cost.micros),
+            **moment.stamp(hold.op_label), actual=amount_of(cost.micros),
             estimated=amount_of(hold.amount.micros), hold=hold.id, lab=hold.lab, day=hold.day,
             basis="estimated",
         )  # fmt: skip
-        return Posting((*_raised(books, moment), gone, paid), seen.cost)
-    rest = seen.cost.micros - books.paid_for.get(hold.id, 0)
+        return Posting((*_raised(books, moment), gone, paid), cost)
+    rest = cost.micros - books.paid_for.get(hold.id, 0)
     if rest <= 0:
-        return Posting((*_raised(books, moment), gone), Money(0, seen.cost.currency))
+        return Posting((*_raised(books, moment), gone), Money(0, cost.currency))
     paid = Corrected(
         **moment.stamp(hold.op_label), actual=amount_of(rest), lab=hold.lab, day=hold.day,
         reason=f"hold {hold.id} was settled while what it paid for still ran",
     )  # fmt: skip
-    return Posting((*_raised(books, moment), gone, paid), Money(rest, seen.cost.currency))
+    return Posting((*_raised(books, moment), gone, paid), Money(rest, cost.currency))
 
 
 def release_rental(books: Books, moment: Moment, hold_id: str, proof: str) -> Posting[None]:
-    """Release the hold of a rental that never came to be.
-
-    Raises:
-        UnknownHold, HoldResolved: There is no such open hold.
-    """
+    """Release the hold of a rental that never came to be."""
     hold = books.hold(hold_id)
     lines = (_gone(moment, hold, proof), _voided(moment, hold, proof))
     return Posting((*_raised(books, moment), *lines), None)
@@ -330,22 +295,22 @@ def _gone(moment: Moment, hold: Hold, proof: str, **detail: str) -> Noted:
     return Noted(**moment.stamp(hold.op_label), hold=hold.id, event="gone", detail=details)
 
 
-class Correction(NamedTuple):
-    """What to add to a label, why, and what must be spent in all for that to be right."""
-
-    op_label: str
-    difference: Money
-    reason: str
-    spent: Money | None = None
-
-
-def correct(books: Books, moment: Moment, change: Correction) -> Posting[None]:
+def correct(
+    books: Books,
+    moment: Moment,
+    op_label: str,
+    difference: Money,
+    *,
+    reason: str,
+    expected: Money | None,
+) -> Posting[None]:
     """Add a difference to what a label's last capture says, in its lab and on its day.
+
+    Nothing is added where something else than ``expected`` is spent in all.
 
     Raises:
         InvalidValue: More would be taken back than was spent there.
     """
-    op_label, difference, reason, expected = change
     if expected is not None and expected.micros != books.captured():
         return Posting((), None)
     paid = books.last_paid.get(op_label, Paid(lab_of(op_label), moment.day(books)))
@@ -371,11 +336,7 @@ def note(books: Books, moment: Moment, noted: Noted) -> Posting[None]:
 def accept(
     books: Books, moment: Moment, missing: tuple[Missing, ...], *, by: str, reason: str
 ) -> Noted:
-    """Return the line with which a person takes a log for what it is now.
-
-    Raises:
-        InvalidValue: Nothing is missing, and no line lies ahead.
-    """
+    """Return the line with which a person takes a log for what it is now."""
     if not missing and books.latest_day <= moment.ts[:10]:
         raise InvalidValue("accept", "a log in order", "one that is refused; `verify` checks it")
     detail = {"by": by, "reason": reason, "found": "; ".join(one.problem for one in missing)}
@@ -387,11 +348,7 @@ def accept(
 def set_ceiling(
     books: Books, moment: Moment, before: Money, after: Money, *, by: str, reason: str
 ) -> Posting[None]:
-    """Write down that a person sets another ceiling, and why.
-
-    Raises:
-        InvalidValue: It is the ceiling already.
-    """
+    """Write down that a person sets another ceiling, and why."""
     if after == before:
         raise InvalidValue("ceiling", str(after), "another ceiling than the one in force")
     event = RAISED if after > before else "ceiling-lowered"
@@ -410,10 +367,7 @@ def judge_again(
 ) -> Iterator[Finding]:
     """Yield what should not be in a log: under the policy that each line itself states.
 
-    Args:
-        lines: Every line with its number, in order; they don't contradict each other.
-        source: What to call the log.
-        today: The UTC day; lines of later ones lie ahead.
+    The lines are in order and don't contradict each other; those of days after ``today`` lie ahead.
     """
     books = Books()
     for number, line in lines:
@@ -464,13 +418,7 @@ def _fitting(
 ) -> Money:
     """Return what is granted: all that was asked, or what room there is down to the least.
 
-    Args:
-        books: As they stand.
-        moment: When: a rental that is overdue counts what it has cost by then.
-        ceilings: What binds.
-        place: The lab and the day.
-        asked: How much is asked for.
-        least: What is enough where there is no more; None for nothing less.
+    ``place`` is the lab and the day. A rental counts what it has cost by ``moment``.
     """
     (lab, day), at_ns = place, moment.wall_ns
     if least is not None:

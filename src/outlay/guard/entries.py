@@ -63,11 +63,7 @@ _KEY_LENGTH = 255
 
 
 def read_text(value: object, *, name: str, expected: str = "text") -> str:
-    """Return text that a line can hold.
-
-    Raises:
-        InvalidValue: It is no text, or has surrogates in it, which UTF-8 has no bytes for.
-    """
+    """Return text that a line can hold."""
     if not isinstance(value, str):
         raise InvalidValue(name, value, expected)
     try:
@@ -111,11 +107,7 @@ def read_detail(detail: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def read_amount(value: object, *, name: str, currency: str) -> Money:
-    """Return an amount of zero or more; digits beyond a micro-unit round up.
-
-    Raises:
-        InvalidValue: It is no such amount, or of another currency.
-    """
+    """Return an amount of zero or more; digits beyond a micro-unit round up."""
     amount = Money.parse(value, name=name, currency=currency, rounding="up")
     if amount.currency != currency or not 0 <= amount.micros < LARGEST * MICROS:
         expected = f"an amount in {currency}, zero or more and below {LARGEST}"
@@ -124,11 +116,7 @@ def read_amount(value: object, *, name: str, currency: str) -> Money:
 
 
 def read_difference(value: object, *, name: str, currency: str) -> Money:
-    """Return what is to be added to the spend, or taken back; what is in doubt counts as spent.
-
-    Raises:
-        InvalidValue: It is no finite number.
-    """
+    """Return what is to be added to the spend, or taken back; what is in doubt counts as spent."""
     expected = f"a finite amount below {LARGEST}; negative takes back"
     number = exact_decimal(value, name=name, expected=expected)
     if number.copy_abs() >= LARGEST:
@@ -154,7 +142,6 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_f
         op_label: The operation, as the user names it.
         estimated: What the line sets aside; on a line that resolves a hold, what was set aside.
         actual: What the line adds to the spend; negative only in a correction.
-        currency: Of every amount in the line.
         ceiling: The ceiling in force when the line was written.
         v: The schema the line was written in.
     """
@@ -172,14 +159,11 @@ class Vendor(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The commands of a vendor, one word per item, ``$VARIABLES`` unexpanded.
 
     Attributes:
-        name: What to call it.
         list: Prints everything that runs, or bills, as JSON.
         terminate: Ends ``{id}`` for good: a thing merely stopped still bills.
         id_from: Where the output of creation shows the id: ``json:.id`` or ``regex:...``; ``name``
             where the name is the id.
         items: Where the listing keeps its array; empty when it is one.
-        id_key: The key of a listed item's id.
-        name_key: The key of a listed item's name.
         state_key: The key of a listed item's state, where some states bill nothing.
         gone_states: Those states.
         stdin: What every command reads, such as a header with a ``$TOKEN`` in it.
@@ -204,8 +188,7 @@ class Rental(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         name: The unique name that was set at creation; finds it again when the id is lost.
         rate: Per hour, as text.
         started: When the hold was written, before creation: billing is counted from here.
-        deadline: When it has to be told to end, UTC.
-        vendor: How to list and end what runs there.
+        deadline: When it has to be asked to end, UTC.
         vendor_timer: Read from old logs alone: no vendor's timer was found to end anything.
     """
 

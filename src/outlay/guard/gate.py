@@ -113,6 +113,10 @@ class Leaseholder:
                 self.lease = self.lease.extended(self.hold.amount, now_ns)
         return act
 
+    def give_notice(self, now_ns: int) -> None:
+        """Remember that what runs was asked to end."""
+        self.lease = self.lease.noticed(now_ns)
+
     def _extend(self, more: Money) -> None:
         """Hold more, unless somebody else did for the same hold."""
         if self.hold.rental is not None:
@@ -121,9 +125,8 @@ class Leaseholder:
         self.hold = self._guard.log.books().hold(self.hold.id)
         if self.hold.amount < wanted:
             least = Money(1, wanted.currency)
-            self.hold = self._guard.extend(
-                self.hold, wanted - self.hold.amount, least_usd=least
-            )  # fmt: skip
+            more = wanted - self.hold.amount
+            self.hold = self._guard.extend(self.hold, more, least_usd=least)
 
     def _fill(self, wanted: Money, least: Money) -> None:
         """Let a hold that was joined grow to what an own one would have been opened with."""
@@ -160,11 +163,7 @@ class Leaseholder:
 
 
 def read_hold(environ: Mapping[str, str]) -> tuple[str, Path] | None:
-    """Return the hold that this process runs under and its log, or None.
-
-    Raises:
-        InvalidValue: ``OUTLAY_HOLD`` is set to something else.
-    """
+    """Return the hold that this process runs under and its log, or None."""
     text = environ.get(HOLD_VARIABLE)
     if not text:
         return None
@@ -194,14 +193,10 @@ class Guarding:
     of it there, as ``run.stop_reason``.
 
     Attributes:
-        guard: Whose money it is.
         label: What the spend is called; default: the run's name.
         lab: The lab that pays, when the label does not say.
         slice: How much time is paid for at once, such as ``"5m"``.
         grace: How long stopping may take, a last checkpoint included, such as ``"2m"``.
-
-    Raises:
-        InvalidValue: A duration cannot be read.
     """
 
     guard: BudgetGuard
@@ -249,12 +244,7 @@ def read_guarding(
 class GuardGate:
     """Stops a training when its money does.
 
-    Args:
-        guarding: How the run is guarded.
-        rate: What the whole run costs per hour.
-        label: What the spend is called, unless ``guarding`` says.
-        environ: Where ``OUTLAY_HOLD`` may name a hold to extend.
-        clock: Where the time comes from.
+    ``label`` is what the spend is called, unless ``guarding`` says.
 
     Raises:
         BudgetGuardExceeded: There is room for nothing but the stopping.
@@ -293,11 +283,9 @@ class GuardGate:
     ) -> None:
         """Start extending.
 
-        Args:
-            tell: Told what a reader of the run's log should know.
-            logged: Returns what the attempt has cost by now, as its log says; None where there is
-                no log, so that the gate's own clock counts.
-            part: Whose cost that is.
+        ``tell`` takes what a reader of the run's log should know. ``logged`` returns what the
+        attempt has cost by now, as its log says; None where there is no log, so that the gate's own
+        clock counts.
         """
         self._tell, self._logged, self._part = tell, logged, part
         self._count_what_was_before()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from outlay.errors import InvalidValue
 from outlay.rates import cost_at_most, paid_time
 from outlay.units import Duration, Money, Rate
+from outlay.units.money import percents_reached
 
 SLICE = Duration(300 * 10**9)
 NOTICE = Duration(30 * 10**9)
@@ -20,7 +21,6 @@ NOTICE = Duration(30 * 10**9)
 REACTION = Duration(250 * 10**6)
 """How long before the end of the paid time something is killed: it takes a moment to see and do."""
 RETRY_NS = 10**9
-WARNINGS = (50, 75, 90)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,6 @@ class Terms:
     """On what terms money is leased.
 
     Attributes:
-        rate: What it costs while it runs.
         most: The longest it may run, stopping included; None for as long as there is money.
         slice: How much time is paid for at once.
         notice: How long stopping may take, killing included.
@@ -117,7 +116,7 @@ class Extend:
 
 @dataclass(frozen=True, slots=True)
 class GiveNotice:
-    """Tell it to end (SIGTERM): what is held pays for no more than stopping."""
+    """SIGTERM: what is held pays for no more than stopping."""
 
     reason: str
 
@@ -138,7 +137,7 @@ class Lease:
         before: What was spent until then: on other terms, or on starting up.
         asked_ns: When less was granted than was asked for; None where all of it was.
         refusal: Why nothing more was granted the last time.
-        noticed_ns: When it was told to end.
+        noticed_ns: When it was asked to end.
     """
 
     terms: Terms
@@ -200,7 +199,7 @@ class Lease:
         return replace(self, asked_ns=now_ns, refusal=reason)
 
     def noticed(self, now_ns: int) -> Lease:
-        """Return the lease of something that was told to end."""
+        """Return the lease of something that was asked to end."""
         return replace(self, noticed_ns=now_ns)
 
     def repriced(self, rate: Rate, now_ns: int) -> Lease:
@@ -220,7 +219,7 @@ class Lease:
 
     @property
     def stop_ns(self) -> int | None:
-        """When it has to be told to end, unless more can be held; None when nothing ends it."""
+        """When it has to be asked to end, unless more can be held; None when nothing ends it."""
         return self._at(self.terms.stop_ns(self.held - self.before))
 
     @property
@@ -233,6 +232,11 @@ class Lease:
         told_ns = self.noticed_ns if stop_ns is None else min(self.noticed_ns, stop_ns)
         return told_ns + after_ns
 
+    @property
+    def kill_ns(self) -> int | None:
+        """When it is killed if it is told at ``stop_ns``; None when nothing ends it."""
+        return None if self.stop_ns is None else self.stop_ns + self.terms.kill_after_ns
+
     def _at(self, elapsed_ns: int | None) -> int | None:
         return None if elapsed_ns is None else self.since_ns + elapsed_ns
 
@@ -241,4 +245,5 @@ def warnings(longest_ns: int | None, since_ns: int, until_ns: int) -> tuple[int,
     """Return the percentages of the longest run that were passed in ``(since, until]``."""
     if longest_ns is None:
         return ()
-    return tuple(p for p in WARNINGS if since_ns * 100 < p * longest_ns <= until_ns * 100)
+    before = percents_reached(since_ns, longest_ns)
+    return tuple(p for p in percents_reached(until_ns, longest_ns) if p not in before and p < 100)

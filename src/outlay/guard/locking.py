@@ -34,11 +34,7 @@ def read_from(file: int, start: int, end: int) -> bytes:
 
 
 def read_small(path: str) -> bytes | None:
-    """Return a small file's content, at the least cost; None where there is none.
-
-    Raises:
-        OSError: It can't be read, or is no regular file.
-    """
+    """Return a small file's content, at the least cost; None where there is none."""
     try:
         file = open_own(path, os.O_RDONLY)
     except FileNotFoundError:

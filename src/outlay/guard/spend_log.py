@@ -54,8 +54,6 @@ class Verification:
     """The result of checking a whole log.
 
     Attributes:
-        lines: How many lines were read.
-        chained: How many of them carry a hash.
         findings: What is wrong or in doubt; an ``error`` means that the log can't be trusted.
         head: The hash of the last chained line; empty where there is none.
     """
@@ -401,11 +399,7 @@ class FileSpendLog:
         self._locks_checked = True
 
     def _catch_up(self, log: int) -> Head | None:
-        """Fold what was appended since the last use; return the head.
-
-        Raises:
-            SpendLogRolledBack: What was acknowledged or seen before is not there.
-        """
+        """Fold what was appended since the last use; return the head."""
         missing = self._read_on(log)
         if missing:
             self._forget()

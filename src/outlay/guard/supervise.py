@@ -30,7 +30,7 @@ from outlay.handlers import handling
 from outlay.ledger import EndStatus, Price
 from outlay.proc.identity import MARK_VARIABLE, all_processes, below, catches
 from outlay.proc.keeper import KeeperTerms
-from outlay.proc.strays import StrayFamily
+from outlay.proc.strays import StrayFamily, shell_code
 from outlay.proc.supervisor import KeptEvent, Launch, ProcessSupervisor
 from outlay.record.supervision import Supervised, Supervision
 from outlay.store import outlay_home
@@ -64,7 +64,6 @@ class CommandOutcome:
         exit_code: The command's own (128 + number when a signal ended it); 3 when the guard did.
         stopped_because: Why the guard ended it; empty when it ended by itself.
         elapsed_ns: How long it ran, to the last of its processes.
-        actual: What that cost.
         run_dir: Where its run log is; empty where none was wanted.
         recorded: False when the log could not take it; the hold is then still open.
         head: The hash of the spend log's last line after that; empty where it can't be read.
@@ -83,13 +82,8 @@ class CommandOutcome:
 class Supervisor:
     """One supervised command.
 
-    Args:
-        guard: Whose money it is.
-        label: What the spend is called.
-        terms: The rate, the longest time, the slice and the notice.
-        run_dir: Where to write the run log from which the cost is computed. Without one the cost
-            is the rate times the time that the supervisor measured.
-        say: Told what a person should know, one sentence at a time.
+    The cost is computed from the run log in ``run_dir``; without one it is the rate times the time
+    that the supervisor measured. ``say`` takes what a person should know, a sentence at a time.
     """
 
     def __init__(
@@ -114,8 +108,8 @@ class Supervisor:
         self._signal: int | None = None
         self._forced = False
         self._stopping = ""
-        self._told = False
-        self._said_no_more = False
+        self._signalled = False
+        self._refusal_reported = False
         self._promised_ns: int | None = None
         self._seen_ns = 0
 
@@ -131,7 +125,7 @@ class Supervisor:
         )
         self._longest_ns = self._terms.longest_ns(self._holder.room())
         self._say_terms()
-        with handling(_FORWARDED, self._remember):
+        with handling(_FORWARDED, self._on_signal):
             self._processes = self._make_keeper()
             try:
                 self._processes.begin()
@@ -143,7 +137,7 @@ class Supervisor:
             self._promise()
             try:
                 ended = self._watch()
-                if not self._told:
+                if not self._signalled:
                     self._stopping = ""  # It was done before its notice was over.
                 self._end_what_is_left(ended)
             except BaseException:
@@ -172,7 +166,7 @@ class Supervisor:
         status: EndStatus = "completed" if code == 0 else "failed"
         if self._stopping or (self._signal is not None and code != 0):
             status = "interrupted" if self._signal == signal.SIGINT else "terminated"
-        log.end(status, self._stopping, exit_code=_shell_code(code))
+        log.end(status, self._stopping, exit_code=shell_code(code))
 
     def _say(self, text: str) -> None:
         with suppress(OSError):  # whoever listened is gone; the command does not depend on it
@@ -259,8 +253,8 @@ class Supervisor:
                 self._kill()
             case _ if self._forced:
                 self._kill()
-            case _ if self._stopping and not self._told:
-                self._tell_whoever_listens()
+            case _ if self._stopping and not self._signalled:
+                self._send_sigterm_if_handled()
         self._say_refusal()
         self._promise()
 
@@ -270,9 +264,9 @@ class Supervisor:
 
     def _say_refusal(self) -> None:
         refusal = self._holder.lease.refusal
-        if refusal and not self._said_no_more:
+        if refusal and not self._refusal_reported:
             self._say(f"no more money: {refusal}")
-        self._said_no_more = bool(refusal)
+        self._refusal_reported = bool(refusal)
 
     def _promise(self) -> None:
         """Tell the keeper up to when the command may run without our speaking again."""
@@ -285,26 +279,26 @@ class Supervisor:
 
     def _begin_stopping(self, now_ns: int, reason: str, number: int) -> None:
         """Give notice; where it is the money that ends, only to what can make use of it."""
-        self._holder.lease = self._holder.lease.noticed(now_ns)
+        self._holder.give_notice(now_ns)
         self._stopping = reason
         if reason:
             self._say(f"ending it ({reason}); it is killed in {self._terms.notice}")
-            self._tell_whoever_listens()
+            self._send_sigterm_if_handled()
         else:
-            self._told = True
+            self._signalled = True
             self._processes.signal(_TICKET, number)
 
-    def _tell_whoever_listens(self) -> None:
+    def _send_sigterm_if_handled(self) -> None:
         """Send SIGTERM to the family once one of it has a handler.
 
         Without one SIGTERM is the end as much as SIGKILL, and a command that would still be done
         within the paid time is left that time.
         """
-        if self._anybody_listens():
-            self._told = True
+        if self._handles_sigterm():
+            self._signalled = True
             self._processes.signal(_TICKET, signal.SIGTERM)
 
-    def _anybody_listens(self) -> bool:
+    def _handles_sigterm(self) -> bool:
         command, table = self._processes.process_of(_TICKET), all_processes()
         if command is None or command.pid not in table:
             return True  # It cannot be seen from here.
@@ -312,21 +306,21 @@ class Supervisor:
         return any(catches(pid, signal.SIGTERM) for pid in family)
 
     def _kill(self) -> None:
-        self._told = True
+        self._signalled = True
         self._processes.signal(_TICKET, signal.SIGKILL)
 
     def _end_what_is_left(self, ended: KeptEvent) -> None:
         """End what the command left running behind itself; nobody pays for it any more."""
         if not ended.left:
             return
-        if not self._told:
+        if not self._signalled:
             self._say("the command ended and left processes behind; ending them")
             self._begin_stopping(self._elapsed_ns(), "", signal.SIGTERM)
         while not any(event.event == "gone" for event in self._processes.wait(_TICK_S)):
             if self._forced or isinstance(self._holder.lease.tend(self._elapsed_ns()), End):
                 self._kill()
 
-    def _remember(self, number: int, _: FrameType | None) -> None:
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
         self._forced = self._signal is not None  # asked twice: no notice any more
         self._signal = number
 
@@ -359,7 +353,7 @@ class Supervisor:
         else:
             self._say(f"{actual} for {duration_text(elapsed_ns)}; head {self._holder.head()}")
         return CommandOutcome(
-            exit_code=3 if self._stopping else _shell_code(code),
+            exit_code=3 if self._stopping else shell_code(code),
             stopped_because=self._stopping,
             elapsed_ns=elapsed_ns,
             actual=actual,
@@ -375,9 +369,6 @@ def settle_stray(stray: StrayFamily) -> Money | None:
 
     Returns:
         What it cost; None where whoever opened the hold settles it.
-
-    Raises:
-        OutlayError: It cannot be recorded; the hold stays open.
     """
     about = stray.record.about
     stray.end()
@@ -389,7 +380,3 @@ def settle_stray(stray: StrayFamily) -> Money | None:
     actual = Terms(rate=Rate.parse(about["rate"])).cost(elapsed_ns)
     guard.record_actual(about["label"], actual, hold=guard.log.books().hold(about["hold"]))
     return actual
-
-
-def _shell_code(code: int) -> int:
-    return code if code >= 0 else 128 - code

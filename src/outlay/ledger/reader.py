@@ -152,6 +152,8 @@ class LedgerReader:
 
     def _poll_file(self, path: Path) -> Iterator[Chunk]:
         try:
+            if self._has_not_grown(path):
+                return
             with os.fdopen(open_regular(path), "rb") as stream:
                 file = self._place_in(path.name, os.fstat(stream.fileno()).st_ino)
                 if chunk := self._swapped(path.name, file):
@@ -163,6 +165,14 @@ class LedgerReader:
             self._complain(path, 0, f"cannot be read: {error.strerror}")
         except BadDocument as error:
             self._complain(path, 0, f"cannot be read: {error}")
+
+    def _has_not_grown(self, path: Path) -> bool:
+        """Say whether a file is as it was when it was read: cheaper than to open it."""
+        file = self._files.get(path.name)
+        if file is None:
+            return False
+        status = path.stat()
+        return (status.st_ino, status.st_size) == (file.inode, file.offset + file.tail)
 
     def _place_in(self, name: str, inode: int) -> _File:
         """Return where to read on: from the start where a deleted file was begun anew."""
@@ -223,9 +233,8 @@ class LedgerReader:
         return new
 
     def _missing_records(self) -> Iterator[Finding]:
-        for segment, sequence in sorted(self._sequences.items()):
-            if sequence.unexplained <= 0:
-                continue
+        holed = [each for each in self._sequences.items() if each[1].unexplained > 0]
+        for segment, sequence in sorted(holed):
             if sequence.unexplained <= sequence.in_flight:
                 message = (
                     f"{sequence.unexplained} of its last records were not written to their end: "
@@ -237,10 +246,9 @@ class LedgerReader:
                 yield Finding(source=segment.file_name, message=message)
 
     def _torn_tails(self) -> Iterator[Finding]:
-        for name, file in sorted(self._files.items()):
-            if file.tail:
-                message = f"the last line is torn: {file.tail} bytes without an end"
-                yield Finding(source=name, line=file.line + 1, message=message)
+        for name, file in sorted(each for each in self._files.items() if each[1].tail):
+            message = f"the last line is torn: {file.tail} bytes without an end"
+            yield Finding(source=name, line=file.line + 1, message=message)
 
     def _complain(self, path: Path, line: int, message: str) -> None:
         self._findings[Finding(source=path.name, line=line, message=message)] = None

@@ -48,10 +48,13 @@ def ledger_dir(run_dir: Path) -> Path:
 
 def segment_paths(run_dir: Path) -> list[Path]:
     """Return the run's segment files, oldest first; empty when no run log can be seen."""
+    directory = ledger_dir(run_dir)
     try:
-        return sorted(ledger_dir(run_dir).glob("*.jsonl"))
-    except OSError:  # A parent that nobody may look into, or a name that no file can have.
+        with os.scandir(directory) as entries:  # A glob takes several times as long.
+            names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))
+    except (OSError, ValueError):  # Nothing to look into, or a name that no file can have.
         return []
+    return [directory / name for name in names]
 
 
 def id_from_name(path: Path) -> SegmentId | None:

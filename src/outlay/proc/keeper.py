@@ -96,16 +96,16 @@ class Keeper:
     The supervisor uses it in its own process should its keeper be killed: it adopts the commands.
 
     Attributes:
-        tell: Takes what the supervisor should know.
+        notify: Takes events for the supervisor.
         cgroup: The group that the commands are in.
         inside: Whether this process is in the group as well.
-        parent: Whether the commands are children of this process, and tell it how they ended.
+        parent: Whether the commands are children of this process, so that it learns how they ended.
         helpers: Children that are none of a command's.
         older: Children that were there before, of a process that has a life of its own.
     """
 
     terms: KeeperTerms
-    tell: Callable[[dict[str, Any]], None]
+    notify: Callable[[dict[str, Any]], None]
     cgroup: Cgroup | None = None
     inside: bool = False
     parent: bool = True
@@ -128,7 +128,7 @@ class Keeper:
         group: int,
         exit_file: str,
     ) -> None:
-        """Start a command and tell its process, or why it could not be started."""
+        """Start a command; report its process, or why it could not be started."""
         began_ns = SYSTEM.monotonic_ns()
         try:
             with contextlib.ExitStack() as opened:
@@ -141,22 +141,24 @@ class Keeper:
         except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", None) or str(error)
             code = getattr(error, "errno", None) or 0
-            self.tell({"event": "not_started", "ticket": ticket, "problem": problem, "code": code})
+            self.notify(
+                {"event": "not_started", "ticket": ticket, "problem": problem, "code": code}
+            )
             return
         started.returncode = 0  # Reaped below, with everything else, and not by this object.
         process = read_process(started.pid) or Process(started.pid, 0, os.getpid(), started.pid)
         self.commands[ticket] = KeptCommand(
             ticket=ticket, process=process, started_ns=began_ns, exit_file=exit_file
         )
-        self.tell(introduction(self.commands[ticket]))
+        self.notify(introduction(self.commands[ticket]))
 
     def adopt(self, introductions: Iterable[dict[str, Any]]) -> None:
         """Take over commands that another keeper started."""
-        for told in introductions:
-            process = Process(told["pid"], told["start"], 0, told["group"], told["session"])
-            self.commands[told["ticket"]] = KeptCommand(
-                ticket=told["ticket"], process=process, started_ns=told["started_ns"],
-                exit_file=told["exit_file"], asked=told["asked"],
+        for known in introductions:
+            process = Process(known["pid"], known["start"], 0, known["group"], known["session"])
+            self.commands[known["ticket"]] = KeptCommand(
+                ticket=known["ticket"], process=process, started_ns=known["started_ns"],
+                exit_file=known["exit_file"], asked=known["asked"],
             )  # fmt: skip
 
     # -- looking -----------------------------------------------------------------------------
@@ -337,7 +339,7 @@ class Keeper:
                         self._ended[pid] = os.waitstatus_to_exitcode(ended[1])
 
     def reap(self) -> None:
-        """Write down and tell how commands ended."""
+        """Record and report how commands ended."""
         self._collect()
         for command in list(self.commands.values()):
             code = self._ended.pop(command.process.pid, None)
@@ -345,7 +347,7 @@ class Keeper:
                 command.returncode = code
                 self._conclude(command, code)
             if command.reported and self._is_gone(command.ticket):
-                self.tell({"event": "gone", "ticket": command.ticket})
+                self.notify({"event": "gone", "ticket": command.ticket})
                 command.reported = False
                 del self.commands[command.ticket]
 
@@ -357,7 +359,7 @@ class Keeper:
         return not self.family(ticket)
 
     def _conclude(self, command: KeptCommand, code: int) -> None:
-        """Deal with what a command left behind, write its end down, and tell it."""
+        """Deal with what a command left behind, record its end, and report it."""
         left: list[Process] = []
         if self.terms.leftovers == "kill":
             left = self.end_family(command.ticket)
@@ -373,15 +375,15 @@ class Keeper:
         command.reported = self.terms.leftovers == "report" and bool(left)
         if not command.reported:
             del self.commands[command.ticket]
-        told: dict[str, Any] = {
+        message: dict[str, Any] = {
             "event": "exited", "ticket": command.ticket, "returncode": code,
             "asked": command.asked, "elapsed_ns": record.elapsed_ns,
             "ended_ns": record.ended_ns, "left": len(left),
         }  # fmt: skip
-        self.tell(told)
+        self.notify(message)
 
     def end_everything(self, notice_ns: int) -> list[Process]:
-        """End all commands: told first, killed after the notice; return what does not end."""
+        """SIGTERM all commands, SIGKILL after the notice; return what does not end."""
         kill_ns = SYSTEM.monotonic_ns() + notice_ns
         for ticket in list(self.commands):
             self.signal(ticket, signal.SIGTERM, "family")

@@ -1,4 +1,4 @@
-"""The keeper's process: it hears its supervisor over pipes, and reaps its children.
+"""The keeper's process: it takes orders from its supervisor over pipes, and reaps its children.
 
 It runs as ``python -I -S``, with the standard library alone: one start of it takes 30 ms.
 """
@@ -22,17 +22,17 @@ from outlay.proc.keeper import LOOK_EVERY_S, Keeper, KeeperTerms, introduction
 _HEIRS: Final = 3
 
 
-class Line:
+class MessagePipe:
     """One end of two pipes between a supervisor and a keeper: a JSON object a line, both ways."""
 
     def __init__(self, reading: int, writing: int) -> None:
         self.reading = reading
         self._writing = writing
-        self._heard = b""
+        self._buffer = b""
 
     @classmethod
-    def pair(cls) -> tuple[Line, Line]:
-        """Return both ends of a new line."""
+    def pair(cls) -> tuple[MessagePipe, MessagePipe]:
+        """Return both ends of a new pair of pipes."""
         (here, theirs), (there, ours) = os.pipe(), os.pipe()
         return cls(here, ours), cls(there, theirs)
 
@@ -41,55 +41,51 @@ class Line:
         """The two ends of pipes, for a process to inherit."""
         return self.reading, self._writing
 
-    def say(self, message: dict[str, Any]) -> None:
-        """Send a message; variables that are no text survive in it.
-
-        Raises:
-            OSError: Nobody is there to hear it.
-        """
+    def send(self, message: dict[str, Any]) -> None:
+        """Send a message; variables that are no text survive in it."""
         rest = memoryview(json.dumps(message).encode() + b"\n")
         while rest:
             rest = rest[os.write(self._writing, rest) :]
 
-    def hear(self) -> list[dict[str, Any]] | None:
-        """Return what was said since; None when the other end is gone."""
+    def receive(self) -> list[dict[str, Any]] | None:
+        """Return the messages that have arrived; None when the other end is closed."""
         more = os.read(self.reading, 1 << 16)
         if not more:
             return None
-        *lines, self._heard = (self._heard + more).split(b"\n")
+        *lines, self._buffer = (self._buffer + more).split(b"\n")
         return [json.loads(line) for line in lines]
 
     def close_writing(self) -> None:
-        """Say nothing any more."""
+        """Close the writing end."""
         if self._writing >= 0:
             os.close(self._writing)
             self._writing = -1
 
     def close(self) -> None:
-        """Neither speak nor listen any more."""
+        """Close both ends."""
         self.close_writing()
         os.close(self.reading)
 
 
 class KeeperProcess:
-    """What the keeper's process does: it hears its supervisor and reaps its children."""
+    """What the keeper's process does: it takes its supervisor's orders and reaps its children."""
 
-    def __init__(self, line: Line, woken: int) -> None:
-        self._line: Line | None = line
+    def __init__(self, line: MessagePipe, woken: int) -> None:
+        self._pipe: MessagePipe | None = line
         self._woken = woken
-        self._untold: list[dict[str, Any]] = []
+        self._unsent: list[dict[str, Any]] = []
         self._until_ns: int | None = None
         self._heirs = 0
         self.dismissed = False
-        self.keeper = Keeper(KeeperTerms(session=""), self._tell)
+        self.keeper = Keeper(KeeperTerms(session=""), self._notify)
 
-    def _tell(self, message: dict[str, Any]) -> None:
+    def _notify(self, message: dict[str, Any]) -> None:
         try:
-            if self._line is None:
+            if self._pipe is None:
                 raise BrokenPipeError
-            self._line.say(message)
+            self._pipe.send(message)
         except OSError:  # An heir will want to know; what a dead harness should is on disk.
-            self._untold.append(message)
+            self._unsent.append(message)
 
     def run(self) -> None:
         """Keep the commands until the supervisor dismisses it, is gone, or silent for too long."""
@@ -100,15 +96,15 @@ class KeeperProcess:
             if not ready and self._is_silent():
                 self.keeper.end_everything(self.keeper.terms.notice_ns)
                 self._until_ns = None
-            alive = self._line is None or self._line.reading not in ready or self._listen()
+            alive = self._pipe is None or self._pipe.reading not in ready or self._receive_orders()
             self.keeper.reap()
-            if not alive and not self._pass_on():
+            if not alive and not self._start_heir():
                 return
-            if self._line is None and not self.keeper.commands:
+            if self._pipe is None and not self.keeper.commands:
                 return
 
     def _sources(self) -> list[int]:
-        return [self._woken] if self._line is None else [self._woken, self._line.reading]
+        return [self._woken] if self._pipe is None else [self._woken, self._pipe.reading]
 
     def _patience_s(self) -> float | None:
         if any(command.reported for command in self.keeper.commands.values()):
@@ -120,28 +116,28 @@ class KeeperProcess:
     def _is_silent(self) -> bool:
         return self._until_ns is not None and SYSTEM.monotonic_ns() >= self._until_ns
 
-    def _listen(self) -> bool:
-        """Do what was told; False when the supervisor is gone."""
-        assert self._line is not None
-        heard = self._line.hear()
-        for told in heard or ():
-            self._obey(told)
-        return heard is not None
+    def _receive_orders(self) -> bool:
+        """Handle what the supervisor has sent; False when it is gone."""
+        assert self._pipe is not None
+        orders = self._pipe.receive()
+        for order in orders or ():
+            self._handle_order(order)
+        return orders is not None
 
-    def _obey(self, told: dict[str, Any]) -> None:
-        match told.pop("do"):
+    def _handle_order(self, order: dict[str, Any]) -> None:
+        match order.pop("do"):
             case "keep":
-                self._take_terms(**told)
+                self._apply_terms(**order)
             case "start":
-                self.keeper.start(**told)
+                self.keeper.start(**order)
             case "signal":
-                self.keeper.signal(**told)
+                self.keeper.signal(**order)
             case "until":
-                self._until_ns = told["ns"]
+                self._until_ns = order["ns"]
             case _:
                 self.dismissed = True
 
-    def _take_terms(
+    def _apply_terms(
         self, *, terms: dict[str, Any], adopted: list[dict[str, Any]], cgroup: str
     ) -> None:
         self.keeper.terms = KeeperTerms(**terms)
@@ -153,18 +149,18 @@ class KeeperProcess:
         elif self.keeper.cgroup is not None:
             self.keeper.inside = self.keeper.cgroup.enter(os.getpid())
 
-    def _pass_on(self) -> bool:
+    def _start_heir(self) -> bool:
         """The supervisor is gone: start an heir; False when everything has to end."""
-        assert self._line is not None
-        self._line.close()
-        self._line, self._until_ns = None, None
+        assert self._pipe is not None
+        self._pipe.close()
+        self._pipe, self._until_ns = None, None
         keeper = self.keeper
-        if not keeper.terms.heir or not (keeper.commands or self._untold):
+        if not keeper.terms.heir or not (keeper.commands or self._unsent):
             return False
         if self._heirs >= _HEIRS:
             return bool(keeper.commands)  # Nobody can record it; it is not ended for that.
         self._heirs += 1
-        ours, theirs = Line.pair()
+        ours, theirs = MessagePipe.pair()
         with contextlib.suppress(OSError):
             heir = subprocess.Popen(
                 [*keeper.terms.heir, *map(str, theirs.descriptors)], pass_fds=theirs.descriptors,
@@ -173,10 +169,10 @@ class KeeperProcess:
             heir.returncode = 0
             keeper.helpers.add(heir.pid)
         theirs.close()
-        self._line = ours
-        untold, self._untold = self._untold, []
-        for message in [*map(introduction, keeper.commands.values()), *untold]:
-            self._tell(message)
+        self._pipe = ours
+        unsent, self._unsent = self._unsent, []
+        for message in [*map(introduction, keeper.commands.values()), *unsent]:
+            self._notify(message)
         return True
 
     def leave(self) -> None:
@@ -218,8 +214,8 @@ def main() -> None:
     # A keeper that somebody stopped goes on when the supervisor dies: the kernel sees to it.
     ask_for_signal_when_parent_dies(signal.SIGCONT)
     set_subreaper(on=True)
-    process = KeeperProcess(Line(int(sys.argv[1]), int(sys.argv[2])), _wake_on_child())
-    process.keeper.tell({"event": "ready"})
+    process = KeeperProcess(MessagePipe(int(sys.argv[1]), int(sys.argv[2])), _wake_on_child())
+    process.keeper.notify({"event": "ready"})
     process.run()
     process.leave()
 

@@ -41,7 +41,7 @@ class ExitRecord:
     """The end of one attempt.
 
     Attributes:
-        asked: Whether it was told to end before it did.
+        asked: Whether it was asked to end before it did.
         ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where nobody noted it.
         reason: Why, where the exit code does not say.
         restart: How often a cluster had started the attempt before.
@@ -54,6 +54,11 @@ class ExitRecord:
     ended_ns: int = 0
     reason: str = ""
     restart: int = 0
+
+
+def shell_code(returncode: int) -> int:
+    """Return an exit code as a shell gives it: 128 plus the signal for a process it killed."""
+    return returncode if returncode >= 0 else 128 - returncode
 
 
 def exit_path(directory: Path, node: int = 0) -> Path:

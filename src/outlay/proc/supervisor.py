@@ -21,7 +21,7 @@ from outlay.clock import SYSTEM
 from outlay.errors import OutlayError
 from outlay.proc.identity import Cgroup, Process, own_children, read_process, send, set_subreaper
 from outlay.proc.keeper import Keeper, KeeperTerms, Whom
-from outlay.proc.keeper_process import Line
+from outlay.proc.keeper_process import MessagePipe
 from outlay.proc.strays import FamilyRecord, write_record
 
 _LOOK_EVERY_S: Final = 0.02
@@ -46,7 +46,6 @@ class Launch:
 
     Attributes:
         ticket: What it is called towards the keeper.
-        env: Its whole environment.
         output: A file to append its output to; None for our own output.
         stdin: Whether it reads our input; it reads nothing otherwise.
         group: The process group to put it into; 0 for one of its own.
@@ -92,7 +91,7 @@ class ProcessSupervisor:
         terms: What the keeper does when nobody tells it.
         own_session: Whether commands are kept away from our terminal.
         replaces: Whether a killed keeper is replaced, and its commands go on; otherwise they end.
-        about: What a person should be told about the family, should nobody be left to keep it.
+        about: Describes the family to whoever finds it without a keeper.
     """
 
     def __init__(
@@ -109,23 +108,23 @@ class ProcessSupervisor:
         self.about = dict(about or {})
         self._process: subprocess.Popen[bytes] | None = None  # Of an heir its keeper is the parent.
         self._keeper_process: Process | None = None
-        self._line: Line | None = None
+        self._pipe: MessagePipe | None = None
         self._cgroup: Cgroup | None = None
         self._direct: Keeper | None = None
         self._older: frozenset[int] = frozenset()
         self._introduced: dict[str, dict[str, Any]] = {}
         self._events: list[KeptEvent] = []
         self._until_ns: int | None = None
-        self._agreed = False
+        self._terms_sent = False
         self._pending: set[str] = set()
         self._replaced = 0
         self._wake_ns = 0
 
     @classmethod
-    def as_heir(cls, terms: KeeperTerms, line: Line) -> ProcessSupervisor:
+    def as_heir(cls, terms: KeeperTerms, line: MessagePipe) -> ProcessSupervisor:
         """Return the supervisor that a keeper started when the one before had died."""
         heir = cls(terms)
-        heir._line = line
+        heir._pipe = line
         return heir
 
     # -- what a supervisor does ---------------------------------------------------------------
@@ -134,33 +133,26 @@ class ProcessSupervisor:
         """Start the keeper; it learns its terms with the first command.
 
         Returns once it is ready, so that what a command takes does not hold what a keeper takes.
-
-        Raises:
-            OSError: It cannot be started.
         """
         _adopt_orphans(+1)
         self._older = frozenset(own_children())
         self._start_keeper()
-        assert self._line is not None
-        if self._line.hear() is None:  # That it is ready, or that it has ended already.
-            self._let_go(farewell=False)
+        assert self._pipe is not None
+        if self._pipe.receive() is None:  # That it is ready, or that it has ended already.
+            self._disconnect(farewell=False)
             raise OSError(None, "the keeper of processes could not be started")
 
     def submit(self, launch: Launch) -> None:
         """Have a command started; whether that worked is an event."""
-        if self._line is None:
+        if self._pipe is None:
             self.begin()
-        if not self._agreed:
-            self._agree()
+        if not self._terms_sent:
+            self._send_terms_once()
         self._pending.add(launch.ticket)
-        self._say("start", **_as_message(launch))
+        self._send("start", **_as_message(launch))
 
     def start(self, launch: Launch) -> KeptEvent:
-        """Start a command and return once it runs.
-
-        Raises:
-            OSError: It cannot be started.
-        """
+        """Start a command and return once it runs."""
         self.submit(launch)
         while True:
             events = self.wait(1.0)
@@ -177,13 +169,13 @@ class ProcessSupervisor:
         """Send a signal to a command, to its group, or to everything of it."""
         if self._direct is not None:
             self._direct.signal(ticket, number, whom)
-        elif self._line is not None:
-            self._say("signal", ticket=ticket, number=int(number), whom=whom)
+        elif self._pipe is not None:
+            self._send("signal", ticket=ticket, number=int(number), whom=whom)
 
     def promise(self, until_ns: int) -> None:
         """Tell up to when, on the monotonic clock, commands may run without another promise."""
         self._until_ns = until_ns
-        self._say("until", ns=until_ns)
+        self._send("until", ns=until_ns)
 
     def wait(self, timeout_s: float) -> list[KeptEvent]:
         """Return what happened, as soon as something does; nothing after the time.
@@ -191,8 +183,8 @@ class ProcessSupervisor:
         Raises:
             KeeperKilled: The keeper was killed, and is not to be replaced.
         """
-        if self._line is None and self._direct is None:
-            return self._take()
+        if self._pipe is None and self._direct is None:
+            return self._drain_events()
         self._wake_keeper()
         until_ns = SYSTEM.monotonic_ns() + round(timeout_s * 1e9)
         while True:
@@ -200,40 +192,40 @@ class ProcessSupervisor:
             if self._events:
                 left_s = 0.0
             pause_s = left_s if self._direct is None else min(left_s, _LOOK_EVERY_S)
-            heard = self._hear(pause_s)
+            received = self._receive(pause_s)
             if self._direct is not None:
                 self._direct.reap()
-            if not heard and (self._events or left_s == 0.0):
-                return self._take()
+            if not received and (self._events or left_s == 0.0):
+                return self._drain_events()
 
     def process_of(self, ticket: str) -> Process | None:
         """Return the first process of a command that goes on."""
-        told = self._introduced.get(ticket)
-        return None if told is None else Process(told["pid"], told["start"])
+        message = self._introduced.get(ticket)
+        return None if message is None else Process(message["pid"], message["start"])
 
     def close(self) -> None:
         """Let the keeper end what is left, and go."""
-        self._let_go(farewell=True)
+        self._disconnect(farewell=True)
 
     def abandon(self) -> None:
         """Let the keeper do what it does when we die; return when it has."""
-        self._let_go(farewell=False)
+        self._disconnect(farewell=False)
 
     # -- the keeper ---------------------------------------------------------------------------
 
-    def _agree(self) -> None:
-        self._agreed = True
+    def _send_terms_once(self) -> None:
+        self._terms_sent = True
         if self.terms.cgroup:
             self._cgroup = Cgroup.make(f"outlay-{self.terms.session}")
-        self._say_terms()
+        self._send_terms()
         self._write_record()
 
-    def _say_terms(self, adopted: Sequence[dict[str, Any]] = ()) -> None:
+    def _send_terms(self, adopted: Sequence[dict[str, Any]] = ()) -> None:
         cgroup = "" if self._cgroup is None else str(self._cgroup.directory)
-        self._say("keep", terms=asdict(self.terms), adopted=list(adopted), cgroup=cgroup)
+        self._send("keep", terms=asdict(self.terms), adopted=list(adopted), cgroup=cgroup)
 
     def _start_keeper(self) -> None:
-        ours, theirs = Line.pair()
+        ours, theirs = MessagePipe.pair()
         command = [sys.executable, "-I", "-S", "-c", _PROGRAM.format(_ROOT)]
         try:
             self._process = subprocess.Popen(
@@ -245,40 +237,40 @@ class ProcessSupervisor:
         finally:
             theirs.close()
         self._keeper_process = read_process(self._process.pid)
-        self._line = ours
+        self._pipe = ours
 
-    def _say(self, what: str, **message: Any) -> None:
-        if self._line is not None:
+    def _send(self, what: str, **message: Any) -> None:
+        if self._pipe is not None:
             with contextlib.suppress(OSError):  # It was killed, which the next wait finds out.
-                self._line.say({"do": what, **message})
+                self._pipe.send({"do": what, **message})
 
-    def _hear(self, timeout_s: float) -> bool:
-        """Take in what the keeper says within the time; False when that is nothing."""
-        if self._line is None:
+    def _receive(self, timeout_s: float) -> bool:
+        """Handle what the keeper sends within the time; False when that is nothing."""
+        if self._pipe is None:
             SYSTEM.sleep(timeout_s)
             return False
-        if not select.select([self._line.reading], [], [], timeout_s)[0]:
+        if not select.select([self._pipe.reading], [], [], timeout_s)[0]:
             return False
-        heard = self._line.hear()
-        if heard is None:
-            self._lose_keeper()
-        for told in heard or ():
-            self._take_in(told)
-        return bool(heard)
+        received = self._pipe.receive()
+        if received is None:
+            self._replace_keeper()
+        for message in received or ():
+            self._handle_event(message)
+        return bool(received)
 
-    def _take_in(self, told: dict[str, Any]) -> None:
-        if told["event"] == "ready":
+    def _handle_event(self, message: dict[str, Any]) -> None:
+        if message["event"] == "ready":
             return
-        known = {name: told[name] for name in KeptEvent.__slots__ if name in told}
+        known = {name: message[name] for name in KeptEvent.__slots__ if name in message}
         event = KeptEvent(**known)
         self._pending.discard(event.ticket)
         if event.event == "started":
-            self._introduced[event.ticket] = told
+            self._introduced[event.ticket] = message
         elif event.event != "exited" or not event.left:
             self._introduced.pop(event.ticket, None)
         self._events.append(event)
 
-    def _take(self) -> list[KeptEvent]:
+    def _drain_events(self) -> list[KeptEvent]:
         events, self._events = self._events, []
         return events
 
@@ -291,18 +283,20 @@ class ProcessSupervisor:
             if found is not None and found.state == "T":
                 send(self._keeper_process, signal.SIGCONT)
 
-    def _lose_keeper(self) -> None:
+    def _replace_keeper(self) -> None:
         """The keeper was killed: its commands are ours now."""
-        assert self._line is not None
-        self._line.close()
-        self._line = None
+        assert self._pipe is not None
+        self._pipe.close()
+        self._pipe = None
         if self._process is None:
             raise KeeperKilled
         self._process.kill()
         self._process.wait()
         introduced = list(self._introduced.values())
         if self._direct is None:
-            self._direct = Keeper(self.terms, self._take_in, cgroup=self._cgroup, older=self._older)
+            self._direct = Keeper(
+                self.terms, self._handle_event, cgroup=self._cgroup, older=self._older
+            )
             self._direct.adopt(introduced)
         if not self._replaces or self._pending:  # Whether those were started nobody knows.
             self._direct.end_family()
@@ -313,26 +307,26 @@ class ProcessSupervisor:
         if self._replaced > _MOST_KEEPERS:
             return  # Somebody kills them all, or none can start: we watch the commands alone.
         self._start_keeper()
-        self._say_terms(introduced)
+        self._send_terms(introduced)
         if self._until_ns is not None:
-            self._say("until", ns=self._until_ns)
+            self._send("until", ns=self._until_ns)
         assert self._process is not None
         self._direct.helpers.add(self._process.pid)
         self._write_record()
 
-    def _let_go(self, *, farewell: bool) -> None:
-        if self._line is None:
+    def _disconnect(self, *, farewell: bool) -> None:
+        if self._pipe is None:
             if self._direct is not None:  # No keeper would start; we are alone.
                 self._direct.end_everything(self.terms.notice_ns)
                 self._finish()
             return
         if farewell:
-            self._say("bye")
-        self._line.close_writing()
-        while self._line.hear() is not None:
+            self._send("bye")
+        self._pipe.close_writing()
+        while self._pipe.receive() is not None:
             pass
-        self._line.close()
-        self._line = None
+        self._pipe.close()
+        self._pipe = None
         if self._process is not None:
             self._process.wait()
         self._finish()

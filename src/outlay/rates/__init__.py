@@ -4,35 +4,35 @@ A run's price is a step function of time, in micro-units per hour for the whole 
 integral, kept exact as integers and rounded once.
 """
 
-from outlay.rates.build import (
-    GpuPiece,
-    RunRates,
-    cost_to_last_record,
-    cost_where,
-    given_back,
-    gpu_pieces,
-    in_force,
-    kind_of_cost,
-    prices_of,
-    run_rates,
-    total_gpus,
-)
 from outlay.rates.function import (
     Assumption,
     Basis,
     RateFunction,
     RatePiece,
+    RunRates,
     apportion,
     cost,
     cost_at_most,
+    cost_to_last_record,
+    cost_where,
     hourly,
     paid_time,
     rate_of,
     round_units,
     round_units_up,
+    run_rates,
     share_out,
     units,
     units_of,
+)
+from outlay.rates.machines import (
+    GpuPiece,
+    given_back,
+    gpu_pieces,
+    in_force,
+    kind_of_cost,
+    prices_of,
+    total_gpus,
 )
 from outlay.units.quantity import NS_PER_HOUR
 

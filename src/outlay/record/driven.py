@@ -13,11 +13,7 @@ from outlay.record.recorder import Recorder
 
 
 class DrivenLoop:
-    """The step and the phase that are open.
-
-    Args:
-        recorder: Where they are recorded.
-    """
+    """The step and the phase that are open."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
@@ -59,10 +55,6 @@ class DrivenLoop:
                 samples=_count("samples", samples),
             )
         )
-
-    def leave_step(self) -> None:
-        """Forget the step that runs: it failed, and so did not happen."""
-        self._number = None
 
     def begin_phase(self, name: str) -> None:
         """End the phase that is open and begin another."""

@@ -124,13 +124,9 @@ def launch_id(environ: Mapping[str, str]) -> str:
     return ""
 
 
+@cache  # one process sees one boot
 def boot_id() -> str:
     """Return what changes with every boot of this machine, or "" where nothing says."""
-    return _boot_id()
-
-
-@cache  # one process sees one boot
-def _boot_id() -> str:
     return _first_line(Path("/proc/sys/kernel/random/boot_id"))
 
 

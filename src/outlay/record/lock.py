@@ -88,11 +88,7 @@ class RankLock:
 
 
 def is_held(ledger: Path, rank: int) -> bool | None:
-    """Say whether a live process holds the rank, without taking it; None where nobody can tell.
-
-    Raises:
-        OSError: The lock file is not there or cannot be asked about.
-    """
+    """Say whether a live process holds the rank, without taking it; None where nobody can tell."""
     path = _lock_path(ledger, rank)
     if path in _held_here:
         return True

@@ -38,11 +38,6 @@ def find_place(
 ) -> RankPlace:
     """Return this process's rank and world size; 0 of 1 where nobody says anything.
 
-    Args:
-        environ: What the launcher set.
-        rank: What the caller says, if anything.
-        world_size: Likewise.
-
     Raises:
         InvalidValue: Two sources differ, or what the caller says cannot be.
     """

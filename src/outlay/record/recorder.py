@@ -50,7 +50,7 @@ class Gate(Protocol):
         """Return why a step of this size must not run, or None to let it run."""
 
     def after_step(self, step: Step) -> str | None:
-        """Take note of a step that ran; return why no further one may, or None."""
+        """Record a step that ran; return why no further one may, or None."""
 
     def finish(self, status: EndStatus) -> None:
         """The attempt is over; nothing is recorded after this returns."""
@@ -110,16 +110,6 @@ class NullWriter:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class SpanSink(Protocol):
-    """Where a span's two ends are recorded."""
-
-    def begin_span(self, name: str, *, overlapped: bool) -> int:
-        """Record the begin of a span and return its sequence number."""
-
-    def end_span(self, begun: int) -> None:
-        """Record the end of the span that began at ``begun``."""
-
-
 class Span:
     """One stretch of work by name, such as ``checkpoint_save``; each ``with`` is one stretch.
 
@@ -127,20 +117,20 @@ class Span:
     was.
     """
 
-    __slots__ = ("_begun", "_name", "_overlapped", "_sink")
+    __slots__ = ("_begun", "_name", "_overlapped", "_recorder")
 
-    def __init__(self, sink: SpanSink, name: str, *, overlapped: bool) -> None:
-        self._sink = sink
+    def __init__(self, recorder: Recorder, name: str, *, overlapped: bool) -> None:
+        self._recorder = recorder
         self._name = name
         self._overlapped = overlapped
         self._begun: list[int] = []  # A stack, so that one Span may be entered recursively.
 
     def __enter__(self) -> Span:
-        self._begun.append(self._sink.begin_span(self._name, overlapped=self._overlapped))
+        self._begun.append(self._recorder.begin_span(self._name, overlapped=self._overlapped))
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._sink.end_span(self._begun.pop())
+        self._recorder.end_span(self._begun.pop())
 
     async def __aenter__(self) -> Span:
         return self.__enter__()
@@ -167,7 +157,7 @@ class Span:
 
     def _again(self) -> Span:
         # Calls may overlap (tasks, threads), so each gets a stack of its own.
-        return Span(self._sink, self._name, overlapped=self._overlapped)
+        return Span(self._recorder, self._name, overlapped=self._overlapped)
 
 
 # One step of a loop that outlay does not drive: ``with run.step(tokens=4096): ...``.
@@ -226,6 +216,8 @@ class Recorder:
 
     Attributes:
         gates: Asked before and told after every step.
+        fill_step: Completes a step's record before it is written: what meters saw during it.
+        observe: Told of each record that was written, and of its sequence number.
         bad_metrics: How many metrics were left out because their values were no numbers.
     """
 
@@ -239,6 +231,8 @@ class Recorder:
         self.step_number = first_step - 1
         self.stop_reason: str | None = None
         self.gates: list[Gate] = []
+        self.fill_step: Callable[[Step], Step] | None = None
+        self.observe: Callable[[KnownRecord, int], None] | None = None
         self.bad_metrics = 0
         self._stepping_thread = threading.get_ident()
         self._left: Step | None = None
@@ -310,7 +304,7 @@ class Recorder:
         return self.stop_reason is None
 
     def begin_step(self) -> int:
-        """Take note that the next step runs, and return its number."""
+        """Record that the next step runs, and return its number."""
         if not self._settled:
             self._settle()
         self.step_number = number = self.next_step
@@ -318,7 +312,8 @@ class Recorder:
 
     def end_step(self, step: Step) -> None:
         """Record a step that ran to its end, and tell the gates."""
-        self.writer.append(step)
+        filled = step if self.fill_step is None else self.fill_step(step)
+        self._write(filled)
         self.next_step = step.step + step.count
         if self.gates:
             for gate in self.gates:
@@ -378,7 +373,7 @@ class Recorder:
         """Record a sign of life."""
         # Past the step that was left: the background thread must not decide what became of it.
         beat = Heartbeat(t_ns=self.now_ns(), gpu_busy_ns=gpu_busy_ns, energy_mj=energy_mj)
-        self.writer.append(beat)
+        self._write(beat)
         self.writer.check_place()
 
     def note(self, text: str | None, **data: object) -> None:
@@ -388,7 +383,13 @@ class Recorder:
     def append(self, record: KnownRecord) -> int:
         """Write a record that is not a step."""
         self._write_left_step()
-        return self.writer.append(record)
+        return self._write(record)
+
+    def _write(self, record: KnownRecord) -> int:
+        seq = self.writer.append(record)
+        if self.observe is not None:
+            self.observe(record, seq)
+        return seq
 
     def close(self, status: EndStatus, reason: str = "", exit_code: int | None = None) -> None:
         """Record the end of the attempt and stop writing."""

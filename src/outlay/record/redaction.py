@@ -96,11 +96,7 @@ def recorded(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class Redactor:
-    """Removes the secrets of some environments from anything that is written.
-
-    Args:
-        environments: Where secrets may stand; all of them are searched.
-    """
+    """Removes the secrets of some environments from anything that is written."""
 
     def __init__(self, environments: Iterable[Mapping[str, str]]) -> None:
         values = {

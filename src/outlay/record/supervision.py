@@ -41,9 +41,7 @@ class Supervised:
     """What is started.
 
     Attributes:
-        run_dir: Where its run log is.
-        name: What the run is called.
-        price: Per GPU-hour; None where nobody said.
+        price: Per GPU-hour; None where none was stated.
         gpus: Of the whole run.
         stopped_price: Of the whole machine between attempts, where that is known.
     """
@@ -58,17 +56,12 @@ class Supervised:
 class Supervision:
     """Writes a supervisor's segment; never raises for what the disk does.
 
-    Args:
-        what: What is about to be started.
-        environ: Of what is started: its launcher's variables say which job it belongs to.
-        clock: Where the time comes from.
-        start_ns: When it began, where that is in the past; default: now.
+    ``environ`` is that of what is started: its launcher's variables say which job it belongs to.
+    ``start_ns`` is when it began, where that is in the past.
 
     Attributes:
-        run_id: Of the run in the directory.
         start_ns: When the attempt began, UTC nanoseconds.
         end_ns: When it ended, once that is recorded; until then as ``start_ns``.
-        segment: Who writes.
     """
 
     def __init__(
@@ -138,12 +131,8 @@ class Supervision:
     ) -> None:
         """Record the end, on disk when this returns; further calls do nothing.
 
-        Args:
-            status: How it ended.
-            reason: Why, in words.
-            exit_code: As a shell gives it.
-            t_ns: When the last of its processes was reaped; default: now.
-            synced: Whether it has to survive a power failure from now on.
+        ``t_ns`` is when the last of its processes was reaped (default: now); what need not be
+        ``synced`` a power failure may take.
         """
         if self._ended:
             return

@@ -27,8 +27,8 @@ from outlay.cost.spending import Spending, SpendItem, Unit
 from outlay.errors import Finding, OutlayError
 from outlay.export.live_runs import GuardReading, read_guards
 from outlay.goodput import phases as ph
-from outlay.goodput.breakdown import Window
 from outlay.goodput.follower import RunView, read_view
+from outlay.goodput.timeline import Window
 from outlay.rates.function import share_out
 from outlay.report.document import Block, Document, Figure, NoteBlock, Table, sections
 from outlay.report.html import Cell, money_text

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Literal, assert_never
 
 from outlay.escaping import html_text, markdown_row, markdown_text
 from outlay.report import html
+from outlay.report.charts import Chart
 from outlay.units import Money
 
 # What a report is made of, before anybody decides how it is shown.
@@ -40,30 +41,21 @@ class Table:
     """Rows under headings; cells are text, numbers, amounts, or ``html.Cell``.
 
     Attributes:
-        has_total: Whether the last row sums the others up.
+        total: Which row sums up those before it.
     """
 
-    headings: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
+    headings: Sequence[str]
+    rows: Sequence[Sequence[object]]
     grade: Known = "measured"
-    has_total: bool = False
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Chart:
-    """A picture as inline SVG.
+class ChartBlock:
+    """A chart; charts one after another stand side by side where there is room."""
 
-    Attributes:
-        legend: Which curve is whose, where that needs to be said; HTML.
-        wide: Whether it needs the whole width of a page.
-        title: What it shows, where its section's title does not say so.
-    """
-
-    svg: str
+    chart: Chart
     grade: Known = "measured"
-    legend: str = ""
-    wide: bool = False
-    title: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +66,7 @@ class NoteBlock:
     title: str = ""
 
 
-Block = Figure | Table | Chart | NoteBlock
+Block = Figure | Table | ChartBlock | NoteBlock
 _LONG = 40
 
 
@@ -126,7 +118,7 @@ def to_html(document: Document) -> str:
 def sections_html(found: Iterable[Section]) -> Iterator[str]:
     """Yield sections as parts of a page."""
     for is_half, group in groupby(found, key=lambda each: each.is_half):
-        drawn = (html.section(each.title, *_html(each.blocks)) for each in group)
+        drawn = (html.section(each.title, *_html(each)) for each in group)
         if is_half:
             yield f'<div class="columns">{"".join(drawn)}</div>'
         else:
@@ -141,31 +133,27 @@ def to_markdown(document: Document) -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _html(blocks: Iterable[Block]) -> Iterator[str]:
-    for kind, group in groupby(blocks, key=_layout):
-        if kind == "figures":
-            yield figures_html(block for block in group if isinstance(block, Figure))
-        elif kind == "charts":
-            yield f'<div class="two">{"".join(map(_block_html, group))}</div>'
+def _html(section: Section) -> Iterator[str]:
+    for kind, group in groupby(section.blocks, key=type):
+        blocks = list(group)
+        if kind is Figure:
+            yield figures_html(block for block in blocks if isinstance(block, Figure))
+        elif kind is ChartBlock:
+            yield f'<div class="two">{"".join(_block_html(section, one) for one in blocks)}</div>'
         else:
-            yield from map(_block_html, group)
+            yield from (_block_html(section, one) for one in blocks)
 
 
-def _layout(block: Block) -> str:
-    """Return what may stand side by side: figures, and charts that are not wide."""
-    if isinstance(block, Figure):
-        return "figures"
-    return "charts" if isinstance(block, Chart) and not block.wide else "rows"
-
-
-def _block_html(block: Block) -> str:
+def _block_html(section: Section, block: Block) -> str:
     match block:
-        case Chart(drawing, grade, legend, _, title):
-            said = f"<h3>{html_text(title)}{_mark(grade)}</h3>" if title else ""
-            return f"<div>{said}{html.chart(drawing, legend)}</div>"
-        case Table(headings, rows, grade, has_total):
-            note = "" if grade == "measured" else html.note(f"{grade.capitalize()}.")
-            return html.table(headings, rows, has_total=has_total) + note
+        case ChartBlock(chart, grade):
+            is_named = chart.title and chart.title != section.title
+            said = f"<h3>{html_text(chart.title)}{_mark(grade)}</h3>" if is_named else ""
+            return f"<div>{said}{html.chart(chart)}</div>"
+        case Table(headings, rows, grade, total):
+            note = html.note(f"{grade.capitalize()}.") if _mark(grade) else ""
+            named = section.title if len(headings) > 2 else f"{section.title}: {headings[0]}"
+            return html.table(headings, rows, total=total, caption=named) + note
         case NoteBlock(text, title):
             return (f"<h3>{html_text(title)}</h3>" if title else "") + html.note(text)
         case Figure():
@@ -189,13 +177,13 @@ def _figure_html(figure: Figure) -> str:
 
 
 def _mark(grade: Known) -> str:
-    """Return how a figure is known, where that is not by measuring."""
-    return "" if grade == "measured" else f' <span class="grade">{grade}</span>'
+    """Return how a figure is known where it is in doubt; that prices are stated is said once."""
+    return f' <span class="grade">{grade}</span>' if grade in ("estimated", "assumed") else ""
 
 
 def _markdown(blocks: Iterable[Block]) -> Iterator[str]:
     for kind, group in groupby(blocks, key=type):
-        if kind is not Chart:
+        if kind is not ChartBlock:
             for block in group:
                 yield from _block_markdown(block)
             yield ""
@@ -217,7 +205,7 @@ def _block_markdown(block: Block) -> Iterator[str]:
             if title:
                 yield f"### {markdown_text(title)}\n"
             yield f"{markdown_text(text)}\n"
-        case Chart():
+        case ChartBlock():
             pass
         case _:
             assert_never(block)

@@ -11,10 +11,11 @@ from urllib.parse import quote
 
 from outlay.errors import OutlayError
 from outlay.files import write_whole
+from outlay.report.charts import Drawable
 from outlay.report.document import Document, to_html, to_markdown
 from outlay.report.pictures import save_picture, write_pictures
 from outlay.report.run_document import RunSetup
-from outlay.report.sweep_page import Chart, Link, charts_of, latex_table, page
+from outlay.report.sweep_document import Link, charts_of, latex_table, sweep_document
 from outlay.runs.reading import RunReading
 from outlay.sweep.aggregate import comparison as markdown
 from outlay.sweep.aggregate.aggregator import Aggregate, aggregate, write_reports
@@ -43,19 +44,19 @@ class SweepAccount:
         """Which configuration was best, and how sure that is."""
         return verdict(self.summary.subjects, self.summary.rows)
 
-    def to_html(self, link: Link | None = None) -> str:
-        """Return the sweep as one page that opens offline."""
-        summary = self.summary
-        return page(
-            summary.name, summary.subjects, summary.rows, self.events, head=summary.head, link=link
-        )  # fmt: skip
+    def document(self, link: Link) -> Document:
+        """Return the sweep's report; ``link`` leads to its runs."""
+        found = self.summary
+        return sweep_document(
+            found.name, found.subjects, found.rows, self.events, head=found.head, link=link
+        )
 
     def to_markdown(self) -> str:
         """Return the verdict and the tables of that page."""
         summary = self.summary
         return markdown.page(summary.name, summary.subjects, summary.rows, head=summary.head)
 
-    def charts(self) -> list[Chart]:
+    def charts(self) -> list[Drawable]:
         """Return the charts of that page, before any drawing."""
         return charts_of(self.summary.subjects, self.summary.rows, self.events)
 
@@ -113,7 +114,7 @@ def write_sweep_report(account: SweepAccount, directory: Path, forms: Sequence[F
     if "png" in forms:
         pictures = write_pictures(account.charts(), directory / PICTURES, ["png"])
     texts: Mapping[Form, Callable[[], str]] = {
-        "html": lambda: account.to_html(_links(account, directory)),
+        "html": lambda: to_html(account.document(_links(account, directory))),
         "md": account.to_markdown,
     }
     return _written(directory, forms, texts) + pictures
@@ -188,7 +189,7 @@ def write_sweep_files(
     """
     reports = write_reports(account.root, account.summary, now_ns, directory)
     html, latex = directory / "report.html", directory / "table.tex"
-    write_whole(html, account.to_html(_links(account, directory)).encode())
+    write_whole(html, to_html(account.document(_links(account, directory))).encode())
     write_whole(latex, latex_table(account.summary.rows).encode())
     charts = account.charts() if pictures else []
     return SweepFiles(

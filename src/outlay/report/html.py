@@ -12,40 +12,11 @@ from importlib.resources import files
 from typing import Final
 
 from outlay.escaping import html_text
-from outlay.goodput import phases as ph
 from outlay.report import svg
+from outlay.report.charts import Chart
 from outlay.units import Money
 from outlay.units.money import MICROS
 from outlay.units.shown import number_text
-
-# One colour for each phase, the same in every report, on light and on dark.
-#
-# After the palettes of Okabe and Ito (2008) and of Paul Tol, which colour-blind readers can tell
-# apart; the words beside a chart say the same again.
-
-_PHASES: Final = {
-    ph.STEP: "#009e73",
-    ph.ACCELERATOR_INIT: "#88ccee",
-    ph.TRAINING_PREP: "#56b4e9",
-    ph.PROGRAM_STARTUP: "#0072b2",
-    ph.DATA_LOADING: "#e69f00",
-    ph.CHECKPOINT_SAVE: "#cc79a7",
-    ph.CHECKPOINT_RESTORE: "#aa4499",
-    ph.EVALUATION: "#e5c700",
-    ph.ELASTIC_SLICE_DOWN: "#999933",
-    ph.ELASTIC_SCALE_UP: "#ddcc77",
-    ph.ELASTIC_REINITIALIZATION: "#b8860b",
-    ph.STALL: "#d55e00",
-    ph.WASTED_PROGRESS: "#cc6677",
-    ph.RECOVERY: "#882255",
-    ph.OTHER: "#999999",
-}
-_CUSTOM: Final = "#44aa99"
-
-
-def of_phase(phase: str) -> str:
-    """Return the colour of a phase; those that a user named share one."""
-    return _PHASES.get(phase, _CUSTOM)
 
 
 @cache
@@ -92,24 +63,19 @@ def empty(text: str, command: str = "") -> str:
     return f'<p class="empty">{html_text(text)}{shown}</p>'
 
 
-def legend(labels: Iterable[str]) -> str:
-    """Return which line is whose, in the order of their looks; each switches its line."""
-    items = (
-        f'<button type="button" class="key" data-look="{n}" aria-pressed="true">'
-        f"{svg.stroke(n)} {html_text(label)}</button>"
-        for n, label in enumerate(labels)
+def chart(found: Chart) -> str:
+    """Return a chart with its legend, and where it is read out: below, or over it while needed."""
+    key, below = svg.legend(found), note(found.note) if found.note else ""
+    if ends := svg.last_values(found):
+        key = f'<div class="foot">{key}<p class="readout">{html_text(ends)}</p></div>'
+        return f'<div class="chart">{svg.draw(found)}{key}{below}</div>'
+    over = f'<p class="readout over">{_HINT}</p>'
+    return (
+        f'<div class="chart"><div class="drawing">{svg.draw(found)}{over}</div>{key}{below}</div>'
     )
-    return f'<div class="legend" role="group" aria-label="Lines">{"".join(items)}</div>'
 
 
-def chart(drawing: str, key: str = "") -> str:
-    """Return a chart with its legend and the line in which its read-out appears."""
-    return f'<div class="chart">{drawing}<p class="readout" aria-live="off"></p>{key}</div>'
-
-
-def charts(parts: Iterable[str]) -> str:
-    """Return sections side by side where there is room, one below the other where there is not."""
-    return f'<div class="charts">{"".join(parts)}</div>'
+_HINT: Final = "← → read it"
 
 
 # Cells of a table. Text is left, numbers are right; money has equal decimals within a column.
@@ -142,11 +108,11 @@ class Cell:
 
 
 def decimals_of(amounts: Iterable[Money]) -> int:
-    """Return how many decimals a column of amounts shows: cents, or what small ones need."""
+    """Return how many decimals a column of amounts shows: cents, or two digits of small ones."""
     largest = max((abs(money.micros) for money in amounts), default=0)
     if largest >= MICROS or not largest:
         return 2
-    return min(6, 9 - len(str(largest)))
+    return min(6, 8 - len(str(largest)))
 
 
 def money_text(money: Money, decimals: int | None = None) -> str:
@@ -159,12 +125,15 @@ def money_text(money: Money, decimals: int | None = None) -> str:
     return f"{text} {money.currency}"
 
 
-def amount(money: Money | None, none: str = "no price", mark: str = "") -> Cell | Money:
-    """Return an amount for a table; a word where there is none."""
+def amount(
+    money: Money | None, none: str = "no price", mark: str = "", *, kind: str = "cash"
+) -> Cell | Money:
+    """Return an amount for a table, with its kind where that is not cash; a word for none."""
     if money is None:
         return Cell(text=none, is_number=True)
-    return money if not mark else Cell(
-        text=money_text(money), value=money, title=str(money), mark=mark, is_number=True
+    shown = money if kind == "cash" else Money(money.micros, f"{money.currency} {kind}")
+    return shown if not mark else Cell(
+        text=money_text(shown), value=money, title=str(money), mark=mark, is_number=True
     )  # fmt: skip
 
 
@@ -172,7 +141,7 @@ def table(
     headings: Sequence[str | Cell],
     cells: Iterable[Sequence[object]],
     *,
-    has_total: bool = False,
+    total: int | None = None,
     caption: str = "",
 ) -> str:
     """Return a table; numbers align right, and a wide one scrolls by itself.
@@ -180,7 +149,7 @@ def table(
     Args:
         headings: A heading that sorts is a cell with a link; its chip says in which direction.
         cells: Rows of text, numbers, amounts and cells.
-        has_total: Whether the last row sums the others up.
+        total: Which row sums up those before it.
         caption: What the table is, for those who cannot see what stands around it.
     """
     rows = list(cells)
@@ -191,8 +160,8 @@ def table(
     lines = []
     for number, row in enumerate(rows):
         drawn = "".join(_cell(*each) for each in zip(row, right, decimals, strict=True))
-        total = ' class="total"' if has_total and number == len(rows) - 1 else ""
-        lines.append(f"<tr{total}>{drawn}</tr>")
+        kind = ' class="total"' if number == total else ""
+        lines.append(f"<tr{kind}>{drawn}</tr>")
     said = f'<caption class="hidden">{html_text(caption)}</caption>' if caption else ""
     return (
         f'<div class="wide" tabindex="0" role="group" aria-label="{html_text(caption or "Table")}">'
@@ -218,7 +187,7 @@ def _cell(value: object, is_right: bool, decimals: int) -> str:  # noqa: FBT001 
     align = ' class="n"' if is_right else ""
     match value:
         case Money():
-            number, _, unit = money_text(value, decimals).rpartition(" ")
+            number, _, unit = money_text(value, decimals).partition(" ")
             shown = f'{html_text(number)} <span class="unit">{html_text(unit)}</span>'
             return f'<td{align} title="{value}">{shown}</td>'
         case Cell():

@@ -11,11 +11,20 @@ import numpy as np
 
 from outlay.errors import InvalidValue, MissingExtra, choices
 from outlay.goodput import phases as ph
-from outlay.report.html import of_phase
+from outlay.report.charts import (
+    COLOURS,
+    Drawable,
+    IntervalChart,
+    LineChart,
+    Plane,
+    SpanChart,
+    Waterfall,
+    of_phase,
+    ticks,
+    time_unit,
+)
 from outlay.report.run_charts import own_seconds
 from outlay.report.run_document import verdict
-from outlay.report.svg import COLOURS, ticks, time_unit
-from outlay.report.sweep_page import Chart, LineChart, Plane, SpanChart, Waterfall
 from outlay.runs.reading import RunReading
 from outlay.units.money import MICROS
 
@@ -60,7 +69,9 @@ def read_formats(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def write_pictures(charts: Sequence[Chart], directory: Path, formats: Sequence[str]) -> list[Path]:
+def write_pictures(
+    charts: Sequence[Drawable], directory: Path, formats: Sequence[str]
+) -> list[Path]:
     """Write every chart in every format; return the files.
 
     Raises:
@@ -85,7 +96,7 @@ def write_pictures(charts: Sequence[Chart], directory: Path, formats: Sequence[s
     return written
 
 
-def _picture(chart: Chart, kind: str) -> bytes:
+def _picture(chart: Drawable, kind: str) -> bytes:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(_WIDTH_INCHES, _height_inches(chart)), layout="constrained")
@@ -95,7 +106,7 @@ def _picture(chart: Chart, kind: str) -> bytes:
     return stream.getvalue()
 
 
-def _height_inches(chart: Chart) -> float:
+def _height_inches(chart: Drawable) -> float:
     match chart:
         case Plane() | LineChart():
             return 4.0
@@ -103,12 +114,14 @@ def _height_inches(chart: Chart) -> float:
             rows = len(chart.bars)
         case SpanChart():
             rows = len({one.row for one in chart.stretches})
+        case IntervalChart():
+            rows = len(chart.rows)
         case _:
             assert_never(chart)
     return 1.0 + 0.3 * rows
 
 
-def _draw(axes: Axes, chart: Chart) -> None:
+def _draw(axes: Axes, chart: Drawable) -> None:
     match chart:
         case Plane():
             _plane(axes, chart)
@@ -118,6 +131,8 @@ def _draw(axes: Axes, chart: Chart) -> None:
             _waterfall(axes, chart)
         case SpanChart():
             _spans(axes, chart)
+        case IntervalChart():
+            _intervals(axes, chart)
         case _:
             assert_never(chart)
 
@@ -180,6 +195,16 @@ def _spans(axes: Axes, chart: SpanChart) -> None:
             axes.plot(end, rows[one.row], marker="x", color=_PALETTE[1], zorder=3)
     _rows(axes, list(rows))
     _scale(axes, [0.0, *(one.end / divisor for one in chart.stretches)], unit)
+
+
+def _intervals(axes: Axes, chart: IntervalChart) -> None:
+    for number, row in enumerate(chart.rows):
+        places = [number] * len(row.values)
+        axes.plot(row.values, places, "o", color=_PALETTE[0], markersize=4)
+        half = row.half_width or 0.0
+        axes.errorbar(row.mean, number, xerr=half, color=_PALETTE[1], marker="|", capsize=3)
+    _rows(axes, [row.label for row in chart.rows])
+    _scale(axes, [value for row in chart.rows for value in row.values], chart.x_title)
 
 
 def _rows(axes: Axes, labels: Sequence[str]) -> None:

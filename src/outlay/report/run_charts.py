@@ -2,84 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outlay.escaping import html_text
 from outlay.goodput import phases as ph
 from outlay.goodput.attempt import AttemptTimeline
 from outlay.goodput.follower import RunView
 from outlay.goodput.timeline import Timeline
-from outlay.report import svg
-from outlay.report.html import of_phase
+from outlay.rates import kind_of_cost
+from outlay.report.charts import Curve, LineChart, PhaseStrip, StripPart, time_unit
+from outlay.sweep.aggregate.rows import unit_of
 from outlay.units.money import MICROS
-from outlay.units.quantity import duration_text
 
 Axis = Literal["steps", "time", "dollars"]
 AXES: Final[tuple[Axis, ...]] = ("steps", "time", "dollars")
 _COLUMNS: Final = 160
 _POINTS: Final = 240
 _MOST_CHECKPOINTS: Final = 200
-_STRIP_HEIGHT: Final = 90
 
 
-def phase_strip(timeline: Timeline, order: list[str]) -> str:
-    """Return the run from left to right, each column split into the phases that filled it."""
+def phase_strip(timeline: Timeline, phases: Sequence[tuple[str, str]]) -> PhaseStrip:
+    """Return the run from left to right; ``phases`` in their order, with what is said of each."""
     start_ns, whole_ns = timeline.start_ns, timeline.end_ns - timeline.start_ns
-    columns = []
+    parts: list[StripPart] = []
     for index in range(_COLUMNS):
         begin_ns = start_ns + whole_ns * index // _COLUMNS
         end_ns = start_ns + whole_ns * (index + 1) // _COLUMNS
         found = timeline.between(begin_ns, end_ns)
-        columns.append(_column(index, found, end_ns - begin_ns, order))
-    starts = "".join(_start(timeline, each.start_ns) for each in timeline.attempts[1:])
-    return (
-        f'<svg class="strip" viewBox="0 0 {svg.WIDTH} {_STRIP_HEIGHT}" role="img" '
-        'preserveAspectRatio="none" aria-label="Phases over time" '
-        f'xmlns="http://www.w3.org/2000/svg">{"".join(columns)}{starts}</svg>'
-        f'<div class="ends"><span>0</span><span>{duration_text(whole_ns)}</span></div>'
-    )
+        shares = tuple(
+            (phase, round(found[phase] / (end_ns - begin_ns), 3))
+            for phase, _ in phases
+            if found.get(phase)
+        )
+        begin = (begin_ns - start_ns) / 1e9
+        if parts and parts[-1].shares == shares:
+            begin = parts.pop().start
+        parts.append(StripPart(start=begin, end=(end_ns - start_ns) / 1e9, shares=shares))
+    return PhaseStrip(
+        title="Timeline", seconds=whole_ns / 1e9, parts=tuple(parts), phases=tuple(phases),
+        attempts=tuple((each.start_ns - start_ns) / 1e9 for each in timeline.attempts),
+    )  # fmt: skip
 
 
-def _start(timeline: Timeline, at_ns: int) -> str:
-    """Return a line where another attempt began."""
-    whole_ns = timeline.end_ns - timeline.start_ns
-    x = (at_ns - timeline.start_ns) / (whole_ns or 1) * svg.WIDTH
-    return (
-        f'<rect fill="#000" x="{x:.1f}" y="0" width="1.5" height="{_STRIP_HEIGHT}">'
-        "<title>another attempt began</title></rect>"
-    )
-
-
-def _column(index: int, found: dict[str, int], whole_ns: int, order: list[str]) -> str:
-    width, top, parts = svg.WIDTH / _COLUMNS, 0.0, []
-    for phase in order:
-        height = found.get(phase, 0) / (whole_ns or 1) * _STRIP_HEIGHT
-        if height > 0:
-            parts.append(
-                f'<rect fill="{of_phase(phase)}" x="{index * width:.1f}" y="{top:.1f}" '
-                f'width="{width + 0.2:.1f}" height="{height:.1f}"><title>{html_text(phase)}'
-                "</title></rect>"
-            )
-            top += height
-    return "".join(parts)
-
-
-def phase_legend(order: list[str], texts: dict[str, str]) -> str:
-    """Return which colour is which phase, with what is said of each."""
-    items = (
-        f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><rect fill="{of_phase(phase)}" '
-        f'width="12" height="12"/></svg> {html_text(phase)} {html_text(texts[phase])}</li>'
-        for phase in order
-    )
-    return f'<ul class="legend squares">{"".join(items)}</ul>'
-
-
-def step_times(timeline: Timeline) -> tuple[str, list[str]] | None:
-    """Return the own time of steps by their order of execution, and what its curves are called.
+def step_times(timeline: Timeline) -> LineChart | None:
+    """Return the own time of steps by their order of execution; None of fewer than two.
 
     A long run is drawn in groups of steps: the median and the longest of each, so that no stall is
     lost between two points.
@@ -89,15 +58,17 @@ def step_times(timeline: Timeline) -> tuple[str, list[str]] | None:
         return None
     groups = np.array_split(own, min(len(own), _POINTS))
     firsts = np.cumsum([0, *(len(group) for group in groups[:-1])])
-    middle = tuple(
-        (float(at), float(np.median(group))) for at, group in zip(firsts, groups, strict=True)
+    drawn = {"longest": [float(group.max()) for group in groups]}
+    if len(own) > len(groups):
+        drawn["median"] = [float(np.median(group)) for group in groups]
+    curves = tuple(
+        Curve(label=label, points=tuple(zip(map(float, firsts), values, strict=True)))
+        for label, values in drawn.items()
     )
-    longest = tuple((float(at), float(g.max())) for at, g in zip(firsts, groups, strict=True))
-    curves = [svg.Curve(label="median", points=middle), svg.Curve(label="longest", points=longest)]
-    if len(groups) == len(own):
-        curves = [svg.Curve(label="each step", points=longest)]
-    chart = svg.curves(curves, x_title="steps executed", y_title="seconds a step")
-    return chart, [curve.label for curve in curves]
+    labels = tuple(drawn) if len(drawn) > 1 else ()
+    return LineChart(
+        x_title="steps executed", y_title="seconds a step", curves=curves, labels=labels
+    )
 
 
 def own_seconds(timeline: Timeline) -> NDArray[np.float64]:
@@ -105,7 +76,7 @@ def own_seconds(timeline: Timeline) -> NDArray[np.float64]:
     return np.concatenate([attempt.own_times() for attempt in _attempt_timelines(timeline)]) / 1e9
 
 
-def at_risk(timeline: Timeline) -> str | None:
+def at_risk(timeline: Timeline) -> LineChart | None:
     """Return how much work a kill would have undone at each moment.
 
     None without a checkpoint, and with so many that no eye could tell their teeth apart.
@@ -114,11 +85,18 @@ def at_risk(timeline: Timeline) -> str | None:
     count = sum(len(attempt.checkpoints) for attempt in attempts)
     if not 0 < count <= _MOST_CHECKPOINTS:
         return None
-    curves = [
-        svg.Curve(label=f"attempt {number}", points=tuple(_sawtooth(timeline, attempt)))
-        for number, attempt in enumerate(attempts, 1)
-    ]
-    return svg.curves(curves, x_title="seconds", y_title="seconds of work not yet safe")
+    teeth = [_sawtooth(timeline, attempt) for attempt in attempts]
+    across, x_title = time_unit((timeline.end_ns - timeline.start_ns) / 1e9)
+    up, y_unit = time_unit(max(y for points in teeth for _, y in points))
+    curves = tuple(
+        Curve(label=f"attempt {number}", points=tuple((x / across, y / up) for x, y in points))
+        for number, points in enumerate(teeth, 1)
+    )
+    return LineChart(
+        title="What a kill would have undone, moment by moment", x_title=x_title,
+        y_title=f"{y_unit} of work not yet safe", curves=curves,
+        labels=tuple(curve.label for curve in curves) if len(curves) > 1 else (),
+    )  # fmt: skip
 
 
 def _sawtooth(timeline: Timeline, attempt: AttemptTimeline) -> list[tuple[float, float]]:
@@ -161,18 +139,36 @@ def metric_points(view: RunView, name: str, axis: Axis) -> list[tuple[float, flo
     return [(rates.cost_between(start_ns, p.t_ns).micros / MICROS, p.value) for p in series]
 
 
-def axis_title(axis: Axis, views: Sequence[RunView]) -> str:
-    """Return what an axis counts."""
-    currencies = sorted({view.rates.currency for view in views if view.rates is not None})
-    return {"steps": "steps", "time": "seconds", "dollars": ", ".join(currencies)}[axis]
+def metric_charts(runs: Mapping[str, RunView], axis: Axis, most: int) -> Iterator[LineChart]:
+    """Yield each metric of one run, or of several on one axis, by what the runs are called.
+
+    Money of two currencies, or paid and shown back, shares no axis: it has a chart for each.
+    """
+    names = dict.fromkeys(name for view in runs.values() for name in view.account.metric_names())
+    looks = {label: look for look, label in enumerate(runs)}
+    for name in list(names)[:most]:
+        found = {label: metric_points(view, name, axis) for label, view in runs.items()}
+        units = dict.fromkeys(_unit(runs[label], axis) for label in found if found[label])
+        for unit in units:
+            mine = {n: p for n, p in found.items() if p and _unit(runs[n], axis) == unit}
+            longest = max(x for points in mine.values() for x, _ in points)
+            divisor, x_title = time_unit(longest) if axis == "time" else (1, unit)
+            curves = tuple(
+                Curve(
+                    label=name if len(runs) == 1 else label, look=looks[label],
+                    points=tuple((x / divisor, y) for x, y in points),
+                )
+                for label, points in mine.items()
+            )  # fmt: skip
+            if len({x for curve in curves for x, _ in curve.points}) > 1:
+                yield LineChart(
+                    title=f"{name} over {x_title}", x_title=x_title, y_title=name, curves=curves,
+                    labels=tuple(runs) if len(runs) > 1 else (),
+                )  # fmt: skip
 
 
-def metric_charts(view: RunView, axes: Sequence[Axis]) -> Iterator[tuple[str, str]]:
-    """Yield every metric of a run along each axis, with its title."""
-    for name in view.account.metric_names():
-        for axis in axes:
-            points = metric_points(view, name, axis)
-            if len({x for x, _ in points}) > 1:
-                curve = svg.Curve(label=name, points=tuple(points))
-                title = axis_title(axis, [view])
-                yield f"{name} over {title}", svg.curves([curve], x_title=title, y_title=name)
+def _unit(view: RunView, axis: Axis) -> str:
+    """Return what an axis counts for a run."""
+    if axis != "dollars" or view.rates is None:
+        return axis
+    return unit_of(view.rates.currency, kind_of_cost(view.timeline.attempts))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from itertools import zip_longest
 from typing import Final
 
 from outlay.advise.recommendation import gain_text, nothing_above, of_kind
@@ -12,10 +13,9 @@ from outlay.budget.limits import Bound
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
 from outlay.goodput.summary import GoodputSummary, PhaseRow, checkpoint_spacing
-from outlay.report import html
 from outlay.report.document import (
     Block,
-    Chart,
+    ChartBlock,
     Document,
     Figure,
     Known,
@@ -24,16 +24,10 @@ from outlay.report.document import (
     sections,
 )
 from outlay.report.html import Cell, amount, money_text
-from outlay.report.run_charts import (
-    Axis,
-    at_risk,
-    metric_charts,
-    phase_legend,
-    phase_strip,
-    step_times,
-)
+from outlay.report.run_charts import Axis, at_risk, metric_charts, phase_strip, step_times
 from outlay.runs.reading import RunReading
 from outlay.units import Money
+from outlay.units.money import MICROS
 from outlay.units.quantity import duration_text
 
 # A run in a few sentences: what it got for its money, where the rest went, how it ended.
@@ -94,7 +88,7 @@ def _stop(run: RunReading) -> str:
 # A run's report: what became of its time and money, how sure that is, and what to change.
 
 _MOST_ROWS: Final = 20
-_MOST_CHARTS: Final = 24
+_MOST_METRICS: Final = 12
 _ESTIMATES: Final = (
     "Amounts are time multiplied by a price. Measured: by the run's own log, at a price that a "
     "source of offers asked. Stated: measured time at a price that somebody typed. Estimated: "
@@ -134,18 +128,19 @@ def run_document(
                 ("The run", _run(run)),
                 ("Timeline", _timeline(run)),
                 ("Metrics", _metrics(run, axes)),
+                ("Attempts", _attempt_rows(run)),
+                ("Reliability", _reliability(run.goodput)),
                 ("Where time and money went", _phases(run)),
                 ("Budget", _budget(run)),
-                ("Attempts", _attempt_rows(run)),
                 ("What a unit cost", _units(run)),
                 ("Step times", _steps(run)),
                 ("Checkpoints", _checkpoints(run)),
-                ("Reliability", _reliability(run.goodput)),
                 ("What to change", _advice(run)),
                 ("What was run", _setup(run, setup)),
                 ("What the figures rest on", _ground(run)),
             ],
-            whole=("The run", "Timeline", "Metrics"),
+            whole=("The run", "Timeline", "Metrics", "Attempts")
+            + (("Reliability",) if run.goodput.disruptions else ()),
         ),
     )
 
@@ -187,11 +182,12 @@ def _run(run: RunReading) -> Iterator[Block]:
 
 def _metrics(run: RunReading, axes: Sequence[Axis]) -> Iterator[Block]:
     """Yield what the training reported, along each axis."""
-    drawn = list(metric_charts(run.view, axes))
-    for title, picture in drawn[:_MOST_CHARTS]:
-        yield Chart(picture, title=title)
-    if len(drawn) > _MOST_CHARTS:
-        yield NoteBlock(f"The first {_MOST_CHARTS} of {len(drawn):,} charts are shown.")
+    names = run.view.account.metric_names()
+    drawn = [list(metric_charts({"": run.view}, axis, _MOST_METRICS)) for axis in axes]
+    for charts in zip_longest(*drawn):  # The axes of a metric stand beside each other.
+        yield from (ChartBlock(chart) for chart in charts if chart is not None)
+    if len(names) > _MOST_METRICS:
+        yield NoteBlock(f"The first {_MOST_METRICS} of {len(names):,} metrics are shown.")
 
 
 def _attempt_rows(run: RunReading) -> Iterator[Block]:
@@ -259,10 +255,11 @@ def _budget(run: RunReading) -> Iterator[Block]:
     if report is None:
         yield NoteBlock("The run was started without a budget.")
         return
-    rows = tuple(_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known)
-    yield Table(("limit", "share", "used", "of", "left"), rows)
+    limits = [_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known]
+    yield Table(("limit", "share", "used", "of", "left"), limits)
     if report.cost is not None:
-        parts = tuple(report.cost.rows(report.budget.charge_cost))
+        rows = report.cost.rows(report.budget.charge_cost)
+        parts = tuple((name, _amount_in(cost), charged) for name, cost, charged in rows)
         yield Table(("part of the cost", "cost", "budget"), parts)
     if report.stop_reason is not None:
         yield Figure("stopped by", report.stop_reason, report.stop_reason)
@@ -275,9 +272,18 @@ def _budget(run: RunReading) -> Iterator[Block]:
         yield NoteBlock(f"Its limits were changed {times} on a resume.")
 
 
+def _amount_in(text: str) -> Money:
+    """Return an exact amount from its text, so that a column of them shows equal decimals."""
+    number, _, currency = text.partition(" ")
+    return Money(round(Decimal(number.replace(",", "")) * MICROS), currency)
+
+
 def _limit(bound: Bound, used: int) -> tuple[object, ...]:
-    def shown(value: int) -> Cell:
-        return Cell(text=bound.dimension.text(value), value=value, is_number=True)
+    def shown(value: int) -> object:
+        text = bound.dimension.text(value)
+        if bound.dimension.key == "max_cost_usd":
+            return _amount_in(text)
+        return Cell(text=text, value=value, is_number=True)
 
     share = used / bound.limit if bound.limit else None
     part = Cell(text="-" if share is None else f"{share:.1%}", value=share, share=share)
@@ -289,9 +295,8 @@ def _timeline(run: RunReading) -> Iterator[Block]:
     """Yield the run from left to right: its phases, and where its attempts began."""
     rows = run.goodput.phases
     if rows:
-        order = [row.phase for row in rows]
-        legend = phase_legend(order, {row.phase: f"{row.share:.1%}" for row in rows})
-        yield Chart(phase_strip(run.view.timeline, order), legend=legend, wide=True)
+        phases = [(row.phase, f"{row.share:.1%}") for row in rows]
+        yield ChartBlock(phase_strip(run.view.timeline, phases))
 
 
 def _phases(run: RunReading) -> Iterator[Block]:
@@ -299,11 +304,12 @@ def _phases(run: RunReading) -> Iterator[Block]:
     if not summary.phases:
         return
     rows = [(row.phase, *_phase_cells(row.ns, row.share, row.cost)) for row in summary.phases]
-    total = ("total", *_phase_cells(summary.wall_ns, 1.0, cost.cost))
-    headings = ("phase", "share of time", "time", "cost")
-    yield Table(headings, (*rows, total), _cost_grade(run), has_total=True)
+    rows.append(("total", *_phase_cells(summary.wall_ns, 1.0, cost.cost)))
     if cost.assumed:
-        yield Figure("of the cost, assumed", cost.assumed, str(cost.assumed), "assumed")
+        rows.append(("of which assumed", None, None, cost.assumed))
+    headings = ("phase", "share of time", "time", "cost")
+    total = len(summary.phases)
+    yield Table(headings, tuple(rows), _cost_grade(run), total)
     for phase, ns in summary.beside.items():
         yield Figure(f"beside: {phase}", ns, f"{duration_text(ns)}, overlapped with training")
     if summary.idle_ns:
@@ -342,13 +348,12 @@ def _cost_grade(run: RunReading) -> Known:
 
 def _steps(run: RunReading) -> Iterator[Block]:
     summary = run.goodput
-    drawn = step_times(run.view.timeline)
-    if drawn is None:
+    chart = step_times(run.view.timeline)
+    if chart is None:
         none = "No steps were recorded: busy or idle is known, productive is not."
         yield NoteBlock("One step was recorded: too few to compare." if run.cost.steps else none)
         return
-    chart, labels = drawn
-    yield Chart(chart, legend=html.legend(labels))
+    yield ChartBlock(chart)
     if summary.typical_step_ns is not None:
         typical = duration_text(summary.typical_step_ns)
         yield Figure("typical step", summary.typical_step_ns, f"{typical} (host time)")
@@ -377,7 +382,7 @@ def _checkpoints(run: RunReading) -> Iterator[Block]:
     yield Figure("at risk", progress.at_risk_ns, f"{duration_text(progress.at_risk_ns)}{lost}")
     chart = at_risk(timeline)
     if chart is not None:
-        yield Chart(chart, title="What a kill would have undone, moment by moment")
+        yield ChartBlock(chart)
 
 
 def _reliability(summary: GoodputSummary) -> Iterator[Block]:

@@ -1,195 +1,97 @@
-"""Small charts as inline SVG, with round values on their axes. Pure."""
+"""Charts as inline SVG that fills its column at any width, with round values on its axes. Pure.
+
+Places are shares of the plot, so that text and strokes keep their size however wide it is; what is
+around the plot lies in the picture's padding, which the style sheet gives.
+"""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from decimal import Decimal
-from typing import Final
+from datetime import UTC, datetime
+from typing import Final, assert_never
 
 from outlay.escaping import html_text
+from outlay.report.charts import (
+    COLOURS,
+    Chart,
+    ChartStretch,
+    Curve,
+    IntervalChart,
+    IntervalRow,
+    LineChart,
+    PhaseStrip,
+    Plane,
+    Point,
+    SpanChart,
+    StripPart,
+    Tick,
+    Waterfall,
+    of_phase,
+    ticks,
+    time_unit,
+)
+from outlay.units.quantity import duration_text
+from outlay.units.shown import number_text
 
-# Round values for an axis: steps of 1, 2 or 5 times a power of ten, each with its label.
-#
-# Ticks are exact decimals, so that two of them never read the same, and an axis begins and ends
-# with one: values that are all positive get no negative tick.
+# Drawing. Colours are classes that the page's style sheet gives (the Okabe-Ito palette, which
+# colour-blind readers can tell apart); shapes and labels say the same again.
 
-_STEPS: Final = (1, 2, 5, 10)
-_SCALES: Final = ((12, "T"), (9, "B"), (6, "M"), (3, "k"))
-_LONGEST: Final = 6
-"""Zeros that a label may show before it is written with a power of ten, or a letter for one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """A round value and how it is written."""
-
-    value: float
-    label: str
-
-
-def ticks(values: Sequence[float], *, about: int = 6) -> list[Tick]:
-    """Return two ticks or more, evenly spaced, the first and last around all values.
-
-    Args:
-        values: Finite numbers, at least one.
-        about: How many ticks are wished for; there may be two more.
-    """
-    low, high = _span(min(values), max(values))
-    step = _step((high - low) / (about - 1))
-    first, last = _floor(low, step), -_floor(-high, step)
-    exact = [step * number for number in range(first, max(last, first + 1) + 1)]
-    return [Tick(float(value), label) for value, label in zip(exact, _labels(exact), strict=True)]
-
-
-def _span(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of what is to be shown; values that hardly differ get room around them."""
-    widest = max(abs(low), abs(high))
-    if high - low > widest * 1e-9:
-        return low, high
-    if not widest:
-        return 0.0, 1.0
-    return low - widest / 10, high + widest / 10
-
-
-def _step(wished: float) -> Decimal:
-    """Return the smallest round step that is at least the wished one."""
-    power = Decimal(1).scaleb(math.floor(math.log10(wished)))
-    return next(factor * power for factor in _STEPS if float(factor * power) >= wished * (1 - 1e-9))
-
-
-def _floor(value: float, step: Decimal) -> int:
-    """Return the last multiple of the step at or below a value, as a number of steps."""
-    return math.floor(Decimal(repr(value)) / step)
-
-
-def _labels(values: Sequence[Decimal]) -> list[str]:
-    """Return exact decimals as text, all on one scale."""
-    highest = max(abs(value) for value in values).adjusted()
-    lowest = min(int(value.as_tuple().exponent) for value in values)
-    for power, letter in _SCALES:
-        if highest >= max(power, _LONGEST - 1):
-            return [f"{_plain(value.scaleb(-power))}{letter if value else ''}" for value in values]
-    if lowest < -_LONGEST and highest - lowest < 3:
-        return [f"{_plain(value.scaleb(-lowest))}e{lowest}" if value else "0" for value in values]
-    return [_plain(value) for value in values]
-
-
-def _plain(value: Decimal) -> str:
-    text = f"{value:f}"
-    return text.rstrip("0").rstrip(".") if "." in text else text
-
-
-# Small charts as inline SVG: points with a front, curves, bars, and runs over time.
-#
-# Colours are classes that the page's style sheet gives (the Okabe-Ito palette, which colour-blind
-# readers can tell apart); shapes and labels say the same again.
-
-WIDTH: Final = 640
-HEIGHT: Final = 360
-_LEFT: Final = 92
-_RIGHT: Final = 20
-_TOP: Final = 16
-_FOOT: Final = HEIGHT - 46
-_INSET: Final = 8
-"""Room for a mark on the first or last tick."""
-_GUTTER: Final = 206
-"""Room for names left of bars."""
+_ROW: Final = 24
 _FITTING: Final = 20
 _LABELLED: Final = 24
 """Points up to which each may have its name beside it."""
-_LABEL_WIDTH: Final = 130
-_LABEL_HEIGHT: Final = 15
-COLOURS: Final = 7
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """A run in a plane; those of the same look have one colour."""
-
-    x: float
-    y: float
-    label: str
-    on_front: bool = False
-    look: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Curve:
-    """A run's metric along an axis; those of the same look are drawn alike, None is its own."""
-
-    label: str
-    points: tuple[tuple[float, float], ...]
-    look: int | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bar:
-    """One part of a whole."""
-
-    label: str
-    value: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChartStretch:
-    """One attempt of a run in time; ``mark`` where it did not end well."""
-
-    row: str
-    start: float
-    end: float
-    mark: str = ""
+_WIDE, _HIGH = 560.0, 190.0
+"""Pixels that a plot has about, to tell which names would lie on each other."""
+_NAMED_ATTEMPTS: Final = 8
+_ROOM: Final = 30
+"""Letters below an axis for which a phone has room; with more, every second label is left out."""
+_XMLNS: Final = 'xmlns="http://www.w3.org/2000/svg"'
 
 
 class _Axes:
-    """Where values of a chart lie on the page; each axis begins and ends with a tick."""
+    """Where values of a chart lie, as shares of the plot; each axis begins and ends with a tick."""
 
-    def __init__(self, xs: Sequence[float], ys: Sequence[float]) -> None:
-        self._xs = ticks(xs)
-        self._ys = ticks(ys)
+    def __init__(self, xs: Sequence[float], ys: Sequence[float], *, in_days: bool = False) -> None:
+        self._in_days = in_days
+        self._xs, self._ys = ticks(xs), ticks(ys)
 
     def x(self, value: float) -> float:
-        """Return the place of a value on the horizontal axis."""
-        room = WIDTH - _LEFT - _RIGHT - 2 * _INSET
-        return round(_LEFT + _INSET + _share(value, self._xs) * room, 1)
+        """Return how far right a value lies, 0 to 1."""
+        return _share(value, self._xs)
 
     def y(self, value: float) -> float:
-        """Return the place of a value on the vertical axis."""
-        return round(_FOOT - _INSET - _share(value, self._ys) * (_FOOT - _TOP - 2 * _INSET), 1)
+        """Return how far down a value lies, 0 to 1."""
+        return 1 - _share(value, self._ys)
 
     def data(self, x_title: str) -> str:
-        """Return what a script needs to turn places into values: both ends, and where they are."""
+        """Return what a script needs to turn places into values: both ends of each axis."""
         xs, ys = self._xs, self._ys
-        x0, x1, y0, y1 = xs[0].value, xs[-1].value, ys[0].value, ys[-1].value
+        days = ' data-days="1"' if self._in_days else ""
         return (
-            f'data-x="{x0!r} {x1!r} {self.x(x0)} {self.x(x1)}" data-x-title="{html_text(x_title)}" '
-            f'data-y="{y0!r} {y1!r} {self.y(y0)} {self.y(y1)}" tabindex="0"'
+            f'data-x="{xs[0].value!r} {xs[-1].value!r}" data-x-title="{html_text(x_title)}" '
+            f'data-y="{ys[0].value!r} {ys[-1].value!r}"{days}'
         )
 
     def frame(self, x_title: str, y_title: str) -> str:
         """Return the axes with round values on each."""
-        across = (
-            f'<text class="tick" x="{self.x(tick.value)}" y="{_FOOT + 16}" text-anchor="middle">'
-            f"{tick.label}</text>"
-            for tick in self._xs
-        )
         up = (
-            f'<line class="rule" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{self.y(tick.value)}" '
-            f'y2="{self.y(tick.value)}"/>'
-            f'<text class="tick" x="{_LEFT - 6}" y="{self.y(tick.value) + 4}" text-anchor="end">'
-            f"{tick.label}</text>"
+            f'<line class="rule" x2="100%" y1="{_percent(self.y(tick.value))}" '
+            f'y2="{_percent(self.y(tick.value))}"/><text class="tick" dx="-7" dy="4" '
+            f'y="{_percent(self.y(tick.value))}" text-anchor="end">{tick.label}</text>'
             for tick in self._ys
         )
-        middle = (_LEFT + WIDTH - _RIGHT) / 2
-        titles = (
-            f'<text class="title" x="{middle}" y="{HEIGHT - 8}" text-anchor="middle">'
-            f"{html_text(x_title)}</text>"
-            f'<text class="title" x="14" y="{HEIGHT / 2}" text-anchor="middle" '
-            f'transform="rotate(-90 14 {HEIGHT / 2})">{html_text(y_title)}</text>'
+        labels = [_day(tick.value) if self._in_days else tick.label for tick in self._xs]
+        crowded = sum(map(len, labels)) > _ROOM
+        across = (
+            _below(self.x(tick.value), label, kind="tick more" if crowded and n % 2 else "tick")
+            for n, (tick, label) in enumerate(zip(self._xs, labels, strict=True))
         )
-        return "".join([*across, *up, titles])
+        titles = (
+            f'<text class="title" dx="-56" dy="-13">{html_text(y_title)}</text>'
+            f'<text class="title" x="50%" y="100%" dy="36" text-anchor="middle">'
+            f"{html_text(x_title)}</text>"
+        )
+        return "".join([*up, *across, titles])
 
 
 def _share(value: float, scale: Sequence[Tick]) -> float:
@@ -198,73 +100,76 @@ def _share(value: float, scale: Sequence[Tick]) -> float:
     return (value - first) / (last - first)
 
 
-def picture(title: str, body: str, height: int = HEIGHT, data: str = "") -> str:
-    """Return shapes as a picture that scales with the page and names itself to screen readers."""
+def _percent(share: float) -> str:
+    return f"{100 * share:.2f}%"
+
+
+def _below(share: float, label: str, y: str = "100%", kind: str = "tick") -> str:
+    """Return a tick's label below the plot."""
     return (
-        f'<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{html_text(title)}" {data} '
-        f'xmlns="http://www.w3.org/2000/svg">{body}</svg>'
+        f'<text class="{kind}" x="{_percent(share)}" y="{y}" dy="18" text-anchor="middle">'
+        f"{html_text(label)}</text>"
     )
 
 
-def scatter(points: Sequence[Point], *, x_title: str, y_title: str) -> str:
-    """Return runs in a plane, with a line through those that nothing beats."""
-    axes = _Axes([p.x for p in points], [p.y for p in points])
-    front = sorted((p for p in points if p.on_front), key=lambda p: p.x)
-    line = " ".join(f"{axes.x(p.x)},{axes.y(p.y)}" for p in front)
-    marks = "".join(_mark(p, axes) for p in points)
-    labels = _beside(points, axes) if len(points) <= _LABELLED else ""
-    body = f'{axes.frame(x_title, y_title)}<polyline class="front" points="{line}"/>{marks}{labels}'
-    return picture(f"{y_title} against {x_title}", body, data=axes.data(x_title))
+def _day(days: float) -> str:
+    return datetime.fromtimestamp(days * 86400, UTC).strftime("%b %d")
 
 
-def _mark(point: Point, axes: _Axes) -> str:
-    text = html_text(point.label)
+def draw(chart: Chart) -> str:
+    """Return a chart as SVG that names itself to screen readers and can be focused."""
+    match chart:
+        case Plane():
+            return _scatter(chart)
+        case LineChart():
+            return _curves(chart)
+        case Waterfall():
+            return _waterfall(chart)
+        case SpanChart():
+            return _gantt(chart)
+        case IntervalChart():
+            return _intervals(chart)
+        case PhaseStrip():
+            return _strip(chart)
+        case _:
+            assert_never(chart)
+
+
+def _picture(kind: str, title: str, body: str, more: str = "") -> str:
     return (
-        f'<circle class="mark c{point.look % COLOURS} {"best" if point.on_front else "dot"}" '
-        f'data-label="{text}" data-look="{point.look}" cx="{axes.x(point.x)}" '
-        f'cy="{axes.y(point.y)}" r="{7 if point.on_front else 5}">'
-        f"<title>{text}: {point.y:.4g} at {point.x:.4g}</title></circle>"
+        f'<svg class="{kind}" role="img" tabindex="0" aria-label="{html_text(title)}" {more} '
+        f"{_XMLNS}>{body}</svg>"
     )
 
 
-def _beside(points: Sequence[Point], axes: _Axes) -> str:
-    """Return the names of points beside them; one that would lie on another is left out."""
-    drawn, taken = [], list[tuple[float, float]]()
-    for point in sorted(points, key=lambda p: not p.on_front):
-        x, y = axes.x(point.x), axes.y(point.y)
-        if any(abs(x - a) < _LABEL_WIDTH and abs(y - b) < _LABEL_HEIGHT for a, b in taken):
-            continue
-        taken.append((x, y))
-        is_left = x > WIDTH - _LABEL_WIDTH
-        drawn.append(
-            f'<text class="tick" x="{x - 10 if is_left else x + 10}" y="{y + 4}" '
-            f'text-anchor="{"end" if is_left else "start"}">{html_text(_fitting(point.label))}'
-            "</text>"
-        )
-    return "".join(drawn)
+def _plot(axes: _Axes, chart: Plane | LineChart, lines: str, marks: str = "") -> str:
+    """Return axes with lines in them, which stretch with the plot, and marks, which do not."""
+    stretched = (
+        '<svg viewBox="0 0 1000 1000" preserveAspectRatio="none" width="100%" height="100%">'
+        f"{lines}</svg>"
+    )
+    body = f"{axes.frame(chart.x_title, chart.y_title)}{stretched}{marks}"
+    title = f"{chart.y_title} against {chart.x_title}"
+    return _picture("plot", title, body, axes.data(chart.x_title))
 
 
-def curves(lines: Sequence[Curve], *, x_title: str, y_title: str) -> str:
-    """Return metrics along an axis, a line per run."""
-    every = [point for line in lines for point in line.points]
-    axes = _Axes([x for x, _ in every], [y for _, y in every])
-    drawn = []
-    for index, line in enumerate(lines):
-        path = " ".join(f"{axes.x(x)},{axes.y(y)}" for x, y in line.points)
-        look = index if line.look is None else line.look
-        drawn.append(
-            f'<polyline {_stroke(look)} data-label="{html_text(line.label)}" data-look="{look}" '
-            f'points="{path}"><title>{html_text(line.label)}</title></polyline>'
-        )
-    body = axes.frame(x_title, y_title) + "".join(drawn)
-    return picture(f"{y_title} along {x_title}", body, data=axes.data(x_title))
+def _path(points: Sequence[tuple[float, float]], axes: _Axes) -> str:
+    return " ".join(f"{1000 * axes.x(x):.1f},{1000 * axes.y(y):.1f}" for x, y in points)
 
 
-def stroke(look: int) -> str:
-    """Return a piece of the line that curves of this look are drawn with, for a legend."""
+def _curves(chart: LineChart) -> str:
+    """Return values along an axis, a line each."""
+    every = [point for line in chart.curves for point in line.points]
+    axes = _Axes([x for x, _ in every], [y for _, y in every], in_days=chart.in_days)
+    return _plot(axes, chart, "".join(_line(i, c, axes) for i, c in enumerate(chart.curves)))
+
+
+def _line(index: int, curve: Curve, axes: _Axes) -> str:
+    look = index if curve.look is None else curve.look
+    label = html_text(curve.label)
     return (
-        f'<svg viewBox="0 0 32 8" aria-hidden="true"><polyline {_stroke(look)} '
-        'points="0,4 32,4"/></svg>'
+        f'<polyline {_stroke(look)} data-label="{label}" data-look="{look}" '
+        f'points="{_path(curve.points, axes)}"><title>{label}</title></polyline>'
     )
 
 
@@ -273,61 +178,62 @@ def _stroke(look: int) -> str:
     return f'class="curve c{look % COLOURS}" stroke-dasharray="{dash}"'
 
 
-def bars(parts: Sequence[Bar], *, title: str) -> str:
-    """Return the parts of a whole as bars, each beginning where the last ended."""
-    whole = sum(part.value for part in parts) or 1.0
-    room = WIDTH - _GUTTER - 186
-    at, rows = 0.0, []
-    for index, part in enumerate(parts):
-        y = 6 + 28 * index
-        rows.append(
-            f"{_name(part.label, y + 15)}"
-            f'<rect class="bar" x="{_GUTTER + 8 + at / whole * room:.1f}" y="{y}" '
-            f'width="{max(part.value / whole * room, 1):.1f}" height="20"/>'
-            f'<text class="tick" x="{WIDTH - 8}" y="{y + 15}" text-anchor="end">'
-            f"{html_text(part.text)}</text>"
-        )
-        at += part.value
-    return picture(title, "".join(rows), 28 * len(parts) + 8)
+def _scatter(chart: Plane) -> str:
+    """Return runs in a plane, with a line through those that nothing beats."""
+    points = chart.points
+    axes = _Axes([p.x for p in points], [p.y for p in points])
+    front = sorted((p.x, p.y) for p in points if p.on_front)
+    line = f'<polyline class="front" points="{_path(front, axes)}"/>'
+    names = _names(points, axes) if len(points) <= _LABELLED else ""
+    return _plot(axes, chart, line, names + "".join(_mark(p, axes) for p in points))
 
 
-def gantt(stretches: Sequence[ChartStretch], *, title: str) -> str:
-    """Return runs over time, a row each; attempts that ended badly bear a cross."""
-    rows = {row: number for number, row in enumerate(dict.fromkeys(one.row for one in stretches))}
-    divisor, unit = time_unit(max(one.end for one in stretches))
-    scale = ticks([0.0, *(one.end / divisor for one in stretches)])
-    foot = 24 * len(rows) + 8
-
-    def x(seconds: float) -> float:
-        return _GUTTER + 8 + _share(seconds / divisor, scale) * (WIDTH - _GUTTER - 36)
-
-    axis = (
-        f'<line class="rule" x1="{x(tick.value * divisor):.1f}" x2="{x(tick.value * divisor):.1f}" '
-        f'y1="2" y2="{foot}"/><text class="tick" x="{x(tick.value * divisor):.1f}" '
-        f'y="{foot + 15}" text-anchor="middle">{tick.label}</text>'
-        for tick in scale
-    )
-    names = (_name(row, 19 + 24 * number) for row, number in rows.items())
-    places = [(one, x(one.start), x(one.end), 6 + 24 * rows[one.row]) for one in stretches]
-    drawn = (_stretch(*place) for place in places)
-    crosses = (_cross(right, y) for one, _, right, y in places if one.mark)
-    under = (
-        f'<text class="title" x="{(_GUTTER + WIDTH) / 2}" y="{foot + 34}" '
-        f'text-anchor="middle">{unit}</text>'
-    )
-    return picture(title, "".join([*axis, *names, *drawn, *crosses, under]), foot + 40)
-
-
-def time_unit(longest_s: float) -> tuple[int, str]:
-    """Return how many seconds an axis counts by, and what that is called."""
-    units = ((86400, "days"), (3600, "hours"), (60, "minutes"))
-    return next((unit for unit in units if longest_s >= 2 * unit[0]), (1, "seconds"))
-
-
-def _name(text: str, y: int) -> str:
-    """Return a row's name left of its bar, shortened at its end where it would not fit."""
+def _mark(point: Point, axes: _Axes) -> str:
+    text = html_text(point.label)
     return (
-        f'<text class="tick" x="{_GUTTER}" y="{y}" text-anchor="end">'
+        f'<circle class="mark c{point.look % COLOURS} {"best" if point.on_front else "dot"}" '
+        f'data-label="{text}" data-look="{point.look}" cx="{_percent(axes.x(point.x))}" '
+        f'cy="{_percent(axes.y(point.y))}" r="{6 if point.on_front else 5}">'
+        f"<title>{text}: {number_text(point.y)} at {number_text(point.x)}</title></circle>"
+    )
+
+
+def _names(points: Sequence[Point], axes: _Axes) -> str:
+    """Return the names of points beside them; one that would lie on something is left out."""
+    places = [(axes.x(p.x) * _WIDE, axes.y(p.y) * _HIGH) for p in points]
+    taken = [(x - 7, x + 7, y) for x, y in places]
+    drawn = []
+    for point, (x, y) in sorted(
+        zip(points, places, strict=True), key=lambda pair: not pair[0].on_front
+    ):
+        width = 7.0 * len(_fitting(point.label))
+        for begin, end, anchor, dx in (
+            (x + 9, x + 9 + width, "start", 10),
+            (x - 9 - width, x - 9, "end", -10),
+        ):
+            inside = begin >= -50 and end <= _WIDE + 15
+            if inside and not any(a < end and begin < b and abs(y - c) < 14 for a, b, c in taken):
+                taken.append((begin, end, y))
+                drawn.append(
+                    f'<text class="tick" x="{_percent(x / _WIDE)}" y="{_percent(y / _HIGH)}" '
+                    f'dx="{dx}" dy="4" text-anchor="{anchor}">'
+                    f"{html_text(_fitting(point.label))}</text>"
+                )
+                break
+    return "".join(drawn)
+
+
+# Rows: a name left of the plot, something at its height in it.
+
+
+def _rows(title: str, count: int, body: str) -> str:
+    return _picture("rows", title, body, f'height="{_ROW * count + 48}"')
+
+
+def _name(text: str, row: int) -> str:
+    """Return a row's name, shortened at its end where it would not fit."""
+    return (
+        f'<text class="tick" dx="-8" y="{_ROW * row + 16}" text-anchor="end">'
         f"<title>{html_text(text)}</title>{html_text(_fitting(text))}</text>"
     )
 
@@ -336,14 +242,178 @@ def _fitting(text: str) -> str:
     return text if len(text) <= _FITTING else f"{text[: _FITTING - 1]}…"
 
 
-def _stretch(one: ChartStretch, left: float, right: float, y: int) -> str:
-    said = html_text(f"{one.row}: {one.mark}" if one.mark else one.row)
+def _scale(scale: Sequence[Tick], count: int, title: str) -> str:
+    """Return a horizontal axis below rows."""
+    foot = _ROW * count + 4
+    lines = (
+        f'<line class="rule" x1="{_percent(_share(tick.value, scale))}" y2="{foot}" '
+        f'x2="{_percent(_share(tick.value, scale))}"/>'
+        f"{_below(_share(tick.value, scale), tick.label, str(foot - 2))}"
+        for tick in scale
+    )
+    under = (
+        f'<text class="title" x="50%" y="{foot + 34}" text-anchor="middle">'
+        f"{html_text(title)}</text>"
+    )
+    return "".join([*lines, under])
+
+
+def _bar(kind: str, start: float, end: float, row: int) -> str:
     return (
-        f'<rect class="{"bad" if one.mark else "bar"}" x="{left:.1f}" y="{y}" '
-        f'width="{max(right - left, 1.0):.1f}" height="16"><title>{said}</title></rect>'
+        f'<rect class="{kind}" x="{_percent(start)}" y="{_ROW * row + 4}" '
+        f'width="{_percent(max(end - start, 0.002))}" height="{_ROW - 8}"/>'
     )
 
 
-def _cross(x: float, y: int) -> str:
-    """Return a cross just before where an attempt ended, where no later attempt hides it."""
-    return f'<text class="cross" x="{x - 2:.1f}" y="{y + 13}" text-anchor="end">&#215;</text>'
+def _said(text: str, body: str) -> str:
+    """Return a part of a chart that is read out as it stands."""
+    said = html_text(text)
+    return f'<g data-said="{said}"><title>{said}</title>{body}</g>'
+
+
+def _waterfall(chart: Waterfall) -> str:
+    """Return the parts of a whole as bars, each beginning where the last ended."""
+    whole = sum(part.value for part in chart.bars) or 1.0
+    at, rows = 0.0, []
+    for row, part in enumerate(chart.bars):
+        text = (
+            f'<text class="tick" x="100%" dx="8" y="{_ROW * row + 16}">{html_text(part.text)}'
+            "</text>"
+        )
+        bar = _bar("bar", at / whole, (at + part.value) / whole, row)
+        share = f"{part.value / whole:.1%}"
+        drawn = _name(part.label, row) + bar + text
+        rows.append(_said(f"{part.label}: {part.text}, {share}", drawn))
+        at += part.value
+    height = f'height="{_ROW * len(rows) + 8}"'
+    return _picture("rows sums", chart.title, "".join(rows), height)
+
+
+def _gantt(chart: SpanChart) -> str:
+    """Return runs over time, a row each; attempts that ended badly bear a cross."""
+    stretches = chart.stretches
+    rows = {row: number for number, row in enumerate(dict.fromkeys(one.row for one in stretches))}
+    divisor, unit = time_unit(max(one.end for one in stretches))
+    scale = ticks([0.0, *(one.end / divisor for one in stretches)])
+    names = "".join(_name(row, number) for row, number in rows.items())
+
+    def drawn(one: ChartStretch) -> str:
+        start, end = (_share(at / divisor, scale) for at in (one.start, one.end))
+        bar = _bar("bad" if one.mark else "bar", start, end, rows[one.row])
+        took = duration_text(round((one.end - one.start) * 1e9))
+        return _said(f"{one.row}: {took}{', ' if one.mark else ''}{one.mark}", bar)
+
+    crosses = "".join(
+        f'<text class="cross" x="{_percent(_share(one.end / divisor, scale))}" dx="-2" '
+        f'y="{_ROW * rows[one.row] + 17}" text-anchor="end">&#215;</text>'
+        for one in stretches
+        if one.mark
+    )
+    body = _scale(scale, len(rows), unit) + names + "".join(map(drawn, stretches)) + crosses
+    return _rows(chart.title, len(rows), body)
+
+
+def _intervals(chart: IntervalChart) -> str:
+    """Return configurations with their runs, their mean and its interval."""
+    ends = [end for row in chart.rows for end in (*row.values, *_ends(row))]
+    scale = ticks(ends)
+
+    def drawn(number: int, row: IntervalRow) -> str:
+        y = _ROW * number + 12
+        low, high = (_percent(_share(end, scale)) for end in _ends(row))
+        dots = "".join(
+            f'<circle class="mark c0 dot" cx="{_percent(_share(value, scale))}" cy="{y}" r="4"/>'
+            for value in row.values
+        )
+        mean = _percent(_share(row.mean, scale))
+        line = f'<line class="interval" x1="{low}" x2="{high}" y1="{y}" y2="{y}"/>'
+        tick = f'<line class="interval" x1="{mean}" x2="{mean}" y1="{y - 7}" y2="{y + 7}"/>'
+        spread = "" if row.half_width is None else f" ± {number_text(row.half_width)}"
+        said = f"{row.label}: {number_text(row.mean)}{spread}, {len(row.values)} runs"
+        return _said(said, _name(row.label, number) + line + dots + tick)
+
+    body = "".join(drawn(number, row) for number, row in enumerate(chart.rows))
+    count = len(chart.rows)
+    return _rows(chart.title, count, _scale(scale, count, chart.x_title) + body)
+
+
+def _ends(row: IntervalRow) -> tuple[float, float]:
+    half = row.half_width or 0.0
+    return row.mean - half, row.mean + half
+
+
+def _strip(chart: PhaseStrip) -> str:
+    """Return a run from left to right, each stretch split into the phases that filled it."""
+    whole = chart.seconds or 1.0
+    parts = "".join(_strip_part(part, whole) for part in chart.parts)
+    divisor, unit = time_unit(whole)
+    marks = ticks([0.0, whole / divisor])
+    across = (
+        _below(tick.value * divisor / whole, f"{tick.label} {unit[0]}" if tick.value else "0")
+        for tick in marks
+        if tick.value * divisor <= whole
+    )
+    starts, last = [], -1.0
+    for number, at in enumerate(chart.attempts, 1):
+        place = _percent(at / whole)
+        named = len(chart.attempts) <= _NAMED_ATTEMPTS and at / whole - last >= 0.12
+        last = at / whole if named else last
+        text = f'<text class="tick" x="{place}" dy="-6">attempt {number}</text>' if named else ""
+        starts.append(f'<line class="attempt" x1="{place}" x2="{place}" y1="-4" y2="100%"/>{text}')
+    several = "".join(starts) if len(chart.attempts) > 1 else ""
+    kind = "strip named" if several else "strip"
+    return _picture(kind, "Phases over time", parts + several + "".join(across))
+
+
+def _strip_part(part: StripPart, whole: float) -> str:
+    top, rects = 0.0, []
+    for phase, share in part.shares:
+        rects.append(
+            f'<rect fill="{of_phase(phase)}" x="{_percent(part.start / whole)}" '
+            f'y="{_percent(top)}" width="{_percent((part.end - part.start) / whole + 0.0005)}" '
+            f'height="{_percent(share)}"/>'
+        )
+        top += share
+    begin, end = (duration_text(round(at * 1e9)) for at in (part.start, part.end))
+    shares = ", ".join(f"{phase} {share:.0%}" for phase, share in part.shares)
+    return _said(f"{begin} to {end}: {shares}", "".join(rects))
+
+
+# Legends: what the looks, or the colours, of a chart stand for.
+
+
+def legend(chart: Chart) -> str:
+    """Return what a chart's looks stand for, each a switch; of phases, their colours and shares."""
+    match chart:
+        case Plane() | LineChart() if chart.labels:
+            items = (
+                f'<button type="button" class="key" data-look="{look}" aria-pressed="true">'
+                f"{_sample(look, is_dot=isinstance(chart, Plane))} {html_text(label)}</button>"
+                for look, label in enumerate(chart.labels)
+            )
+            return f'<div class="legend" role="group" aria-label="Lines">{"".join(items)}</div>'
+        case PhaseStrip():
+            squares = (
+                f'<li><svg viewBox="0 0 12 12" aria-hidden="true"><rect fill="{of_phase(phase)}" '
+                f'width="12" height="12"/></svg> {html_text(phase)} {html_text(text)}</li>'
+                for phase, text in chart.phases
+            )
+            return f'<ul class="legend squares">{"".join(squares)}</ul>'
+        case _:
+            return ""
+
+
+def _sample(look: int, *, is_dot: bool) -> str:
+    if is_dot:
+        drawn = f'<circle class="mark c{look % COLOURS}" cx="16" cy="4" r="4"/>'
+    else:
+        drawn = f'<polyline {_stroke(look)} points="0,4 32,4"/>'
+    return f'<svg viewBox="0 0 32 8" aria-hidden="true">{drawn}</svg>'
+
+
+def last_values(chart: Chart) -> str:
+    """Return where the few curves of a chart end, shown until something is pointed at."""
+    if not isinstance(chart, LineChart) or len(chart.curves) > 3:
+        return ""
+    ends = [(curve.label, curve.points[-1][1]) for curve in chart.curves if curve.points]
+    return "last: " + ", ".join(f"{label} {number_text(value)}" for label, value in ends)

@@ -23,6 +23,7 @@ from outlay.ledger import SUPERVISOR, EndStatus, SegmentWriter
 from outlay.ledger.price import handed_on
 from outlay.proc.identity import all_processes, below, catches, send
 from outlay.proc.keeper import KeeperTerms
+from outlay.proc.strays import shell_code
 from outlay.proc.supervisor import Launch, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.meters.energy import NvmlSource, Quality, worst_quality
@@ -99,11 +100,6 @@ class SupervisedAttempt:
         self.recorder.close(status, reason, exit_code)
         if self._opening.lock is not None:
             self._opening.lock.release()
-
-
-def shell_code(returncode: int) -> int:
-    """Return an exit code as a shell gives it: 128 plus the signal for a process it killed."""
-    return returncode if returncode >= 0 else 128 - returncode
 
 
 def outcome_of(returncode: int, received: signal.Signals | None = None) -> tuple[EndStatus, str]:

@@ -19,8 +19,8 @@ from outlay.errors import RunInUse
 from outlay.ledger import SUPERVISOR, SegmentWriter
 from outlay.proc.identity import Process, is_alive, read_process
 from outlay.proc.keeper import KeeperTerms
-from outlay.proc.keeper_process import Line
-from outlay.proc.strays import StrayFamily, write_record
+from outlay.proc.keeper_process import MessagePipe
+from outlay.proc.strays import StrayFamily, shell_code, write_record
 from outlay.proc.supervisor import KeeperKilled, ProcessSupervisor
 from outlay.record import Recorder
 from outlay.record.lock import RankLock
@@ -31,7 +31,6 @@ from outlay.runs.exec import (
     find_gpus,
     outcome_of,
     record_path,
-    shell_code,
     watch,
 )
 
@@ -52,7 +51,7 @@ def main() -> None:
     first, second = map(int, numbers)
     if kind == "line":
         recorder.note("outlay exec was killed; its keeper has somebody else record")
-        _record_kept(ProcessSupervisor.as_heir(terms, Line(first, second)), recorder)
+        _record_kept(ProcessSupervisor.as_heir(terms, MessagePipe(first, second)), recorder)
     else:
         recorder.note("outlay exec and its keeper were killed; the command was found running")
         _record_seen(Process(first, second), recorder)

@@ -25,7 +25,7 @@ from outlay.ledger import SUPERVISOR, EndStatus, gpu_count_of
 from outlay.rates import rate_of
 from outlay.record import Recorder, Span, StepTimer, facts
 from outlay.record.driven import DrivenLoop
-from outlay.record.meters.steps import MeteredWriter, StepMeters
+from outlay.record.meters.steps import StepMeters
 from outlay.record.recorder import Count, HeartbeatThread
 from outlay.record.slurm import SlurmJob
 from outlay.runs.figures import figures_of
@@ -324,7 +324,7 @@ class Run:
         """What fills in a step's record; ``run.meters.flops`` is there to be set."""
         if self._meters is None:  # Attached when first wanted: most runs without a budget never do.
             self._meters = StepMeters()
-            self._recorder.writer = MeteredWriter(self._recorder.writer, self._meters)
+            self._recorder.fill_step = self._meters.fill
         return self._meters
 
     def allows(self, work: str = "evaluation") -> bool:

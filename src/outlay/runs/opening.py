@@ -260,13 +260,13 @@ def _tracker_without_limits(clock: Clock) -> BudgetTracker:
 
 def _unlimited_tracker(options: RunOptions, recorder: Recorder, clock: Clock) -> BudgetTracker:
     """Return what counts for a budget that is disabled; the run drops the one that it had."""
-    from outlay.budget.gate import UnlimitedGate, drop_budget
+    from outlay.budget.gate import count_without_limits, drop_budget
 
-    gate = UnlimitedGate(clock)
-    recorder.gates.append(gate)
+    tracker = _tracker_without_limits(clock)
+    count_without_limits(tracker, recorder)
     if options.place.rank == 0:
         drop_budget(options.dir, recorder)
-    return gate.tracker
+    return tracker
 
 
 def guard_gates(

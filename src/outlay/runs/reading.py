@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from outlay.account.segment import MetricPoint
+from outlay.account.run import MetricPoint
 from outlay.advise.recommendation import OptimizationRecommendation
 from outlay.advise.run_advice import advise_run, floor_of
 from outlay.budget.report import BudgetReport, budget_report

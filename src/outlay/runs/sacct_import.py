@@ -47,7 +47,7 @@ from outlay.ledger import (
 )
 from outlay.ledger.segments import id_from_name
 from outlay.rates import GpuPiece, gpu_pieces, total_gpus
-from outlay.rates.build import MachineAfter, machine_after
+from outlay.rates.machines import MachineAfter, machine_after
 from outlay.runs.collect import collect, refresh_registered
 from outlay.runs.figures import RunFigures
 from outlay.runs.imported_jobs import SACCT, SETTLED, header_of, jobs_of, own_headers, withdraw

@@ -154,11 +154,7 @@ def upsert(
 ) -> None:
     """Insert rows, or replace those with the same primary key unless they are newer.
 
-    Args:
-        connection: Inside ``writing``.
-        table: Where to; its primary key decides what is the same row.
-        rows: Full rows by column name.
-        newer: The column that says which of two versions is the later one.
+    ``newer`` is the column that says which of two versions is the later one.
     """
     if not rows:
         return

@@ -8,17 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
-    JSON,
     URL,
-    BigInteger,
     Boolean,
     Column,
     Connection,
     Engine,
     Executable,
-    Float,
     Index,
-    Integer,
     MetaData,
     String,
     Table,
@@ -59,12 +55,9 @@ class StoreTooNew(OutlayError):
 class Migration:
     """One step forward.
 
-    A migration that changes a table freezes the definition that earlier ones created it with; the
-    test that walks old stores forward fails until that is done.
-
     Attributes:
         version: What the store is at afterwards.
-        creates: Tables that are new in it.
+        creates: Tables that are new in it; without what later migrations add to them.
         adds: Columns that are new in a table that was there; null in the rows that were there.
         indexes: Indexes that are new on a table that was there.
         rebuilds: Tables whose constraints change, those that others refer to first; rows stay.
@@ -78,53 +71,6 @@ class Migration:
     rebuilds: tuple[Table, ...] = ()
     fills: tuple[Executable, ...] = ()
 
-
-_RUNS_1 = Table(
-    "runs",
-    MetaData(),
-    Column("run_id", String, primary_key=True),
-    Column("dir", String, nullable=False),
-    Column("model", String, nullable=False),
-    Column("name", String, nullable=False),
-    Column("status", String, nullable=False),
-    Column("attempts", Integer, nullable=False),
-    Column("steps", BigInteger, nullable=False),
-    Column("tokens", BigInteger, nullable=False),
-    Column("started_ns", BigInteger, nullable=False),
-    Column("last_seen_ns", BigInteger, nullable=False),
-    Column("user", String, nullable=False),
-    Column("host", String, nullable=False),
-    Column("gpu", String, nullable=False),
-    Column("gpus", Integer, nullable=False),
-    Column("tags", JSON, nullable=False),
-    Column("cost_micros", BigInteger),
-    Column("currency", String),
-    Column("ended_ns", BigInteger),
-    Column("updated_ns", BigInteger, nullable=False),
-    Index("runs_by_start", "started_ns", "run_id"),
-)
-
-_COST_REPORTS_3 = Table(
-    "cost_reports",
-    MetaData(),
-    Column("run_id", String, primary_key=True),
-    Column("model", String, nullable=False),
-    Column("source", String, nullable=False),
-    Column("cost_micros", BigInteger, nullable=False),
-    Column("currency", String, nullable=False),
-    Column("gpu_us", BigInteger, nullable=False),
-    Column("wall_us", BigInteger, nullable=False),
-    Column("energy_mj", BigInteger),
-    Column("samples", BigInteger, nullable=False),
-    Column("epochs", Float, nullable=False),
-    Column("tokens", BigInteger),
-    Column("accuracy", Float),
-    Column("loss", Float),
-    Column("at_ns", BigInteger, nullable=False),
-    Column("metrics", JSON),
-    Column("updated_ns", BigInteger, nullable=False),
-    Index("cost_reports_by_model", "model", "at_ns"),
-)
 
 _PRICE_SERIES_2 = Table(
     "price_series",
@@ -140,7 +86,7 @@ _PRICE_SERIES_2 = Table(
 )
 
 MIGRATIONS = (
-    Migration(version=1, creates=(_RUNS_1,)),
+    Migration(version=1, creates=(schema.runs,)),
     Migration(
         version=2,
         creates=(
@@ -154,7 +100,7 @@ MIGRATIONS = (
     Migration(
         version=3,
         creates=(
-            _COST_REPORTS_3,
+            schema.cost_reports,
             schema.model_budgets,
             schema.budget_alerts,
             schema.recommendations,
@@ -224,9 +170,30 @@ def _version(connection: Connection) -> int:
     return at
 
 
+def _before_later_migrations(table: Table, version: int) -> Table:
+    """Return a table as the migration to ``version`` creates it."""
+    later = [migration for migration in MIGRATIONS if migration.version > version]
+    added = {column.name for each in later for column in each.adds if column.table is table}
+    if not added:
+        return table
+    indexes = {index.name for each in later for index in each.indexes}
+    return Table(
+        table.name,
+        MetaData(),
+        *(
+            Column(
+                column.name, column.type, primary_key=column.primary_key, nullable=column.nullable
+            )
+            for column in table.columns
+            if column.name not in added
+        ),
+        *(Index(i.name, *i.columns.keys()) for i in table.indexes if i.name not in indexes),
+    )
+
+
 def _apply(connection: Connection, migration: Migration, now_ns: int) -> None:
     for table in migration.creates:
-        table.create(connection)
+        _before_later_migrations(table, migration.version).create(connection)
     for column in migration.adds:
         column_sql = CreateColumn(column).compile(dialect=connection.dialect)
         connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {column_sql}")

@@ -213,10 +213,8 @@ def values_of(engine: Engine, column: str, *, limit: int) -> list[str]:
 def runs_in_doubt(engine: Engine, *, figures_version: int, newest: int) -> list[RunRow]:
     """Return the runs whose log may say something else than their row.
 
-    Args:
-        engine: From ``open_store``.
-        figures_version: Rows that were derived by earlier rules are in doubt.
-        newest: How many of the runs that were seen alive last are, though they have ended.
+    These are rows that earlier rules derived, and the ``newest`` that were seen alive last, ended
+    or not.
     """
     last_seen = select(runs.c.run_id).order_by(runs.c.last_seen_ns.desc()).limit(newest)
     version = runs.c.figures_version

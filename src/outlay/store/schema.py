@@ -1,4 +1,4 @@
-"""The tables of the store, as they are now; how older stores get there is in ``migrations``."""
+"""The tables of the store, as they are now; how older stores get there is in ``opening``."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ OutlayError
 ├── RunElsewhere        a sweep is to be cancelled whose harness is not ours to end
 ├── SweepNotRecorded    the journal cannot be written, so nothing more is started
 ├── EngineBroken        what starts and ends the runs died
-├── NotCancelled        what goes on could not be told to end
+├── NotCancelled        what is still running could not be asked to end
 ├── RunsFailed          the sweep went through, and some runs did not
 └── IncompleteRuns      completed runs miss what the summary needs; names all of it
 Refused
@@ -57,7 +57,7 @@ class SweepInUse(OutlayError):
 
 
 class RunElsewhere(OutlayError):
-    """The process that runs a sweep cannot be told to end from here."""
+    """The process that runs a sweep cannot be asked to end from here."""
 
     def __init__(self, path: str, holder: str) -> None:
         super().__init__(

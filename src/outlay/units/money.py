@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_HALF_EVEN, Decimal
 from fractions import Fraction
-from typing import Literal, Self
+from typing import Final, Literal, Self, TypeVar
 
 from outlay.errors import InvalidValue, UnitMismatch
 from outlay.units.numbers import EXACT, NUMBER, exact_decimal
@@ -176,3 +176,13 @@ def per(cost: Money | None, count: float | Fraction | None) -> float | None:
     if count == int(count):
         return cost.micros / (MICROS * int(count))  # Of integers, rounded correctly by itself.
     return float(Fraction(cost.micros, MICROS) / Fraction(count))
+
+
+PERCENTS: Final = (50, 75, 90, 100)
+"""Half, three quarters, nine tenths and all of a limit: each is reported once."""
+_Amount = TypeVar("_Amount", int, Money)
+
+
+def percents_reached(used: _Amount, limit: _Amount) -> list[int]:
+    """Return which of ``PERCENTS`` of a limit are used, compared exactly."""
+    return [percent for percent in PERCENTS if used * 100 >= limit * percent]

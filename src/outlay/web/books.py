@@ -18,14 +18,16 @@ from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
 from outlay.files import FileStamp, stamp_of
 from outlay.goodput.follower import GoodputFollower
+from outlay.ledger.price import Kind
 from outlay.report.files import SweepAccount, read_sweep
-from outlay.runs.collect import log_stamp, refresh_registered
+from outlay.runs.collect import Burn, log_stamp, refresh_registered
 from outlay.runs.figures import RunFigures
 from outlay.runs.reading import RunReading
 from outlay.store import open_store, outlay_home
 from outlay.store.runs import RunFilter, RunRow, count_runs, get, list_runs, run_dirs
 from outlay.sweep.state.journal import NAME as JOURNAL
 from outlay.sweep.state.manifest import is_sweep
+from outlay.units import Money
 from outlay.web.page import People
 
 if TYPE_CHECKING:
@@ -45,7 +47,7 @@ class UnknownRun(OutlayError):
 
     def __init__(self, kind: str, name: str) -> None:
         super().__init__(
-            f"no {kind} {name[:80]!r} is registered here; outlay collect DIR does that"
+            f"no {kind} {name[:80]!r} is registered here; outlay import runs DIR does that"
         )
 
 
@@ -92,6 +94,7 @@ class BookReader:
         self._registered_ns = -_REGISTER_NS
         self._inbox: FileStamp | None = None
         self._roots: tuple[int, dict[str, Path]] = (-_REGISTER_NS, {})
+        self._since: dict[tuple[str, int | None, int], Money | None] = {}
 
     @property
     def now_ns(self) -> int:
@@ -175,6 +178,32 @@ class BookReader:
             if reading.status == "running":
                 found.append(reading)
         return found
+
+    def spent_since(self, since_ns: int) -> list[Burn]:
+        """Return what runs have cost since an instant, each currency and kind by itself."""
+        self.refresh()
+        sums: dict[tuple[Kind, str], int] = {}
+        for row in list_runs(self.store, RunFilter(since_ns=since_ns, is_priced=True)):
+            if (money := self._cost_since(row, since_ns)) is not None:
+                key: tuple[Kind, str] = (row.kind, money.currency)  # type: ignore[assignment]
+                sums[key] = sums.get(key, 0) + money.micros
+        return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(sums.items())]
+
+    def _cost_since(self, row: RunRow, since_ns: int) -> Money | None:
+        """Return a run's cost since an instant; of one that began before and ended, read once."""
+        if row.status != "running" and row.started_ns >= since_ns:
+            return row.cost
+        key = (row.run_id, row.log_bytes, since_ns)
+        if row.status != "running" and key in self._since:
+            return self._since[key]
+        try:
+            view = self.reading(row.dir).view
+        except (OutlayError, OSError):
+            return row.cost
+        begin_ns, end_ns = max(since_ns, view.timeline.start_ns), view.timeline.end_ns
+        cost = None if view.rates is None else view.rates.cost_between(begin_ns, end_ns)
+        self._since[key] = cost
+        return cost
 
     def row(self, run_id: str) -> RunRow:
         """Return a registered run; the only way from an address to a directory.

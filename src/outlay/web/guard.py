@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Final
 
-from outlay.clock import utc_datetime
 from outlay.errors import Finding, OutlayError
 from outlay.files import FileStamp
 from outlay.guard.balance import Hold, ScopeStanding
@@ -18,14 +17,15 @@ from outlay.guard.rental.reap import known_logs
 from outlay.guard.spend_log import Verification
 from outlay.prices.book import PriceBook
 from outlay.prices.series import points
-from outlay.report import html, svg
+from outlay.report import html
+from outlay.report.charts import Curve, LineChart
 from outlay.report.document import Figure, figures_html
 from outlay.report.html import Cell
 from outlay.store.runs import list_runs
 from outlay.sweep.run.money import SPEND_LOG
 from outlay.units import Money
 from outlay.web.books import BookReader
-from outlay.web.page import Page, PageQuery, chip, findings_list, tabs
+from outlay.web.page import Page, PageQuery, chip, columns_of, findings_list, tabs
 
 _HERE: Final = Path("spend.jsonl")
 _JOURNAL: Final = 100
@@ -83,8 +83,10 @@ def standing_rows(standings: Sequence[tuple[str, ScopeStanding]]) -> list[list[o
     rows: list[list[object]] = []
     for log, each in standings:
         used = each.captured + each.held
-        share = used.micros / each.limit.micros if each.limit else 1.0
-        part = Cell(text=f"{share:.0%}", value=share, share=share)
+        part = Cell(text="closed" if not used else "over", value=None)
+        if each.limit:
+            share = used.micros / each.limit.micros
+            part = Cell(text=f"{share:.0%}", value=share, share=share)
         scope = str(each.scope)
         rows.append([log, scope, part, each.captured, each.held, each.remaining, each.limit])
     return rows
@@ -113,7 +115,7 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
     parts = [
         _choice(ask, list(logs), name),
         html.section("Spend log", figures_html(_about(guard, verification, len(lines), books))),
-        *_scopes(name, standings),
+        *ceiling_parts([(name, each) for each in standings]),
         _holds(holds, books),
         html.section(
             "Journal",
@@ -135,8 +137,8 @@ def guard_page(ask: PageQuery, books: BookReader) -> Page:
 
 def _nothing() -> Page:
     said = "No spend log is known here. A ceiling that no launch may pass begins with"
-    command = 'outlay guard init "50 USD"'
-    parts = [html.section("Spend log", html.empty(said, command)), _prices_link()]
+    command = "outlay guard init DIR --ceiling 50"
+    parts = [html.section("Spend log", html.empty(said, command))]
     return Page(title="Guard", tab="Guard", parts=parts, document={"log": None})
 
 
@@ -166,14 +168,8 @@ def _verified(guard: BudgetGuard, books: BookReader) -> Verification:
 
 def _choice(ask: PageQuery, names: Sequence[str], chosen: str) -> str:
     if len(names) < 2:
-        return _prices_link()
-    return tabs("Spend logs", {ask.address(log=name): name for name in names}, chosen) + (
-        _prices_link()
-    )
-
-
-def _prices_link() -> str:
-    return '<p class="crumbs"><a href="/prices">Prices and their history</a></p>'
+        return ""
+    return tabs("Spend logs", {ask.address(log=name): name for name in names}, chosen)
 
 
 def _about(guard: BudgetGuard, found: Verification, lines: int, books: BookReader) -> list[Figure]:
@@ -190,17 +186,13 @@ def ceiling_parts(standings: Sequence[tuple[str, ScopeStanding]]) -> list[str]:
     """Return how ceilings stand, as a part of a page; nothing where there are none."""
     if not standings:
         return []
-    headings = ("log", "scope", "used", "spent", "held", "free", "ceiling")
-    table = html.table(headings, standing_rows(standings), caption="Ceilings")
-    return [html.section("Against the ceilings", table)]
+    rows, headings = standing_rows(standings), list(_STANDING)
+    if len({log for log, _ in standings}) == 1:
+        rows, headings = [row[1:] for row in rows], headings[1:]
+    return [html.section("Against the ceilings", html.table(headings, rows, caption="Ceilings"))]
 
 
-def _scopes(log: str, standings: Sequence[ScopeStanding]) -> list[str]:
-    if not standings:
-        return []
-    rows = [row[1:] for row in standing_rows([(log, each) for each in standings])]
-    headings = ("scope", "used", "spent", "held", "free", "ceiling")
-    return [html.section("Ceilings", html.table(headings, rows, caption="Ceilings"))]
+_STANDING: Final = ("log", "scope", "used", "spent", "held", "free", "ceiling")
 
 
 def _holds(holds: Sequence[Hold], books: BookReader) -> str:
@@ -274,19 +266,18 @@ def prices_page(ask: PageQuery, books: BookReader) -> Page:
         ]
         for offer in offers
     ]  # fmt: skip
-    headings = ("GPU", "vendor", "tier", "GPUs", "a GPU-hour", "region")
+    headings = ["GPU", "vendor", "tier", "GPUs", "a GPU-hour", "region"]
     if not rows:
-        said = "No prices are loaded. PageQuery the vendors that need no account with"
+        said = "No prices are loaded. Ask the vendors that need no account with"
         parts = [html.section("Prices", html.empty(said, "outlay prices fetch"))]
     else:
-        parts = [
-            *_history(gpu, books),
-            html.section("Cheapest offers", html.table(headings, rows, caption="Prices")),
-        ]
+        if not any(offer.region for offer in offers):
+            headings, rows = headings[:-1], [row[:-1] for row in rows]
+        table = html.table(headings, rows, caption="Prices")
+        parts = [columns_of([html.section("Cheapest offers", table), *_history(gpu, books)])]
     columns = ("gpu", "vendor", "tier", "gpus", "per_gpu_hour", "currency", "region")
     return Page(
-        title="Prices", tab="Guard", parts=parts, columns=columns, lives=False,
-        crumbs='<p class="crumbs"><a href="/guard">Guard</a></p>',
+        title="Prices", tab="Prices", parts=parts, columns=columns, lives=False,
         rows=[
             dict(zip(columns, (
                 o.gpu, o.provider, o.tier, o.gpu_count, o.price_per_gpu.amount,
@@ -299,17 +290,24 @@ def prices_page(ask: PageQuery, books: BookReader) -> Page:
 
 
 def _history(gpu: str, books: BookReader) -> list[str]:
-    """Return the price of a GPU over the last days, a line for each vendor and tier."""
-    now_ns = books.now_ns
-    lines: dict[str, list[tuple[float, float]]] = {}
-    for point in points(books.store, gpu=gpu, since_ns=now_ns - _PRICED_DAYS * _DAY_NS):
-        place = (point.at_ns - now_ns) / _DAY_NS
-        name = f"{point.series.provider} {point.series.tier} {point.price.currency}"
-        lines.setdefault(name, []).append((place, float(point.price.amount)))
-    if not lines:
-        return []
-    curves = [svg.Curve(label=name, points=tuple(found)) for name, found in lines.items()]
-    today = utc_datetime(now_ns).date().isoformat()
-    drawing = svg.curves(curves, x_title=f"days before {today}", y_title="a GPU-hour")
-    key = html.legend(lines)
-    return [html.section(f"{gpu}, last {_PRICED_DAYS} days", html.chart(drawing, key))]
+    """Return the price of a GPU over the last days: a line for each vendor, a chart a currency."""
+    since_ns = books.now_ns - _PRICED_DAYS * _DAY_NS
+    found: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for point in points(books.store, gpu=gpu, since_ns=since_ns):
+        lines = found.setdefault(point.price.currency, {})
+        name = f"{point.series.provider} {point.series.tier}"
+        lines.setdefault(name, []).append((point.at_ns / _DAY_NS, float(point.price.amount)))
+    title = f"{gpu}, last {_PRICED_DAYS} days"
+    return [
+        html.section(
+            title,
+            html.chart(
+                LineChart(
+                    title=title, x_title="day (UTC)", y_title=f"{currency} per GPU-hour",
+                    curves=tuple(Curve(label=n, points=tuple(p)) for n, p in lines.items()),
+                    labels=tuple(lines), in_days=True,
+                )
+            ),
+        )
+        for currency, lines in found.items()
+    ]  # fmt: skip

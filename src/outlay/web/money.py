@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
+
+import msgspec
 
 from outlay.clock import utc_datetime
 from outlay.cost.allocation import UNTAGGED
 from outlay.cost.charges import month_window
-from outlay.cost.forecast import forecast_runs
+from outlay.cost.forecast import Pace, forecast_rest, forecast_runs
+from outlay.cost.machines import MachineCost, cost_of_machine, read_machines
 from outlay.cost.spending import Spending, SpendItem, Subtotal, Unit, owner_by
 from outlay.errors import Finding, InvalidValue, OutlayError
 from outlay.escaping import html_text
@@ -19,14 +22,20 @@ from outlay.guard.balance import ScopeStanding
 from outlay.guard.entries import WHOLE
 from outlay.report import html
 from outlay.report.document import Figure, figures_html
-from outlay.report.html import Cell, amount, money_text
+from outlay.report.html import Cell, amount, decimals_of, money_text
 from outlay.runs.spending import SpendingReading, read_spending, refresh_books
+from outlay.store.runs import RunFilter, list_runs
 from outlay.units import Money
+from outlay.units.money import MICROS
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
-from outlay.web.page import Page, PageQuery, columns_of, findings_list, tabs
+from outlay.web.page import Page, PageQuery, columns_of, findings_list
 
 BY: Final = ("user", "model", "project", "team")
+IN_NO_RUN: Final = "in no run"
+_DAY_NS: Final = 86_400 * 10**9
+_PAST_DAYS: Final = 28
+_MOST_TAGS: Final = 20
 _READ_AT_ONCE: Final = 25
 _READ: Final = 100
 """Logs that are read to say what was wasted: those of the dearest runs of the month."""
@@ -45,21 +54,27 @@ def money_page(ask: PageQuery, books: BookReader) -> Page:
     reading, findings = _read(books)
     window = month_window(month)
     spending = reading.spending.within(window.start_ns, window.end_ns)
-    owners = spending.by(owner_by(by))
+    owners = spending.by(_owner_of(by))
     standings, doubts = standings_of_logs(books)
     findings += [*reading.spending.findings, *spending.unpriced_finding(), *doubts]
+    owned = _owned(month, books, findings)
     groups = [_group(unit, owners, by, books) for unit in spending.units()]
     parts = [
-        _choices(ask, month, by),
-        html.section(f"{month} (UTC)", figures_html(_lead(spending, standings))),
+        _choices(month, by, spending),
+        html.section(
+            f"{month} (UTC)",
+            figures_html(_lead(spending, standings, owned)),
+            *_month_end(month, reading.spending, books),
+        ),
         columns_of(
             [
                 *(groups or [_nothing(month)]),
+                *_machines(owned),
                 *_wasted(ask, spending, books),
-                *ceiling_parts(standings),
-                *_forecasts(reading),
+                *_next_runs(reading),
             ]
         ),
+        *ceiling_parts(standings),
         *findings_list(findings),
     ]
     rows = [
@@ -103,6 +118,16 @@ def _by(ask: PageQuery) -> str:
     return chosen
 
 
+def _owner_of(by: str) -> Callable[[SpendItem], str]:
+    """Return who pays; what a rental cost while no run was on it stays apart."""
+    owner = owner_by(by)
+
+    def found(spend: SpendItem) -> str:
+        return f"{owner(spend)} {IN_NO_RUN}".strip() if spend.source == "rental" else owner(spend)
+
+    return found
+
+
 def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books: BookReader) -> str:
     """Return who pays for what was spent in one currency and kind; the parts sum to the whole."""
     found = [(owner, total) for (owner, of), total in owners.items() if of == unit]
@@ -118,8 +143,10 @@ def _group(unit: Unit, owners: dict[tuple[str, Unit], Subtotal], by: str, books:
     gpu_us = sum(total.gpu_us for _, total in found)
     runs = sum(total.runs for _, total in found)
     rows.append(["total", _share(whole, whole), runs, _hours(gpu_us), whole, assumed])
-    headings = (by, "share", "runs", "GPU-hours", "cost", "of it assumed")
-    table = html.table(headings, rows, has_total=True, caption=f"{unit} by {by}")
+    headings = [by, "share", "runs", "GPU-hours", "cost", "of it assumed"]
+    if not assumed:
+        headings, rows = headings[:-1], [row[:-1] for row in rows]
+    table = html.table(headings, rows, total=len(found), caption=f"{unit} by {by}")
     return html.section(f"{unit.kind.capitalize()}, {unit.currency}", table)
 
 
@@ -129,7 +156,8 @@ def _hours(gpu_us: int) -> Cell:
 
 
 def _owner(name: str, by: str, books: BookReader) -> str:
-    return (books.people.name(name) if by == "user" else name) or UNTAGGED
+    person = name.removesuffix(IN_NO_RUN).strip() if by == "user" else ""
+    return name.replace(person, books.people.name(person)) if person else name or UNTAGGED
 
 
 def _row(owner: str, total: Subtotal, by: str, books: BookReader) -> dict[str, object]:
@@ -145,16 +173,27 @@ def _share(part: Money, whole: Money) -> Cell:
     return Cell(text=f"{share:.1%}", value=share, share=share)
 
 
-def _choices(ask: PageQuery, month: str, by: str) -> str:
-    form = (
+def _choices(month: str, by: str, spending: Spending) -> str:
+    """Return the form: which month, and who pays: a user, a model, or the value of a tag."""
+    names = dict.fromkeys(tag for spend in spending.spends for tag in spend.tags)
+    tags = [f"tag:{tag}" for tag in names if tag not in BY][:_MOST_TAGS]
+    options = "".join(
+        f'<option value="{html_text(each)}"{" selected" if each == by else ""}>'
+        f"{html_text(each)}</option>"
+        for each in dict.fromkeys((*BY, *tags, by))
+    )
+    return (
         '<form class="filters" action="/money" data-apply><label>Month (UTC)'
         f'<input type="month" name="month" value="{month}"></label>'
-        f'<input type="hidden" name="by" value="{html_text(by)}"><button>Show</button></form>'
+        f'<label>By<select name="by">{options}</select></label><button>Show</button></form>'
     )
-    return form + tabs("Who pays", {ask.address(by=each): f"by {each}" for each in BY}, f"by {by}")
 
 
-def _lead(spending: Spending, standings: Sequence[tuple[str, ScopeStanding]]) -> list[Figure]:
+def _lead(
+    spending: Spending,
+    standings: Sequence[tuple[str, ScopeStanding]],
+    owned: Sequence[MachineCost],
+) -> list[Figure]:
     """Return what was spent, what of it was in no run, and what is held."""
     found = [
         Figure(f"spent, {unit}", total.cost, money_text(total.cost), leads=True)
@@ -164,6 +203,10 @@ def _lead(spending: Spending, standings: Sequence[tuple[str, ScopeStanding]]) ->
     for currency, micros in _sums(spend.cost for spend in outside).items():
         money = Money(micros, currency)
         found.append(Figure("rented, in no run", money, money_text(money), leads=True))
+    for machine in owned:
+        label = f"{machine.machine.host}, owned, {IN_NO_RUN}"
+        text = f"{money_text(machine.in_no_run)} {machine.machine.price.kind}"
+        found.append(Figure(label, machine.in_no_run, text, leads=True))
     held = (each.held for _, each in standings if each.scope == WHOLE)
     for currency, micros in _sums(held).items():
         money = Money(micros, currency)
@@ -184,7 +227,78 @@ def _nothing(month: str) -> str:
     return html.section("Nothing yet", html.empty(f"{said} a price:", command))
 
 
-def _forecasts(reading: SpendingReading) -> list[str]:
+def _month_end(month: str, spending: Spending, books: BookReader) -> list[str]:
+    """Return what the present month will have cost if the days to come are like the last ones."""
+    window = month_window(month)
+    if not window.start_ns <= books.now_ns < window.end_ns:
+        return []
+    today, found = books.now_ns // _DAY_NS, []
+    for unit in spending.units():
+        items = [(each.booked_ns // _DAY_NS, each.cost.micros) for each in spending.of_unit(unit)]
+        first = max(min(day for day, _ in items), today - _PAST_DAYS)
+        daily = [float(sum(m for day, m in items if day == each)) for each in range(first, today)]
+        spent = sum(micros for day, micros in items if day >= window.start_ns // _DAY_NS)
+        paces = [Pace(steps=1, seconds=86_400, cost=micros) for micros in daily]
+        rest = forecast_rest(paces, (window.end_ns - books.now_ns) / _DAY_NS)
+        if rest is not None:
+            ahead = rest.cost
+            text = money_text(Money(round(spent + ahead.point), unit.currency))
+            if ahead.low is not None and ahead.high is not None:
+                low, high = (round(spent + max(end, 0)) for end in (ahead.low, ahead.high))
+                text += f" ({_range(low, high, unit.currency)}, {ahead.confidence:.0%})"
+            label = f"by the end of the month, {unit}"
+            found.append(Figure(label, None, text, "estimated"))
+    if not found:
+        return []
+    note = f"Estimated from what each of the last days cost, {_PAST_DAYS} at most."
+    return [figures_html(found), html.note(note)]
+
+
+def _range(low: int, high: int, currency: str) -> str:
+    """Return two amounts in micro-units as people write a range."""
+    ends = [Money(low, currency), Money(high, currency)]
+    first, second = (money_text(end, decimals_of(ends)) for end in ends)
+    return f"{first.partition(' ')[0]} to {second}"
+
+
+def _owned(month: str, books: BookReader, findings: list[Finding]) -> list[MachineCost]:
+    """Return what owned nodes cost in the month; a list of them that is damaged is a finding."""
+    try:
+        stated = read_machines().values()
+    except InvalidValue as error:
+        findings.append(Finding(source="machines", message=str(error)))
+        return []
+    window, now_ns, found = month_window(month), books.now_ns, []
+    for machine in stated:
+        since_ns = max(machine.since_ns, window.start_ns)
+        until_ns = min(machine.until_ns or now_ns, window.end_ns, now_ns)
+        if since_ns < until_ns:
+            part = msgspec.structs.replace(machine, since_ns=since_ns, until_ns=until_ns)
+            on_it = RunFilter(since_ns=since_ns, until_ns=until_ns, text=machine.host)
+            dirs = [Path(row.dir) for row in list_runs(books.store, on_it, limit=_READ)]
+            found.append(cost_of_machine(part, dirs, now_ns))
+    return found
+
+
+def _machines(owned: Sequence[MachineCost]) -> list[str]:
+    """Return what owned nodes cost, and what of it lies in no run."""
+    if not owned:
+        return []
+    rows = [
+        [
+            each.machine.host,
+            *(
+                amount(money, kind=each.machine.price.kind)
+                for money in (each.cost, each.in_runs, each.in_no_run)
+            ),
+        ]
+        for each in owned
+    ]
+    table = html.table(("machine", "cost", "in runs", IN_NO_RUN), rows, caption="Owned machines")
+    return [html.section("Owned machines", table)]
+
+
+def _next_runs(reading: SpendingReading) -> list[str]:
     """Return what one more run of each model would cost, with its interval."""
     history: dict[tuple[str, str], list[float]] = defaultdict(list)
     for report in reading.reports:
@@ -196,8 +310,8 @@ def _forecasts(reading: SpendingReading) -> list[str]:
             continue
         ends = "too few runs for one"
         if estimate.low is not None and estimate.high is not None:
-            both = (Money.parse(end, currency=currency) for end in (estimate.low, estimate.high))
-            ends = " to ".join(map(money_text, both))
+            low, high = (round(end * MICROS) for end in (estimate.low, estimate.high))
+            ends = _range(low, high, currency)
         point = Money.parse(estimate.point, currency=currency)
         rows.append([model, len(costs), amount(point, mark="estimated"), ends])
     if not rows:
@@ -219,20 +333,21 @@ def _wasted(ask: PageQuery, spending: Spending, books: BookReader) -> list[str]:
         link = html_text(ask.address(wasted="1"))
         said = f"Read the logs of the {min(len(dearest), _READ):,} dearest runs"
         return [html.section("Wasted, by cause", f'<p><a href="{link}">{said}</a></p>')]
-    causes: dict[tuple[str, str], int] = defaultdict(int)
-    whole: dict[str, int] = defaultdict(int)
+    causes: dict[tuple[Unit, str], int] = defaultdict(int)
+    whole: dict[Unit, int] = defaultdict(int)
     read = 0
     for run_id in dearest[:_READ]:
         parts = _by_phase(run_id, books)
         read += bool(parts)
-        for phase, money in parts.items():
-            whole[money.currency] += money.micros
+        for (unit, phase), micros in parts.items():
+            whole[unit] += micros
             if phase != ph.STEP:
-                causes[money.currency, phase] += money.micros
+                causes[unit, phase] += micros
+    largest = sorted(causes.items(), key=lambda item: (-whole[item[0][0]], -item[1]))
     rows = [
-        [cause, _share(Money(micros, currency), Money(whole[currency], currency)),
-         Money(micros, currency)]
-        for (currency, cause), micros in sorted(causes.items(), key=lambda item: -item[1])
+        [cause, _share(Money(micros, str(unit)), Money(whole[unit], str(unit))),
+         Money(micros, str(unit))]
+        for (unit, cause), micros in largest
     ]  # fmt: skip
     if not rows:
         return []
@@ -249,10 +364,13 @@ def _dearest(spends: Sequence[SpendItem]) -> list[str]:
     return sorted(sums, key=lambda run_id: -sums[run_id])
 
 
-def _by_phase(run_id: str, books: BookReader) -> dict[str, Money]:
+def _by_phase(run_id: str, books: BookReader) -> dict[tuple[Unit, str], int]:
     """Return what each phase of a run cost; nothing of one whose log cannot be read."""
     try:
-        row = books.row(run_id)
-        return books.reading(Path(row.dir)).cost.by_phase
+        cost = books.reading(books.row(run_id).dir).cost
     except (OutlayError, OSError):
         return {}
+    return {
+        (Unit(money.currency, cost.kind), phase): money.micros
+        for phase, money in cost.by_phase.items()
+    }

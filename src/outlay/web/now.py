@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from outlay.clock import utc_text
-from outlay.errors import Finding
+from outlay.cost.machines import OwnedMachine, read_machines
+from outlay.errors import Finding, InvalidValue
 from outlay.guard.entries import is_machine
 from outlay.guard.rental.reap import RentedHold, known_logs, living_rentals
+from outlay.ledger.price import Kind
 from outlay.report import html
 from outlay.report.document import Figure, figures_html
 from outlay.report.html import Cell, amount, money_text
@@ -20,7 +22,7 @@ from outlay.units import Money, Rate
 from outlay.units.quantity import duration_text
 from outlay.web.books import BookReader
 from outlay.web.guard import ceiling_parts, log_stamps, standings_of_logs
-from outlay.web.page import Page, PageQuery, columns_of, findings_list, run_href
+from outlay.web.page import Page, PageQuery, findings_list, run_href
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +41,15 @@ class MachineView:
     owner: str
     runs: Sequence[RunFigures]
     rate: Rate | None = None
+    price_kind: Kind = "cash"
     deadline: str = ""
     watcher: str = ""
 
 
-def machines(rented: Sequence[RentedHold], running: Sequence[RunReading]) -> list[MachineView]:
-    """Return what is paid for now: rentals first, then jobs and nodes with runs on them."""
+def machines(
+    rented: Sequence[RentedHold], owned: Iterable[OwnedMachine], running: Sequence[RunReading]
+) -> list[MachineView]:
+    """Return what is paid for now: rentals first, then owned nodes, then where else runs are."""
     left = list(running)
     found = []
     for each in rented:
@@ -59,17 +64,33 @@ def machines(rented: Sequence[RentedHold], running: Sequence[RunReading]) -> lis
                 deadline=rental.deadline, watcher=hold.watcher,
             )
         )  # fmt: skip
+    for machine in owned:
+        here = [reading for reading in left if _place(reading) == ("node", machine.host)]
+        left = [reading for reading in left if reading not in here]
+        runs = [reading.figures for reading in here]
+        found.append(
+            MachineView(
+                kind="node", name=machine.host, owner=_users(runs), runs=runs,
+                rate=machine.price.rate, price_kind=machine.price.kind, watcher="owned",
+                deadline="" if machine.until_ns is None else utc_text(machine.until_ns),
+            )
+        )  # fmt: skip
     places: dict[tuple[str, str], list[RunFigures]] = {}
     for reading in left:
-        header = reading.view.timeline.attempts[-1].header
-        place = ("job", header.slurm_job) if header.slurm_job else ("node", header.host)
-        places.setdefault(place, []).append(reading.figures)
+        places.setdefault(_place(reading), []).append(reading.figures)
     return found + [
-        MachineView(
-            kind=kind, name=name, owner=", ".join(sorted({r.user for r in runs})), runs=runs
-        )
+        MachineView(kind=kind, name=name, owner=_users(runs), runs=runs)
         for (kind, name), runs in sorted(places.items())
     ]
+
+
+def _place(reading: RunReading) -> tuple[str, str]:
+    header = reading.view.timeline.attempts[-1].header
+    return ("job", header.slurm_job) if header.slurm_job else ("node", header.host)
+
+
+def _users(runs: Iterable[RunFigures]) -> str:
+    return ", ".join(sorted({run.user for run in runs}))
 
 
 def _instance(reading: RunReading) -> str:
@@ -91,40 +112,68 @@ def now_page(ask: PageQuery, books: BookReader) -> Page:
     figures = [reading.figures for reading in running]
     dead = list_runs(books.store, RunFilter(status="dead"), limit=_MOST_DEAD)
     rented, errors = living_rentals(known_logs(), clock=books.clock)
-    places = machines(rented, running)
-    burn = total_burn(figures)
+    owned, unread = _owned(books.now_ns)
+    places = machines(rented, owned, running)
+    burn, today = _burn(places), books.spent_since(_midnight_ns(books.now_ns))
     standings, doubts = standings_of_logs(books)
-    findings = [
-        *errors, *doubts, *books.findings, *findings_in(figures), *findings_in(dead),
-        *dead_runs(dead),
-    ]  # fmt: skip
+    findings = _once(
+        [
+            *errors, *unread, *doubts, *books.findings, *findings_in([*figures, *dead]),
+            *dead_runs(dead), *_lately(books),
+        ]
+    )  # fmt: skip
     parts = [
-        f"<section>{figures_html(_lead(burn, running, places, findings))}</section>",
+        f"<section>{figures_html(_lead((burn, today), running, places, findings))}</section>",
         _machines(places, books),
         _runs(running, books),
-        columns_of(
-            [
-                *ceiling_parts(standings),
-                *findings_list([_shown(each, books) for each in _once(findings)]),
-            ]
-        ),
+        *findings_list([_shown(each, books) for each in findings]),
+        *ceiling_parts(standings),
     ]
     rows = [_csv_row(each, books) for each in figures]
     return Page(
         title="Now", tab="Now", parts=parts, columns=list(rows[0]) if rows else _COLUMNS, rows=rows,
         document={
-            "machines": places, "running": figures, "burn_per_hour": burn, "findings": findings,
+            "machines": places, "running": figures, "burn_per_hour": burn, "today": today,
+            "findings": findings,
             "standings": [standing for _, standing in standings],
         },
     )  # fmt: skip
 
 
 _MOST_DEAD = 20
+_MOST_RECENT = 200
+_DAY_NS = 86_400 * 10**9
 _COLUMNS = ("run", "status", "user", "host", "steps", "wall_s", "cost", "currency")
 
 
+def _owned(now_ns: int) -> tuple[list[OwnedMachine], list[Finding]]:
+    """Return the owned nodes that cost something now, and what is wrong with the list of them."""
+    try:
+        stated = read_machines().values()
+    except InvalidValue as error:
+        return [], [Finding(source="machines", message=str(error))]
+    there = (m for m in stated if m.since_ns <= now_ns < (m.until_ns or now_ns + 1))
+    return list(there), []
+
+
+def _midnight_ns(now_ns: int) -> int:
+    return now_ns - now_ns % _DAY_NS
+
+
+def _lately(books: BookReader) -> list[Finding]:
+    """Return what is wrong with runs of the last day: damaged logs, and runs that failed."""
+    recent = RunFilter(since_ns=books.now_ns - _DAY_NS)
+    rows = list_runs(books.store, recent, limit=_MOST_RECENT)
+    failed = [
+        Finding(source=row.dir, message=f"{row.name} failed", severity="warning")
+        for row in rows
+        if row.status == "failed"
+    ]
+    return [*findings_in(rows), *failed]
+
+
 def _once(findings: Sequence[Finding]) -> list[Finding]:
-    return list(dict.fromkeys(findings))
+    return sorted(dict.fromkeys(findings), key=lambda each: each.severity != "error")
 
 
 def _shown(finding: Finding, books: BookReader) -> Finding:
@@ -135,7 +184,7 @@ def _shown(finding: Finding, books: BookReader) -> Finding:
 
 
 def _lead(
-    burn: Sequence[Burn],
+    spent: tuple[Sequence[Burn], Sequence[Burn]],
     running: Sequence[RunReading],
     places: Sequence[MachineView],
     findings: Sequence[Finding],
@@ -143,9 +192,10 @@ def _lead(
     """Return the few figures that a reader looks for first."""
     empty = sum(not place.runs for place in places)
     wrong = sum(each.severity == "error" for each in findings)
-    cost = ", ".join(_burn_text(each) for each in burn) or "nothing"
+    burn, today = (", ".join(map(_burn_text, each)) or "nothing" for each in spent)
     return [
-        Figure("costs per hour", burn, cost, leads=True),
+        Figure("burn rate per hour", spent[0], burn, leads=True),
+        Figure("spent by runs today (UTC)", spent[1], today, leads=True),
         Figure("running", len(running), f"{len(running)}", leads=True),
         Figure("machines", len(places), f"{len(places)}", leads=True),
         Figure("without a run", empty, f"{empty}", leads=True),
@@ -154,7 +204,7 @@ def _lead(
 
 
 def _burn_text(burn: Burn) -> str:
-    text = money_text(burn.money)
+    text = money_text(burn.money).replace(" ", "\u00a0")
     return text if burn.kind == "cash" else f"{text} {burn.kind}"
 
 
@@ -165,7 +215,7 @@ def _machines(places: Sequence[MachineView], books: BookReader) -> str:
     rows = [
         [
             Cell(text=place.kind, chip=place.kind), place.name, books.people.name(place.owner),
-            _inside(place), amount(place.rate.per_hour if place.rate else _rate(place), ""),
+            _inside(place), _per_hour(place),
             place.deadline[:16].replace("T", " ") or "no deadline", place.watcher or "nobody",
         ]
         for place in places
@@ -182,9 +232,24 @@ def _inside(place: MachineView) -> Cell:
     return Cell(text=f"{first.name}{more}", href=run_href(first.run_id))
 
 
-def _rate(place: MachineView) -> Money | None:
-    burn = total_burn(place.runs)
-    return burn[0].money if len(burn) == 1 else None
+def _burn(places: Iterable[MachineView]) -> list[Burn]:
+    """Return what machines cost per hour; where no price of one is known, what its runs do."""
+    sums: dict[tuple[Kind, str], int] = {}
+    for place in places:
+        found = total_burn(place.runs)
+        if place.rate is not None:
+            found = [Burn(place.price_kind, place.rate.per_hour)]
+        for burn in found:
+            key = burn.kind, burn.money.currency
+            sums[key] = sums.get(key, 0) + burn.money.micros
+    return [Burn(kind, Money(micros, unit)) for (kind, unit), micros in sorted(sums.items())]
+
+
+def _per_hour(place: MachineView) -> object:
+    burn = _burn([place])
+    if len(burn) == 1:
+        return amount(burn[0].money, kind=burn[0].kind)
+    return Cell(text=", ".join(map(_burn_text, burn)) or "no price", is_number=True)
 
 
 def _runs(running: Sequence[RunReading], books: BookReader) -> str:
@@ -207,8 +272,9 @@ def _row(reading: RunReading, books: BookReader) -> list[object]:
         Cell(text=figures.name, href=run_href(figures.run_id), title=figures.run_id),
         books.people.name(figures.user), figures.steps,
         Cell(text=goodput, is_number=True), metric_cell(figures.metric, figures.metric_value),
-        Cell(text=duration_text(figures.wall_ns), is_number=True), amount(figures.cost),
-        amount(per_hour), budget_cell(reading), ago(books.now_ns - figures.last_seen_ns),
+        Cell(text=duration_text(figures.wall_ns), is_number=True),
+        amount(figures.cost, kind=figures.kind), amount(per_hour), budget_cell(reading),
+        ago(books.now_ns - figures.last_seen_ns),
     ]  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from outlay.report.html import Cell
 
 VIEWS: Final = {
     "/": "Now", "/money": "Money", "/runs": "Runs", "/sweeps": "Sweeps", "/guard": "Guard",
+    "/prices": "Prices",
 }  # fmt: skip
 _CONFIG: Final = '{"includeIndicatorCSS":false,"history":false,"extensions":"sse"}'
 
@@ -112,7 +113,10 @@ def _forms(page: Page, ask: PageQuery) -> str:
     links = [f'<a href="{html_text(ask.address(".json"))}">JSON</a>']
     if page.columns:
         links.append(f'<a href="{html_text(ask.address(".csv"))}">CSV</a>')
-    return f"<p>This page as {' or '.join(links)}. Times are UTC.</p>"
+    return (
+        f"<p>This page as {' or '.join(links)}. Times are UTC. Amounts are estimates, time "
+        "multiplied by a price, until a bill confirms them.</p>"
+    )
 
 
 # Small parts that several views have.

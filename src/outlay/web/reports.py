@@ -12,7 +12,6 @@ from outlay.report.files import setup_of
 from outlay.report.html import Cell
 from outlay.report.run_charts import AXES, Axis
 from outlay.report.run_document import RunSetup, run_document
-from outlay.report.sweep_page import parts as sweep_parts
 from outlay.runs.reading import RunReading
 from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned, read_manifest
@@ -165,15 +164,13 @@ def sweep_page(ask: PageQuery, books: BookReader) -> Page:
     def link(run: str) -> str:
         return run_href(ids[str(dirs[run])]) if str(dirs[run]) in ids else ""
 
-    parts = [
-        _standing(root),
-        *sweep_parts(summary.subjects, summary.rows, account.events, head=summary.head, link=link),
-    ]
+    document = account.document(link)
     return Page(
-        title=summary.name, tab="Sweeps", verdict=account.verdict, parts=parts,
+        title=document.title, tab="Sweeps", verdict=document.verdict,
+        parts=[_standing(root), *sections_html(document.sections)],
         crumbs='<p class="crumbs"><a href="/sweeps">Sweeps</a></p>',
         columns=columns_of(summary.rows), rows=summary.rows,
-        document={"name": summary.name, "verdict": account.verdict, "runs": summary.rows},
+        document={"name": summary.name, "verdict": document.verdict, "runs": summary.rows},
     )  # fmt: skip
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from outlay.clock import parse_moment, utc_text
 from outlay.errors import InvalidValue, OutlayError
 from outlay.escaping import html_text
-from outlay.report import html, svg
+from outlay.goodput.summary import PhaseRow
+from outlay.report import html
 from outlay.report.files import setup_of
-from outlay.report.html import Cell, amount
-from outlay.report.run_charts import AXES, Axis, axis_title, metric_points
+from outlay.report.html import Cell, amount, money_text
+from outlay.report.run_charts import AXES, Axis, metric_charts
 from outlay.runs.collect import row_of
 from outlay.runs.reading import RunReading
 from outlay.store.runs import SORTED_BY, RunFilter, RunRow, values_of
@@ -109,8 +110,9 @@ def _cells(row: RunRow, columns: Sequence[str], books: BookReader) -> list[objec
     every: Mapping[str, object] = {
         "model": row.model, "user": books.people.name(row.user), "host": row.host, "gpu": row.gpu,
         "attempts": row.attempts, "steps": row.steps, "goodput": _percent(row.goodput),
-        "metric_value": metric_cell(row.metric, row.metric_value), "cost_micros": amount(row.cost),
-        "kind": row.kind, "started_ns": utc_text(row.started_ns),
+        "metric_value": metric_cell(row.metric, row.metric_value),
+        "cost_micros": amount(row.cost, kind=row.kind), "kind": row.kind,
+        "started_ns": utc_text(row.started_ns),
         "last_seen_ns": ago(books.now_ns - row.last_seen_ns),
         "tags": ", ".join(f"{name}={value}" for name, value in row.tags.items()),
         "dir": books.people.text(row.dir),
@@ -173,7 +175,7 @@ def _listed(
 ) -> str:
     if not rows:
         said = "No run is like that." if ask.query else "No runs are registered. Register some with"
-        return html.section("Runs", html.empty(said, "" if ask.query else "outlay collect DIR"))
+        return html.section("Runs", html.empty(said, "" if ask.query else "outlay import runs DIR"))
     shown = {"name": "run", "status": "status"} | {name: COLUMNS[name] for name in columns}
     headings = ["choose", *(_heading(ask, name, title) for name, title in shown.items())]
     table = html.table(headings, rows, caption="Runs")
@@ -246,12 +248,13 @@ def compare_page(ask: PageQuery, books: BookReader) -> Page:
     parts = [
         tabs("Axis", {ask.address(axis=each): f"over {each}" for each in AXES}, f"over {axis}"),
         _overview(readings),
-        html.charts(_curves(readings, axis)),
+        _curves(readings, axis),
         _phases(readings),
         *_differences(readings, books),
     ]
     return Page(
-        title=f"{len(readings)} runs", tab="Runs", parts=parts, crumbs=crumbs,
+        title=f"{len(readings)} runs", tab="Runs", parts=parts, crumbs=crumbs, columns=_CSV,
+        rows=[_csv_row(row_of(r.figures, None, books.now_ns), books) for r in readings],
         document=[reading.figures for reading in readings],
     )  # fmt: skip
 
@@ -272,7 +275,7 @@ def _overview(readings: Sequence[RunReading]) -> str:
             reading.figures.steps, _percent(reading.figures.goodput),
             metric_cell(reading.figures.metric, reading.figures.metric_value),
             Cell(text=duration_text(reading.figures.wall_ns), is_number=True),
-            amount(reading.figures.cost),
+            amount(reading.figures.cost, kind=reading.figures.kind),
         ]
         for label, reading in zip(_labels(readings), readings, strict=True)
     ]  # fmt: skip
@@ -280,20 +283,15 @@ def _overview(readings: Sequence[RunReading]) -> str:
     return html.section("Side by side", html.table(headings, rows, caption="Compared runs"))
 
 
-def _curves(readings: Sequence[RunReading], axis: Axis) -> Iterator[str]:
-    """Yield a chart of each metric that two of the runs, or the only one, reported."""
-    labels = _labels(readings)
-    every = dict.fromkeys(n for r in readings for n in r.view.account.metric_names())
-    title = axis_title(axis, [reading.view for reading in readings])
-    for name in list(every)[:_MOST_METRICS]:
-        curves = [
-            svg.Curve(label=label, points=tuple(points), look=look)
-            for look, (label, reading) in enumerate(zip(labels, readings, strict=True))
-            if (points := metric_points(reading.view, name, axis))
-        ]
-        if len({x for curve in curves for x, _ in curve.points}) > 1:
-            drawing = svg.curves(curves, x_title=title, y_title=name)
-            yield html.section(f"{name} over {title}", html.chart(drawing, html.legend(labels)))
+def _curves(readings: Sequence[RunReading], axis: Axis) -> str:
+    """Return the metrics of the runs, each on one axis."""
+    views = {label: r.view for label, r in zip(_labels(readings), readings, strict=True)}
+    drawn = list(metric_charts(views, axis, _MOST_METRICS))
+    if not drawn:
+        said = "No metric of these runs can be drawn along this axis."
+        return html.section("Metrics", html.empty(said))
+    charts = "".join(html.section(each.title, html.chart(each)) for each in drawn)
+    return f'<div class="two">{charts}</div>'
 
 
 def _phases(readings: Sequence[RunReading]) -> str:
@@ -302,14 +300,14 @@ def _phases(readings: Sequence[RunReading]) -> str:
     order = dict.fromkeys(phase for found in shares for phase in found)
     rows = [[phase, *(_phase_cell(found.get(phase)) for found in shares)] for phase in order]
     headings = ("phase", *_labels(readings))
-    return html.section("Where time went", html.table(headings, rows, caption="Phases"))
+    return html.section("Where time and money went", html.table(headings, rows, caption="Phases"))
 
 
-def _phase_cell(row: object) -> Cell:
-    share: float = getattr(row, "share", 0.0)
-    cost = getattr(row, "cost", None)
-    title = "" if cost is None else str(cost)
-    return Cell(text=f"{share:.1%}", share=share, title=title)
+def _phase_cell(row: PhaseRow | None) -> Cell:
+    if row is None:
+        return Cell(text="-")
+    cost = "" if row.cost is None else f" · {money_text(row.cost)}"
+    return Cell(text=f"{row.share:.1%}{cost}", share=row.share, title=str(row.cost or ""))
 
 
 def _differences(readings: Sequence[RunReading], books: BookReader) -> list[str]:
@@ -337,4 +335,4 @@ def _settings(reading: RunReading, books: BookReader) -> dict[str, str]:
         "user": books.people.name(header.user), "GPU": header.gpu, "GPUs": str(header.gpus),
     }  # fmt: skip
     found = {**setup.configuration, **header.config, **stated, **header.tags, **header.versions}
-    return {name: str(value) for name, value in found.items() if value}
+    return {name: str(value) for name, value in found.items() if value not in (None, "")}

@@ -11,7 +11,7 @@ from outlay.cli.output import AsJson, console, new_table, print_json, print_sent
 from outlay.clock import SYSTEM, parse_moment
 from outlay.errors import InvalidValue
 from outlay.files import write_whole
-from outlay.goodput.breakdown import Window
+from outlay.goodput.timeline import Window
 from outlay.guard.rental.reap import known_logs
 from outlay.report.digest import Digest, digest_document, read_digest
 from outlay.report.document import (

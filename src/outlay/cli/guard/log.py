@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Annotated
@@ -232,7 +231,7 @@ def print_status(guard: BudgetGuard, *, as_json: bool) -> None:
     if holds:
         console.print()
         console.print(_holds_table(holds))
-    rentals = [_shares(hold) for hold in holds if hold.rental is not None]
+    rentals = [hold for hold in holds if hold.rental is not None]
     if rentals:
         console.print()
         console.print(_rentals_table(rentals))
@@ -263,52 +262,27 @@ def _holds_table(holds: tuple[Hold, ...]) -> object:
     return table
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RentalShares:
-    """What a rental has cost, and how much of that lies in runs.
+def _shares_of(hold: Hold) -> dict[str, Money]:
+    """Return what a rental has cost up to now, how much of that lies in runs, and the rest.
 
-    Attributes:
-        cost: Up to now, at its rate.
-        in_runs: What the registered runs cost that carry its instance id.
-        in_no_run: The rest: before, between and after them.
+    What lies in no run is negative where runs on it claim more than it costs.
     """
-
-    hold: Hold
-    cost: Money
-    in_runs: Money
-
-    @property
-    def in_no_run(self) -> Money:
-        """What lies in no run; negative where runs on it claim more than it costs."""
-        return self.cost - self.in_runs
-
-
-def _shares(hold: Hold) -> RentalShares:
-    assert hold.rental is not None
-    now_ns = SYSTEM.wall_ns()
+    if hold.rental is None:
+        return {}
+    now_ns, store = SYSTEM.wall_ns(), open_store()
     cost = hold.rental.cost_until(now_ns)
-    store = open_store()
     refresh_books(store, now_ns)
     charges = charges_on(hold, cost.currency, CostBook(store).reports(with_charges=True))
     in_runs = Money(sum(charge.micros for charge in charges), cost.currency)
-    return RentalShares(hold=hold, cost=cost, in_runs=in_runs)
+    return {"cost": cost, "in_runs": in_runs, "in_no_run": cost - in_runs}
 
 
-def _shares_of(hold: Hold) -> dict[str, object]:
-    if hold.rental is None:
-        return {}
-    shares = _shares(hold)
-    return {"cost": shares.cost, "in_runs": shares.in_runs, "in_no_run": shares.in_no_run}
-
-
-def _rentals_table(rentals: list[RentalShares]) -> Table:
+def _rentals_table(holds: list[Hold]) -> Table:
     table = new_table("rental", "ends at", ">cost so far", ">in runs", ">in no run")
-    for each in rentals:
-        assert each.hold.rental is not None
-        table.add_row(
-            each.hold.resource or each.hold.rental.name, minute_of(each.hold.rental.deadline),
-            str(each.cost), str(each.in_runs), str(each.in_no_run),
-        )  # fmt: skip
+    for hold in holds:
+        assert hold.rental is not None
+        name, ends = hold.resource or hold.rental.name, minute_of(hold.rental.deadline)
+        table.add_row(name, ends, *map(str, _shares_of(hold).values()))
     return table
 
 

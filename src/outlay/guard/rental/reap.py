@@ -34,7 +34,7 @@ class Row:
 
     Attributes:
         state: ``ended but listed`` is settled in the books and still runs: it bills unseen.
-        deadline: When it has to be told to end; empty for a stranger.
+        deadline: When it has to be asked to end; empty for a stranger.
     """
 
     vendor: str
@@ -106,34 +106,26 @@ def living_rentals(
     return rented, findings
 
 
+@dataclass(frozen=True, slots=True)
 class Reaper:
     """Compares listings with the books, and ends what is overdue and ours."""
 
-    def __init__(
-        self,
-        guard: BudgetGuard,
-        environ: Mapping[str, str],
-        *,
-        extra: tuple[Vendor, ...] = (),
-        clock: Clock = SYSTEM,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> None:
-        self._guard = guard
-        self._environ = environ
-        self._extra = extra
-        self._clock = clock
-        self._say = say
+    guard: BudgetGuard
+    environ: Mapping[str, str]
+    extra: tuple[Vendor, ...] = ()
+    clock: Clock = SYSTEM
+    say: Callable[[str], None] = lambda _: None
 
     def census(self) -> Census:
         """Ask every vendor once, and compare."""
         rows: list[Row] = []
         findings: list[Finding] = []
-        rentals = tuple(self._guard.log.books().rentals.values())
+        rentals = tuple(self.guard.log.books().rentals.values())
         vendors = {r.rental.vendor.list: r.rental.vendor for r in rentals if r.rental}
-        vendors |= {vendor.list: vendor for vendor in self._extra}
+        vendors |= {vendor.list: vendor for vendor in self.extra}
         for vendor in vendors.values():
             try:
-                listed = ask_list(vendor, self._environ)
+                listed = ask_list(vendor, self.environ)
             except OutlayError as error:  # garbled, or a variable of this vendor's is not set
                 message = f"its list says nothing: {error}"
                 findings.append(Finding(source=vendor.name, message=message))
@@ -148,7 +140,7 @@ class Reaper:
         rows, ours = [], set()
         for hold in rentals:
             place = self._tenancy(hold)
-            matches = [item for item in listed if place.is_this(item)]
+            matches = [item for item in listed if place.matches_listed(item)]
             ours |= {item.id for item in matches}
             state = self._state(place, matches)
             if state is not None:
@@ -164,7 +156,7 @@ class Reaper:
         return rows
 
     def _state(self, place: Tenancy, matches: list[Listed]) -> State | None:
-        if place.hold.id in self._guard.log.books().resolved:
+        if place.hold.id in self.guard.log.books().resolved:
             return "ended but listed" if matches else None
         if matches:
             return "overdue" if place.left_ns <= 0 else "running"
@@ -185,12 +177,12 @@ class Reaper:
 
     def _tenancy(self, hold: Hold) -> Tenancy:
         return Tenancy(
-            guard=self._guard, hold=hold, environ=self._environ, clock=self._clock, say=self._say
+            guard=self.guard, hold=hold, environ=self.environ, clock=self.clock, say=self.say
         )
 
     def reap(self, census: Census, *, pause_s: float = 5.0) -> None:
         """End what is overdue and ours, and settle what is gone."""
-        rentals = self._guard.log.books().rentals
+        rentals = self.guard.log.books().rentals
         for row in census.rows:
             if row.needs_ending:
                 self.end(rentals[row.hold], pause_s=pause_s)
@@ -199,26 +191,26 @@ class Reaper:
 
     def orphans(self) -> tuple[Hold, ...]:
         """Return the rentals whose watcher is known to have ended."""
-        holds = self._guard.log.look(lambda books: books.open_rentals())
+        holds = self.guard.log.look(lambda books: books.open_rentals())
         return tuple(hold for hold in holds if has_ended(hold.watcher or hold.by))
 
     def end(self, hold: Hold, *, rounds: int = 10, pause_s: float = 5.0) -> bool:
         """End one thing of ours and settle it; return whether it was seen to be gone."""
-        if self._see_gone(hold, overdue=True, rounds=rounds, pause_s=pause_s):
+        if self._wait_until_gone(hold, overdue=True, rounds=rounds, pause_s=pause_s):
             return True
         where = f"{hold.resource or 'its id is unknown'}"
-        self._say(f"{hold.op_label} ({where}) IS STILL THERE; end it at the vendor's console")
+        self.say(f"{hold.op_label} ({where}) IS STILL THERE; end it at the vendor's console")
         return False
 
     def settle(self, hold: Hold, *, pause_s: float = 5.0) -> bool:
         """Settle what is no longer listed, if that proves that it is gone."""
-        return self._see_gone(hold, overdue=False, rounds=3, pause_s=pause_s)
+        return self._wait_until_gone(hold, overdue=False, rounds=3, pause_s=pause_s)
 
-    def _see_gone(self, hold: Hold, *, overdue: bool, rounds: int, pause_s: float) -> bool:
+    def _wait_until_gone(self, hold: Hold, *, overdue: bool, rounds: int, pause_s: float) -> bool:
         place = self._tenancy(hold)
         for _ in range(rounds):
             readable = place.look()
             if place.act(overdue=overdue, readable=readable) == "gone":
                 return True
-            self._clock.sleep(pause_s)
+            self.clock.sleep(pause_s)
         return False

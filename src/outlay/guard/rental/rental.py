@@ -49,11 +49,7 @@ class Reply:
 
 
 def words(text: str, *, name: str) -> tuple[str, ...]:
-    """Split a command into words as a shell would, without being one.
-
-    Raises:
-        InvalidValue: It is empty, badly quoted, or holds a secret that belongs elsewhere.
-    """
+    """Split a command into words as a shell would, without being one."""
     try:
         split = tuple(shlex.split(text))
     except ValueError as error:
@@ -67,11 +63,7 @@ def words(text: str, *, name: str) -> tuple[str, ...]:
 
 
 def filled(text: str, environ: Mapping[str, str], places: Mapping[str, str]) -> str:
-    """Return ``text`` with ``$VARIABLES`` and ``{places}`` filled in.
-
-    Raises:
-        InvalidValue: A variable is not set.
-    """
+    """Return ``text`` with ``$VARIABLES`` and ``{places}`` filled in."""
 
     def value(match: re.Match[str]) -> str:
         name = match[1] or match[2]
@@ -136,8 +128,8 @@ class Sightings:
     absent: int = 0
     accepted: bool = False
 
-    def saw(self, *, present: bool) -> None:
-        """Take note of one readable listing."""
+    def record(self, *, present: bool) -> None:
+        """Record one readable listing."""
         self.ever |= present
         self.absent = 0 if present else self.absent + 1
 
@@ -145,15 +137,7 @@ class Sightings:
 def next_action(
     sightings: Sightings, *, known_id: bool, overdue: bool, age_ns: int, readable: bool
 ) -> Action:
-    """Return what to do about a rented thing. Pure.
-
-    Args:
-        sightings: What was seen of it.
-        known_id: Whether its id is known.
-        overdue: Whether it has to end now.
-        age_ns: How long ago it was ordered.
-        readable: Whether the last listing could be read.
-    """
+    """Return what to do about a rented thing. Pure."""
     if not known_id:
         return "lost" if overdue or age_ns > LATE_NS else "wait"
     may_be_gone = sightings.ever or sightings.accepted or age_ns > LATE_NS
@@ -179,11 +163,7 @@ def ask_list(
 
 @dataclass(slots=True, kw_only=True)
 class Tenancy:
-    """One rental as somebody who may end it sees it: a watcher, ``down`` or ``reap``.
-
-    Raises:
-        NotARental: The hold pays for nothing rented.
-    """
+    """One rental as somebody who may end it sees it: a watcher, ``down`` or ``reap``."""
 
     guard: BudgetGuard
     hold: Hold
@@ -218,7 +198,7 @@ class Tenancy:
 
     @property
     def left_ns(self) -> int:
-        """How long until it has to be told to end; negative when that is overdue."""
+        """How long until it has to be asked to end; negative when that is overdue."""
         deadline_ns = wall_ns_of(parse_timestamp(self.rental.deadline))
         return deadline_ns - self.rental.started_ns - self.age_ns
 
@@ -239,22 +219,22 @@ class Tenancy:
         except Garbled as error:
             self.say(f"{self.rental.name}: the vendor's list says nothing: {error}")
             return False
-        self.consider(listed)
+        self.update_from(listed)
         return True
 
-    def consider(self, listed: tuple[Listed, ...]) -> None:
-        """Take note of a readable listing."""
-        found = next((x for x in listed if self.is_this(x)), None)
+    def update_from(self, listed: tuple[Listed, ...]) -> None:
+        """Record a readable listing."""
+        found = next((x for x in listed if self.matches_listed(x)), None)
         if found is not None and not self.hold.resource:
-            self.take_id(found.id, how="found by its name")
-        self.sightings.saw(present=found is not None)
+            self.record_id(found.id, how="found by its name")
+        self.sightings.record(present=found is not None)
 
-    def take_id(self, resource: str, **detail: str) -> None:
+    def record_id(self, resource: str, **detail: str) -> None:
         """Keep its id, by which it can be ended even while the log takes nothing."""
         self.hold = replace(self.hold, resource=resource)
         self.note_if_possible("created", resource=resource, **detail)
 
-    def is_this(self, listed: Listed) -> bool:
+    def matches_listed(self, listed: Listed) -> bool:
         """Return whether something listed is what this rental pays for."""
         known = self.hold.resource
         return bool(known and listed.id == known) or listed.name == self.rental.name

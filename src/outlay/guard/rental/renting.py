@@ -31,10 +31,8 @@ class RentalOrder:
     """What is to be rented, and for how much.
 
     Attributes:
-        label: What the spend is called.
         limit: What it may cost; the deadline follows from it and the rate.
         rate: What it costs per hour, everything included.
-        vendor: How to list and end what runs there.
         create: The command that creates it, with ``{name}`` in it.
         most: The longest it may live, when that is less than the limit pays for.
         margin: How long before the money ends termination begins.
@@ -56,7 +54,7 @@ class RentalOrder:
     most_rate: Rate | None = None
 
     def lifetime_ns(self) -> int:
-        """Return how long it may live before it is told to end.
+        """Return how long it may live before it is asked to end.
 
         Raises:
             InvalidValue: The limit does not even pay for ending it, or it may not live at all.
@@ -152,12 +150,7 @@ def rent(
 
 
 def check_rate(rate: Rate, most: Rate | None) -> None:
-    """Refuse a rate above the highest that is wanted.
-
-    Raises:
-        RateTooHigh: It is above.
-        InvalidValue: The two are in different currencies.
-    """
+    """Refuse a rate above the highest that is wanted."""
     if most is not None and most.currency != rate.currency:
         raise InvalidValue("most-rate", str(most), f"a rate in {rate.currency}, as --rate is")
     if most is not None and rate.micros_per_hour > most.micros_per_hour:
@@ -196,7 +189,7 @@ def _write_down(place: Tenancy, order: RentalOrder, reply: Reply) -> None:
     problem = reply.problem
     if not problem:
         try:
-            place.take_id(parse_id(order.vendor.id_from, reply.output, place.rental.name))
+            place.record_id(parse_id(order.vendor.id_from, reply.output, place.rental.name))
         except Garbled as error:
             problem = str(error)
         else:

@@ -87,22 +87,14 @@ class Listed:
 
 
 def preset(name: str) -> Vendor:
-    """Return the commands of a vendor we know.
-
-    Raises:
-        InvalidValue: We do not know it.
-    """
+    """Return the commands of a vendor we know."""
     if name not in PRESETS:
         raise InvalidValue("vendor", name, choices(PRESETS))
     return PRESETS[name]
 
 
 def check_id_from(id_from: str) -> None:
-    """Refuse a place for the id that makes no sense, whatever creation prints.
-
-    Raises:
-        InvalidValue: It is neither a path nor a pattern.
-    """
+    """Refuse a place for the id that makes no sense, whatever creation prints."""
     how, _, where = id_from.partition(":")
     if id_from == "name":
         return
@@ -118,12 +110,7 @@ def check_id_from(id_from: str) -> None:
 
 
 def parse_id(id_from: str, output: str, name: str) -> str:
-    """Return the id that the output of a creation shows; ``name`` is what it was called.
-
-    Raises:
-        Garbled: It is not where it should be.
-        InvalidValue: ``id_from`` itself makes no sense.
-    """
+    """Return the id that the output of a creation shows; ``name`` is what it was called."""
     check_id_from(id_from)
     how, _, where = id_from.partition(":")
     if id_from == "name":

@@ -53,53 +53,48 @@ def start_watcher(log_path: Path, hold: Hold, environ: Mapping[str, str], poll: 
         raise OSError(done.returncode, f"the watcher failed; see {output.name}")
 
 
-class Watch:
-    """One rental, watched until the vendor no longer lists it, whatever became of its hold."""
+def look_once(place: Tenancy) -> bool:
+    """Look and act once; return whether there is anything left to watch."""
+    try:
+        if _never_was(place):
+            return False
+    except OutlayError as error:  # what is rented bills on, whatever became of the log
+        place.say(str(error))
+    readable = place.look()
+    return place.act(overdue=place.left_ns <= 0, readable=readable) != "gone"
 
-    def __init__(self, place: Tenancy, poll: Duration) -> None:
-        self._place = place
-        self._poll = poll
 
-    def round(self) -> bool:
-        """Look and act once; return whether there is anything left to watch."""
-        place = self._place
-        try:
-            if self._never_was():
-                return False
-        except OutlayError as error:  # what is rented bills on, whatever became of the log
-            place.say(str(error))
-        readable = place.look()
-        return place.act(overdue=place.left_ns <= 0, readable=readable) != "gone"
+def _never_was(place: Tenancy) -> bool:
+    """Read the hold again; return whether it was released because nothing was rented."""
+    books = place.guard.log.books()
+    known, place.hold = place.hold.resource, books.rentals[place.hold.id]
+    if known and not place.hold.resource:
+        place.hold = replace(place.hold, resource=known)
+    if place.hold.state == "gone":  # somebody saw that; we look for ourselves
+        place.sightings.accepted = True
+    return place.hold.id in books.resolved and not place.hold.resource
 
-    def _never_was(self) -> bool:
-        """Read the hold again; return whether it was released because nothing was rented."""
-        place = self._place
-        books = place.guard.log.books()
-        known, place.hold = place.hold.resource, books.rentals[place.hold.id]
-        if known and not place.hold.resource:
-            place.hold = replace(place.hold, resource=known)
-        if place.hold.state == "gone":  # somebody saw that; we look for ourselves
-            place.sightings.accepted = True
-        return place.hold.id in books.resolved and not place.hold.resource
 
-    def pause_s(self) -> float:
-        """Return how long to wait: never past the deadline, and briefly once it has passed."""
-        poll, until_due = self._poll.seconds, self._place.left_ns / 1e9
-        return max(0.05, min(poll, until_due)) if until_due > 0 else min(poll, 15.0)
+def pause_s(place: Tenancy, poll: Duration) -> float:
+    """Return how long to wait: never past the deadline, and briefly once it has passed."""
+    until_due = place.left_ns / 1e9
+    return max(0.05, min(poll.seconds, until_due)) if until_due > 0 else min(poll.seconds, 15.0)
 
 
 def watch(place: Tenancy, poll: Duration) -> None:
-    """Watch a rental to its end; what goes wrong is said, and tried again."""
-    watching = Watch(place, poll)
+    """Watch a rental until the vendor no longer lists it, whatever became of its hold.
+
+    What goes wrong is reported, and tried again.
+    """
     while True:
         if not place.hold.watcher:  # the log could not take it before
             place.note_if_possible("watched", watcher=this_process())
         try:
-            if not watching.round():
+            if not look_once(place):
                 return
         except (OutlayError, OSError) as error:  # the log is locked, the disk full: not for ever
             _say(str(error))
-        SYSTEM.sleep(watching.pause_s())
+        SYSTEM.sleep(pause_s(place, poll))
 
 
 def _say(text: str) -> None:

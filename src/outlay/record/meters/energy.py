@@ -9,7 +9,6 @@ import contextlib
 import importlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
@@ -43,9 +42,6 @@ class PowercapSource:
 
     Args:
         zone: Its directory, with ``energy_uj`` and ``max_energy_range_uj``.
-
-    Raises:
-        OSError: The counter cannot be read (it often needs root).
     """
 
     quality = Quality.MEASURED
@@ -87,13 +83,7 @@ def _read_integer(path: Path) -> int:
 class NvmlSource:
     """One GPU. Volta and later count millijoules; before, power is sampled and integrated.
 
-    Args:
-        nvml: The ``pynvml`` module.
-        device: Which GPU: its index, or its UUID.
-        clock: Times the samples of power.
-
-    Raises:
-        OSError: The GPU tells neither.
+    ``nvml`` is the ``pynvml`` module, ``device`` a GPU's index or UUID.
     """
 
     def __init__(self, nvml: Any, device: int | str, clock: Clock = SYSTEM) -> None:
@@ -196,14 +186,6 @@ class EnergySource(Protocol):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class EnergyReading:
-    """Energy used since the last reading, and how that is known."""
-
-    energy_mj: int
-    quality: Quality
-
-
 class EnergyMeter:
     """Adds up every source there is.
 
@@ -220,15 +202,15 @@ class EnergyMeter:
         self._asked_ns = clock.monotonic_ns()
         self._rest_uj = 0
 
-    def take(self, *, at_once: bool = False) -> EnergyReading:
-        """Return what was used since the last reading.
+    def take(self, *, at_once: bool = False) -> int:
+        """Return the millijoules that were used since the last reading.
 
         Asked within ``MIN_INTERVAL_NS`` it reads nothing, unless ``at_once``: what was used then
         comes with the next reading.
         """
         now_ns = self._monotonic_ns()
         if not at_once and now_ns - self._asked_ns < MIN_INTERVAL_NS:
-            return EnergyReading(0, self.quality)
+            return 0
         self._asked_ns = now_ns
         for source in self.sources:
             try:
@@ -236,7 +218,7 @@ class EnergyMeter:
             except OSError:
                 self.lost += 1
         energy_mj, self._rest_uj = divmod(self._rest_uj, 1000)
-        return EnergyReading(energy_mj, self.quality)
+        return energy_mj
 
 
 def worst_quality(sources: Sequence[EnergySource]) -> Quality:

@@ -9,10 +9,9 @@ from typing import Any
 from msgspec.structs import replace
 
 from outlay.errors import InvalidValue, MissingExtra
-from outlay.ledger import KnownRecord, Step
+from outlay.ledger import Step
 from outlay.record.meters.collectives import CollectiveMeter
 from outlay.record.meters.energy import EnergyMeter
-from outlay.record.recorder import Writer
 
 # How many tokens a batch holds, by its shape: every augmented view counts.
 #
@@ -108,7 +107,7 @@ class StepMeters:
     def fill(self, step: Step) -> Step:
         """Return the step with what was used since the last one; what it states itself stays."""
         comm_bytes = self.collectives.take() if self.collectives is not None else 0
-        energy_mj = self.energy.take().energy_mj if self.energy is not None else 0
+        energy_mj = self.energy.take() if self.energy is not None else 0
         flops = self.flops(step.tokens) if self.flops is not None else 0
         if not (comm_bytes or energy_mj or flops):
             return step
@@ -123,29 +122,4 @@ class StepMeters:
         """Stop metering; return the millijoules that no step accounts for."""
         if self.collectives is not None:
             self.collectives.stop()
-        return 0 if self.energy is None else self.energy.take(at_once=True).energy_mj
-
-
-class MeteredWriter:
-    """Writes through to a segment, metering each step first."""
-
-    def __init__(self, inner: Writer, meters: StepMeters) -> None:
-        self._inner = inner
-        self._meters = meters
-        self.gap_numbers = inner.gap_numbers
-        self.sync = inner.sync
-        self.check_place = inner.check_place
-        self.close = inner.close
-
-    @property
-    def lost(self) -> int:
-        """How many records could not be written."""
-        return self._inner.lost
-
-    @lost.setter
-    def lost(self, count: int) -> None:
-        self._inner.lost = count
-
-    def append(self, record: KnownRecord) -> int:
-        """Write one record and return its sequence number."""
-        return self._inner.append(self._meters.fill(record) if type(record) is Step else record)
+        return 0 if self.energy is None else self.energy.take(at_once=True)

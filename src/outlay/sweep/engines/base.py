@@ -1,4 +1,7 @@
-"""What an engine must do, wherever it starts its tasks.
+"""What an engine must do, wherever it starts its tasks; and from an engine's name to the engine.
+
+A package announces one in the entry-point group ``outlay.engines``: a callable that takes the
+sweep's directory and returns an ``Engine``.
 
 The contract suite in ``tests/contracts`` runs on every implementation. A cluster's engine keeps the
 same promises: its ticket is a job number, its ``wait`` a poll with back-off, and its tasks outlive
@@ -7,12 +10,16 @@ the process that submitted them.
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Protocol
 
-from outlay.sweep.engines.names import EngineOptions
+from outlay import plugins
+from outlay.errors import InvalidValue, choices
+from outlay.proc.strays import shell_code
+from outlay.sweep.engines.names import ENGINES, EngineOptions, engine_names
 
 How = Literal["exited", "lost", "not_started", "preempted"]
 
@@ -24,12 +31,9 @@ class Task:
     Attributes:
         name: The run's id.
         ticket: What this attempt is found again by; never used twice.
-        command: The program and its arguments.
-        env: Its whole environment.
         directory: The run's directory, which exists.
         log: Where its output goes, appended.
         gpus: GPUs over all nodes, for engines that have to ask for them.
-        nodes: Nodes, likewise.
         most_ns: How long it may take, for engines that enforce that themselves.
         kill_ns: After how long it is killed at the latest, likewise; None for some time later.
         options: What the grid asks of the engine besides; None for its defaults.
@@ -54,9 +58,9 @@ class Ended:
     """How an attempt ended.
 
     Attributes:
-        how: ``exited``; ``lost`` (nobody knows how it ended), ``not_started``, ``preempted``.
+        how: ``exited``; ``lost`` (how it ended is unknown), ``not_started``, ``preempted``.
         returncode: As the system gives it, negative for a signal; None unless it exited.
-        asked: Whether it was told to end before it did.
+        asked: Whether it was asked to end before it did.
         elapsed_ns: How long it ran; 0 where that is not known.
         ended_ns: When the last of it was reaped, UTC nanoseconds; 0 where the engine cannot say.
         reason: Anything else worth telling.
@@ -72,6 +76,11 @@ class Ended:
     never_ran: bool = False
 
     @property
+    def exit_code(self) -> int | None:
+        """How it exited, as a shell gives it."""
+        return None if self.returncode is None else shell_code(self.returncode)
+
+    @property
     def is_measured(self) -> bool:
         """Whether ``elapsed_ns`` is how long it ran, and not merely unknown."""
         return self.how != "lost" or self.elapsed_ns > 0 or self.never_ran
@@ -79,7 +88,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskStanding:
-    """How a task that goes on stands with whoever runs it.
+    """How a running task stands with whoever runs it.
 
     Attributes:
         text: For people; "" where there is nothing to say.
@@ -119,19 +128,35 @@ class Engine(Protocol):
         """Say whether everything submitted has reached whoever runs it."""
 
     def standing(self, ticket: str) -> TaskStanding:
-        """Return how a task that goes on stands."""
+        """Return how a running task stands."""
 
     def wait(self, timeout_s: float) -> None:
         """Return when a task may have ended, or after the time."""
 
     def poll(self, ticket: str) -> Ended | None:
-        """Return how a task ended, or None while it goes on."""
+        """Return how a task ended, or None while it runs."""
 
     def cancel(self, ticket: str, *, force: bool = False) -> None:
-        """Tell a task and all its processes to end; with ``force``, end them at once."""
+        """SIGTERM a task and all its processes; with ``force``, end them at once."""
 
     def reattach(self, task: Task) -> Ended | None:
-        """Take up a task that another process submitted; None when it still goes on."""
+        """Reattach to a task that another process submitted; None while it runs."""
 
     def close(self) -> None:
-        """Let go; whatever would not outlive this process is ended."""
+        """Close; whatever would not outlive this process is ended."""
+
+
+def engine_named(name: str, root: Path) -> Engine:
+    """Return the engine of a name for a sweep; only the one that is named is loaded.
+
+    Raises:
+        InvalidValue: Nobody brings one of that name.
+        BrokenPlugin: A package announces it, and it cannot be loaded.
+        MissingExtra: What it needs is not installed.
+    """
+    ours = ENGINES.get(name)
+    make = plugins.load(plugins.ENGINES, name) if ours is None else pkgutil.resolve_name(ours.make)
+    if make is None:
+        raise InvalidValue("engine", name, choices(engine_names()))
+    engine: Engine = make(root)
+    return engine

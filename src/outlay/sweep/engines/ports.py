@@ -41,11 +41,7 @@ class Ports:
         self._held: dict[int, int] = {}
 
     def reserve(self) -> int:
-        """Return a port that is free now and that no other outlay gives away.
-
-        Raises:
-            NoPortFree: There is none.
-        """
+        """Return a port that is free now and that no other outlay gives away."""
         self._prepare()
         first: int = random.choice(RANGE)  # noqa: S311 - spreads attempts; keeps nothing secret
         for port in itertools.chain(range(first, RANGE.stop), range(RANGE.start, first)):

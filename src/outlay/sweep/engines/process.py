@@ -23,11 +23,7 @@ OUTLIVE: Final = ("outlay.guard.rental.watch", "outlay.export.worker")
 
 
 class ProcessEngine:
-    """Starts plain commands, each in a process group of its own.
-
-    Args:
-        root: The sweep's directory.
-    """
+    """Starts plain commands, each in a process group of its own."""
 
     remote: ClassVar[bool] = False
 
@@ -44,7 +40,7 @@ class ProcessEngine:
         self._live: set[str] = set()
 
     def allow(self, jobs: int | None) -> int:
-        """Return how many tasks may run at once: one, where nobody said."""
+        """Return how many tasks may run at once: one, by default."""
         return jobs or 1
 
     def all_submitted(self) -> bool:
@@ -52,7 +48,7 @@ class ProcessEngine:
         return True
 
     def standing(self, ticket: str) -> TaskStanding:
-        """Say nothing: a task that goes on runs."""
+        """Return nothing more: a task that has not ended runs."""
         del ticket
         return TaskStanding()
 
@@ -82,13 +78,13 @@ class ProcessEngine:
             raise EngineBroken("the keeper of the runs was killed") from None
 
     def poll(self, ticket: str) -> Ended | None:
-        """Return how a task ended, once; None while it goes on."""
+        """Return how a task ended, once; None while it runs."""
         if ticket not in self._ended:
             self.wait(0)
         return self._ended.pop(ticket, None)
 
     def cancel(self, ticket: str, *, force: bool = False) -> None:
-        """Tell a task and its group to end, or end all of it."""
+        """SIGTERM a task and its group, or SIGKILL all of it."""
         if ticket in self._live:
             number = signal.SIGKILL if force else signal.SIGTERM
             self._processes.signal(ticket, number, "family" if force else "group")
@@ -128,11 +124,7 @@ class ProcessEngine:
 
 
 class TorchrunEngine(ProcessEngine):
-    """Starts torchrun commands; their flags are made in ``outlay.sweep.plan.launch``.
-
-    Raises:
-        MissingExtra: torch is not installed.
-    """
+    """Starts torchrun commands; their flags are made in ``outlay.sweep.plan.launch``."""
 
     def __init__(self, root: Path) -> None:
         if importlib.util.find_spec("torch") is None:

@@ -118,11 +118,7 @@ class Grid:
 
 
 def read_grid(text: str, *, source: str, default_name: str) -> Grid:
-    """Return the grid in a YAML or JSON text.
-
-    Raises:
-        InvalidGrid: Something in it is wrong; names everything that is, each with its line.
-    """
+    """Return the grid in a YAML or JSON text."""
     document = parse(text, source)
     problems = Problems(document)
     grid = _read_root(document, problems, default_name)
@@ -137,7 +133,7 @@ def _read_root(document: GridDocument, problems: Problems, default_name: str) ->
     root.allow((*ROOT_KEYS, *blocks))
     listed = root.values.get("grid")
     if not isinstance(listed, list) or not listed:
-        root.complain(("grid",), "expected `grid`, a list of one entry or more")
+        root.report(("grid",), "expected `grid`, a list of one entry or more")
     shared = _read_settings(root, Settings(), blocks)
     entries = [
         _read_entry(block, shared, index, document.line_of(("grid", index)))
@@ -185,7 +181,7 @@ def _world_sizes(params: Block) -> dict[str, tuple[Any, ...]]:
 
 def _with_seeds_of(axes: Mapping[str, Any], settings: Settings, block: Block) -> Settings:
     if "seed" in axes and settings.seeds:
-        block.complain(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
+        block.report(("params", "seed"), "state either the parameter `seed` or `seeds`, not both")
         return replace(settings, seeds=())
     return settings
 
@@ -249,5 +245,5 @@ def _read_budget(block: Block, shared: Settings) -> tuple[Budget | None, Target]
         target = read_target(inner.values)
         budget = read_budget(inner.values) if inner.values else None
     except InvalidValue as error:
-        inner.complain((), str(error))
+        inner.report((), str(error))
     return budget, target

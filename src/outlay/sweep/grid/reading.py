@@ -34,7 +34,7 @@ class Problems:
     findings: list[Finding] = field(default_factory=list)
 
     def add(self, path: Path, message: str) -> None:
-        """Take down one problem."""
+        """Add one problem."""
         line = self.document.line_of(path)
         self.findings.append(Finding(source=self.document.source, line=line, message=message))
 
@@ -45,7 +45,7 @@ class Block:
     Args:
         value: What stands there; anything but a mapping is a problem, and reads as empty.
         path: Where it stands.
-        problems: Who takes down what is wrong.
+        problems: Who records what is wrong.
     """
 
     def __init__(self, value: object, path: Path, problems: Problems) -> None:
@@ -53,17 +53,17 @@ class Block:
         self._problems = problems
         self.values: Mapping[str, Any] = value if isinstance(value, Mapping) else {}
         if value is not None and not isinstance(value, Mapping):
-            self.complain((), f"expected a mapping, got {value!r}")
+            self.report((), f"expected a mapping, got {value!r}")
 
-    def complain(self, below: Path, message: str) -> None:
-        """Take down a problem with something in this block."""
+    def report(self, below: Path, message: str) -> None:
+        """Report a problem with something in this block."""
         self._problems.add((*self._path, *below), message)
 
     def allow(self, known: Collection[str]) -> None:
-        """Complain of every key that is not known."""
+        """Report every key that is not known."""
         for key in self.values:
             if str(key) not in known:
-                self.complain((key,), f"unknown key {key!r}; expected {choices(known)}")
+                self.report((key,), f"unknown key {key!r}; expected {choices(known)}")
 
     def read(self, key: str, convert: Callable[[object], T], default: D) -> T | D:
         """Return a converted value; a missing or null one, or a wrong one, is the default."""
@@ -74,7 +74,7 @@ class Block:
             return convert(value)
         except InvalidValue as error:
             name = str(key) if error.name == "value" else error.name
-            self.complain((key,), str(InvalidValue(name, error.seen, error.expected)))
+            self.report((key,), str(InvalidValue(name, error.seen, error.expected)))
             return default
 
     def block(self, key: str) -> Block:
@@ -313,11 +313,7 @@ class GridDocument:
 
 
 def parse(text: str, source: str) -> GridDocument:
-    """Return the document in a YAML or JSON text.
-
-    Raises:
-        InvalidGrid: It is no mapping, or an interpolation in it leads nowhere.
-    """
+    """Return the document in a YAML or JSON text."""
     try:
         read = parse_yaml(text)
     except BadYaml as error:
@@ -405,11 +401,7 @@ NO_TARGET: Final = Target()
 
 
 def read_target(block: Mapping[str, Any]) -> Target:
-    """Return what a budget block says about the metric.
-
-    Raises:
-        InvalidValue: The direction or the value cannot be used.
-    """
+    """Return what a budget block says about the metric."""
     metric = str(block.get("target_metric") or "")
     stated = block.get("target_direction")
     if stated not in (None, "max", "min"):
@@ -427,11 +419,7 @@ def usual_direction(metric: str) -> str:
 
 
 def read_budget(block: Mapping[str, Any]) -> Budget | None:
-    """Return the budget of a block; ``limit`` stands for the mode's own key.
-
-    Raises:
-        InvalidValue: It states no mode, no limit, two of them, or an impossible one.
-    """
+    """Return the budget of a block; ``limit`` stands for the mode's own key."""
     if block.get("enabled") is False:
         return None
     mode = block.get("mode")
@@ -473,11 +461,7 @@ ALIASES: Final[Mapping[str, Alias]] = {
 
 
 def read_alias(value: object) -> Alias:
-    """Return ``"optim.lr"`` or ``{group: optimizer}`` as an alias.
-
-    Raises:
-        InvalidValue: It is neither.
-    """
+    """Return ``"optim.lr"`` or ``{group: optimizer}`` as an alias."""
     if isinstance(value, str) and value.strip():
         return Alias(key=value)
     if isinstance(value, Mapping) and set(value) == {"group"} and isinstance(value["group"], str):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import Final
 
 from outlay.budget.config import as_text
@@ -39,23 +38,15 @@ class Place:
     """Where and with what one run is started.
 
     Attributes:
-        root: The sweep's directory.
-        run_dir: The run's, as a name below it.
-        python: The interpreter that starts scripts and torchrun.
         share: The port and the GPUs that it was given.
-        master: What is inherited; a MASTER_ADDR or MASTER_PORT in it is used.
+        python: The interpreter that starts scripts and torchrun.
+        inherited: Its environment; a MASTER_ADDR or MASTER_PORT in it is used.
     """
 
-    root: str
-    run_dir: str
-    python: str
+    directory: str
     share: MachineShare
-    master: Mapping[str, str] = field(default_factory=dict)
-
-    @property
-    def directory(self) -> str:
-        """The run's directory, whole."""
-        return str(PurePath(self.root) / self.run_dir)
+    python: str = "python"
+    inherited: Mapping[str, str] = field(default_factory=dict)
 
 
 def program_of(plan: SweepPlan, run: PlannedRun, place: Place) -> list[str]:
@@ -116,8 +107,8 @@ def _meeting(run: PlannedRun, place: Place) -> list[str]:
     if not stated and not met:
         return ["--standalone"]
     if not met:
-        address = run.env.get("MASTER_ADDR", place.master.get("MASTER_ADDR", "127.0.0.1"))
-        port = run.env.get("MASTER_PORT", place.master.get("MASTER_PORT", str(place.share.port)))
+        address = run.env.get("MASTER_ADDR", place.inherited.get("MASTER_ADDR", "127.0.0.1"))
+        port = run.env.get("MASTER_PORT", place.inherited.get("MASTER_PORT", str(place.share.port)))
         stated += [f"--master_addr={address}", f"--master_port={port}"]
     return [*stated, *met]
 
@@ -125,7 +116,6 @@ def _meeting(run: PlannedRun, place: Place) -> list[str]:
 def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     """Return what the sweep sets in a run's environment, on top of what it inherits."""
     settings = run.settings
-    master = place.master
     variables = {
         "LOCAL_WORLD_SIZE": str(run.world_size),
         "NPROC_PER_NODE": str(run.world_size),
@@ -139,8 +129,8 @@ def environment_of(run: PlannedRun, place: Place) -> dict[str, str]:
     }
     if place.share.port is not None:
         variables |= {
-            "MASTER_ADDR": master.get("MASTER_ADDR", "127.0.0.1"),
-            "MASTER_PORT": master.get("MASTER_PORT", str(place.share.port)),
+            "MASTER_ADDR": place.inherited.get("MASTER_ADDR", "127.0.0.1"),
+            "MASTER_PORT": place.inherited.get("MASTER_PORT", str(place.share.port)),
             "NODE_RANK": str(settings.node_rank or 0),
         }
     if run.gpus is not None:

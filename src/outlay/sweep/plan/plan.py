@@ -31,8 +31,6 @@ class Prediction:
     """An estimate; None where nothing says.
 
     Attributes:
-        ns: How long the run should take.
-        cost: What it should cost.
         basis: What the estimate rests on, in words.
         start_up_ns: How much of the time it takes to start, from earlier runs of the program.
     """

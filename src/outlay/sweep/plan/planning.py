@@ -32,7 +32,7 @@ from outlay.units.quantity import duration_text
 # What tells runs apart: a hash of what each computes, and one of what its seeds share.
 
 
-def told_apart(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
+def with_fingerprints(grid: Grid, runs: Iterable[PlannedRun]) -> Iterator[PlannedRun]:
     """Yield runs, each with a fingerprint of its own and the configuration of its seeds.
 
     Runs of the same content are numbered. Runs that differ in their seed alone, and only those,
@@ -111,7 +111,7 @@ def _configuration(grid: Grid, run: PlannedRun, *, secrets: int) -> str:
 # The price of a run where a grid types none: what it names, else its partition's rate.
 
 
-def names_of(grid: Grid) -> list[str]:
+def price_names(grid: Grid) -> list[str]:
     """Return every price that is stated by name and must be looked up, each once."""
     named = (_to_look_up(entry.settings) for entry in grid.entries)
     return list(dict.fromkeys(name for name in named if name))
@@ -120,10 +120,8 @@ def names_of(grid: Grid) -> list[str]:
 def with_prices(grid: Grid, look_up: Callable[[str], Price], rates: Mapping[str, Price]) -> Grid:
     """Return the grid with a price wherever one is named, or its partition has a rate.
 
-    Args:
-        grid: As it was read.
-        look_up: Returns what a name stands for on this machine.
-        rates: Of the cluster's partitions.
+    ``look_up`` returns what a name stands for here; ``rates`` are those of the cluster's
+    partitions.
 
     Raises:
         InvalidGrid: A name stands for no price; each such entry is named.
@@ -178,9 +176,7 @@ RUN_PLACEHOLDERS: Final = ("run_dir", "run_id")
 def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
     """Return the plan of a grid.
 
-    Args:
-        grid: What is to be run.
-        start_up: What earlier runs of the program took to start; None where nothing is known.
+    ``start_up`` is what earlier runs of the program took to start, where that is known.
 
     Raises:
         InvalidGrid: A parameter, placeholder or exclusion cannot be used; names all of them.
@@ -209,8 +205,8 @@ def make_plan(grid: Grid, start_up: StartUp | None = None) -> SweepPlan:
         )
     warnings = [warning for entry in grid.entries for warning in _doubts(entry, grid.source)]
     warnings += _slow_starts(runs, grid.source)
-    told = tuple(told_apart(grid, runs))
-    return SweepPlan(grid=grid, runs=told, warnings=tuple(warnings), start_up=start_up)
+    fingerprinted = tuple(with_fingerprints(grid, runs))
+    return SweepPlan(grid=grid, runs=fingerprinted, warnings=tuple(warnings), start_up=start_up)
 
 
 def _slow_starts(runs: Sequence[PlannedRun], source: str) -> Iterator[Finding]:
@@ -336,9 +332,7 @@ _GOES_ON: Final = " \\"
 def plan_document(plan: SweepPlan, environ: Mapping[str, str]) -> dict[str, Any]:
     """Return the whole plan as plain data, the same for the same grid and earlier runs.
 
-    Args:
-        plan: What is shown.
-        environ: Whose secrets may stand in it, and are left out.
+    Secrets of ``environ`` are left out of it.
     """
     cost = plan.predicted_cost
     grid, redact = plan.grid, plan.redactor(environ)
@@ -379,7 +373,7 @@ def _run_document(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> dict[st
 def planned_command(plan: SweepPlan, run: PlannedRun, redact: Redactor) -> list[str]:
     """Return a run's command without secrets; the directory and the port are not known yet."""
     port = None if is_scheduled(run.settings.engine) else 0
-    place = Place(root=SWEEP_MARK, run_dir=run.id, python="python", share=MachineShare(port=port))
+    place = Place(directory=f"{SWEEP_MARK}/{run.id}", share=MachineShare(port=port))
     return redact.command(command_of(plan, run, place))
 
 

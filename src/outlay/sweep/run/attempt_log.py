@@ -54,7 +54,7 @@ def end(log: Supervision, verdict: RunVerdict, ended: Ended, *, paid: bool) -> N
     Where no money is held for it a power failure may take it, as it may take the journal's lines.
     """
     log.end(
-        ENDS.get(verdict.status, "failed"), verdict.reason, exit_code=shell_code(ended),
+        ENDS.get(verdict.status, "failed"), verdict.reason, exit_code=ended.exit_code,
         t_ns=end_instant_ns(log.start_ns, ended, log.now_ns()), synced=paid,
     )  # fmt: skip
 
@@ -83,16 +83,15 @@ def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
 
     A start made progress if it committed a checkpoint further on than any before it, or reached a
     step that none before it had. One that records nothing shows none.
-
-    Args:
-        directory: The run's.
-        starts_ns: When each start began, in order.
     """
-    from outlay.account.run import AccountFollower
+    from outlay.account.run import RunAccount
+    from outlay.account.step_blocks import decode_steps
+    from outlay.ledger import LedgerReader
 
     reached = [(-1, -1) for _ in range(len(starts_ns) + 1)]
     with suppress(OSError):
-        for segment in AccountFollower(directory).poll().shown():
+        reader = LedgerReader(directory, decode=decode_steps)
+        for segment in RunAccount().add(reader.poll()).shown():
             start = bisect_right(starts_ns, segment.life.segment.start_ns)
             steps = int(segment.steps.number.max()) if segment.step_count else -1
             committed = max((checkpoint.step for checkpoint in segment.checkpoints), default=-1)
@@ -102,12 +101,6 @@ def starts_without_progress(directory: Path, starts_ns: Sequence[int]) -> int:
         fruitless = 0 if steps > step or committed > safe else fruitless + 1
         step, safe = max(step, steps), max(safe, committed)
     return fruitless
-
-
-def shell_code(ended: Ended) -> int | None:
-    """Return how an attempt exited, as a shell gives it."""
-    code = ended.returncode
-    return code if code is None or code >= 0 else 128 - code
 
 
 def end_instant_ns(start_ns: int, ended: Ended, now_ns: int) -> int:

@@ -1,4 +1,4 @@
-"""One attempt that goes on and why it must end, and whether a failed run is started once more."""
+"""A running attempt and why it must end; whether a failed run is started once more."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from outlay.guard.gate import Leaseholder
 from outlay.guard.lease import End, GiveNotice
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.base import Engine
 from outlay.sweep.engines.ports import was_taken
 from outlay.sweep.plan.launch import ELSEWHERE, MachineShare
 from outlay.sweep.plan.plan import NOTICE_NS, PlannedRun
-from outlay.sweep.run.money import Funds
 from outlay.sweep.state.outcomes import RunVerdict
 
 # How often runs were started, and whether one that failed is started once more.
@@ -25,7 +25,7 @@ _LAST_WORDS_BYTES: Final = 1 << 18
 """How much of what a failed run printed is searched for the reason."""
 
 
-class Tries:
+class StartCounter:
     """The starts of every run that count as its own."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class Tries:
         self._ports_lost: Counter[str] = Counter()
 
     def count(self, run: PlannedRun) -> None:
-        """Take down a start."""
+        """Record a start."""
         self._started[run.id] += 1
 
     def may_try_again(self, run: PlannedRun, *, port_lost: bool) -> bool:
@@ -59,7 +59,7 @@ def lost_its_port(log: Path, since: int, port: int) -> bool:
     return False
 
 
-# One attempt that goes on, and why it must end: cancelled, out of time, out of money.
+# A running attempt, and why it must end: cancelled, out of time, out of money.
 
 CANCELLED: Final = RunVerdict("cancelled", "the sweep was cancelled")
 NO_MONEY: Final = RunVerdict("cancelled", "the ceiling left no more money for it")
@@ -67,16 +67,15 @@ NO_MONEY: Final = RunVerdict("cancelled", "the ceiling left no more money for it
 
 @dataclass(slots=True, kw_only=True)
 class Active:
-    """One attempt that goes on.
+    """A running attempt.
 
     Attributes:
         started_ns: When it started, on the monotonic clock.
-        share: What it was given of this machine.
         funds: The hold that pays for it, where the sweep has a ceiling.
         log: What the harness writes of it in the run's log; None where it supervises itself.
         log_size: How many bytes the run had printed before this attempt.
-        stopped: What the run becomes because it was told to end.
-        told_ns: After how long it was told to end.
+        stopped: What the run becomes because it was asked to end.
+        told_ns: After how long it was asked to end.
     """
 
     run: PlannedRun
@@ -84,7 +83,7 @@ class Active:
     engine: Engine
     started_ns: int
     share: MachineShare = ELSEWHERE
-    funds: Funds | None = None
+    funds: Leaseholder | None = None
     log: Supervision | None = None
     log_size: int = 0
     stopped: RunVerdict | None = None
@@ -93,12 +92,7 @@ class Active:
     def enforce_limits(self, now_ns: int, *, asked: int) -> None:
         """SIGTERM on cancel, timeout or no money; SIGKILL after the notice.
 
-        Args:
-            now_ns: The monotonic clock.
-            asked: How often somebody has asked for the end of the sweep; twice forces it.
-
-        Raises:
-            SpendLogUnusable: Nobody can say whether there is money.
+        ``asked`` is how often somebody has asked for the end of the sweep; twice forces it.
         """
         if self.log is not None:
             self.log.beat()

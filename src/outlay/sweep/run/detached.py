@@ -10,14 +10,13 @@ from typing import Any, Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.errors import Finding, OutlayError
-from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding
-from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.engines.base import Ended, Engine, Task, TaskStanding, engine_named
 from outlay.sweep.errors import SweepInUse
 from outlay.sweep.plan.launch import LOG_NAME
-from outlay.sweep.run.harness import Harness, close_books
+from outlay.sweep.run.harness import Harness, settle_attempt
 from outlay.sweep.run.money import Treasury, gpus_in
 from outlay.sweep.state.journal import Journal
-from outlay.sweep.state.manifest import Recording, SweepManifest, expect_end, read_manifest
+from outlay.sweep.state.manifest import Recording, SweepManifest, read_manifest
 from outlay.sweep.state.setup import SweepLock
 from outlay.units import Money
 
@@ -25,7 +24,7 @@ from outlay.units import Money
 
 
 def settle_earlier(harness: Harness) -> tuple[Finding, ...]:
-    """Learn how earlier attempts ended, take up what goes on, and give back what was not used.
+    """Find out how earlier attempts ended, reattach to the others, and void unused holds.
 
     Returns what the user should know of runs that the grid no longer has.
     """
@@ -107,7 +106,7 @@ class Detached:
         ]
 
     def look(self, runs: Iterable[str] | None = None) -> None:
-        """Learn how attempts ended, and take up those that go on.
+        """Find out how attempts ended, and reattach to those still running.
 
         Ends are written down, unless somebody runs the sweep who will do that.
 
@@ -128,11 +127,7 @@ class Detached:
                 self._settle(run, ended)
 
     def end(self, runs: Iterable[str] | None = None) -> int:
-        """Tell what goes on to end and wait for that a while; return how many were told.
-
-        Args:
-            runs: Which of them; None for all.
-        """
+        """Cancel what is still running and wait a while; return how many were cancelled."""
         going_on = self.going_on()
         chosen = going_on if runs is None else [run for run in runs if run in going_on]
         engines = {run: self._engine_of(run) for run in chosen}
@@ -152,20 +147,16 @@ class Detached:
         return len(told)
 
     def _settle(self, run: str, ended: Ended) -> None:
-        state, static = self.manifest.state(run), self.manifest.runs[run]
-        if not self.owned:
-            verdict, priced = close_books(self.manifest, run, ended, None, remote=True)
-            expect_end(self.manifest, run, verdict, ended, priced)
-            return
-        ceiling, treasury = self.manifest.about.get("ceiling"), None
-        if ceiling and state.hold:
+        manifest, treasury = self.manifest, None
+        ceiling = manifest.about.get("ceiling")
+        if self.owned and ceiling and manifest.state(run).hold:
             amount = Money.parse(ceiling, name="ceiling")
-            treasury = Treasury(self.manifest.root, amount, self.clock)
-        remote = not is_local(static)
-        verdict, priced = close_books(self.manifest, run, ended, treasury, remote=remote)
-        if self._journal is None:
-            self._journal = Journal(self.manifest.root, self.clock)
-        Recording(self.manifest, self._journal).end(run, verdict, ended, priced)
+            treasury = Treasury(manifest.root, amount, self.clock)
+        remote = not self.owned or not is_local(manifest.runs[run])
+        verdict, priced = settle_attempt(manifest, run, ended, treasury, remote=remote)
+        if self.owned and self._journal is None:
+            self._journal = Journal(manifest.root)
+        Recording(manifest, self._journal).end(run, verdict, ended, priced)
 
     def _engine_of(self, run: str) -> Engine | None:
         """Return a run's engine; None, and a finding, where it cannot be had here."""
@@ -183,7 +174,7 @@ class Detached:
         return [engine for engine in self.engines.values() if engine is not None]
 
     def close(self) -> None:
-        """Bring the manifest up to date where something was learned, and let go."""
+        """Bring the manifest up to date where something was learned, and close."""
         if self._journal is not None:
             self._journal.close()
             self.manifest.write()
@@ -193,7 +184,7 @@ class Detached:
 
 @contextmanager
 def detached(root: Path, clock: Clock = SYSTEM) -> Iterator[Detached | None]:
-    """Take up a sweep that nobody runs.
+    """Lock a sweep that nobody runs.
 
     None when somebody does, and sees to all of this, or when it is not ours to write in.
     """
@@ -218,9 +209,6 @@ def catch_up(root: Path, clock: Clock = SYSTEM) -> Detached:
     """Return a sweep as it stands, with what its jobs did since somebody looked.
 
     While somebody runs it, or where it is not ours to write in, what is learned is not written.
-
-    Raises:
-        NotASweep: There is none.
     """
     looked = Detached(read_manifest(root), clock)
     if not looked.going_on():

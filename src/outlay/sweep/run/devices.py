@@ -29,11 +29,7 @@ from outlay.sweep.plan.plan import PlannedRun, SweepPlan
 
 
 def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, ...] | None:
-    """Return the GPUs to share out: those named, those visible, those of the driver, or None.
-
-    Raises:
-        InvalidValue: They are named in no way that can be understood.
-    """
+    """Return the GPUs to share out: those named, those visible, those of the driver, or None."""
     text = stated if stated is not None else environ.get("CUDA_VISIBLE_DEVICES")
     if text is not None:
         names = device_names(text)
@@ -49,13 +45,7 @@ def find_devices(stated: str | None, environ: Mapping[str, str]) -> tuple[str, .
 def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Collection[str]) -> None:
     """Refuse a plan with runs that need more GPUs on this machine than there are.
 
-    Args:
-        plan: What is to be run.
-        devices: What there is; None where nobody shares them out.
-        elsewhere: The engines whose runs are not on this machine.
-
-    Raises:
-        InvalidGrid: Names each such run.
+    ``elsewhere`` names the engines whose runs are not on this machine.
     """
     if devices is None:
         return
@@ -76,7 +66,7 @@ def check_fit(plan: SweepPlan, devices: tuple[str, ...] | None, elsewhere: Colle
 # What this machine gives its runs: GPUs, each to one run at a time, and ports of their own.
 
 
-class Room:
+class MachineResources:
     """What is free.
 
     Args:
@@ -92,12 +82,8 @@ class Room:
         free = self._free_for(run)
         return free is None or len(free) >= run.world_size
 
-    def take(self, run: PlannedRun) -> MachineShare:
-        """Return what a run may use, for as long as it is not given back.
-
-        Raises:
-            NoPortFree: There is no port left.
-        """
+    def allocate(self, run: PlannedRun) -> MachineShare:
+        """Return what a run may use, for as long as it is not given back."""
         port, free = self._ports.reserve(), self._free_for(run)
         if free is None:
             return MachineShare(port=port)
@@ -105,7 +91,7 @@ class Room:
         del free[: run.world_size]
         return MachineShare(port=port, devices=devices)
 
-    def give_back(self, share: MachineShare) -> None:
+    def release(self, share: MachineShare) -> None:
         """Let others have it."""
         if share.port is not None:
             self._ports.release(share.port)
@@ -125,7 +111,6 @@ class Tasks:
     """Makes the tasks of one sweep.
 
     Attributes:
-        root: The sweep's directory.
         cwd: Where programs are started.
         environ: What runs inherit.
     """
@@ -140,18 +125,11 @@ class Tasks:
         self._redact = self.plan.redactor(self.environ)
 
     def make(self, run: PlannedRun, ticket: str, share: MachineShare) -> Task:
-        """Return a run's task; its directory is made.
-
-        Args:
-            run: What is to be run.
-            ticket: What the attempt is found again by.
-            share: What it was given of this machine.
-        """
+        """Return a run's task; its directory is made."""
+        directory = self.root / run.id
         place = Place(
-            root=str(self.root), run_dir=run.id, python=sys.executable, share=share,
-            master=self.environ,
-        )  # fmt: skip
-        directory = Path(place.directory)
+            directory=str(directory), share=share, python=sys.executable, inherited=self.environ
+        )
         directory.mkdir(parents=True, exist_ok=True)
         timeout = run.settings.timeout
         return Task(

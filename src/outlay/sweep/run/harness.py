@@ -17,6 +17,7 @@ from typing import Final
 
 from outlay.clock import SYSTEM, Clock
 from outlay.guard.errors import BudgetGuardExceeded
+from outlay.guard.gate import Leaseholder
 from outlay.handlers import handling
 from outlay.ledger import gpu_count_of
 from outlay.record.supervision import Supervision
@@ -26,41 +27,35 @@ from outlay.sweep.plan.launch import ELSEWHERE, LOG_NAME
 from outlay.sweep.plan.plan import PlannedRun
 from outlay.sweep.run import attempt_log
 from outlay.sweep.run import money as attempt_cost
-from outlay.sweep.run.attempts import Active, Tries, lost_its_port
-from outlay.sweep.run.devices import Room, Tasks
-from outlay.sweep.run.money import AttemptCost, Funds, Treasury, rate_of_run
+from outlay.sweep.run.attempts import Active, StartCounter, lost_its_port
+from outlay.sweep.run.devices import MachineResources, Tasks
+from outlay.sweep.run.money import AttemptCost, Treasury, rate_of_run
 from outlay.sweep.state.journal import Journal
 from outlay.sweep.state.manifest import Recording, SweepManifest
 from outlay.sweep.state.outcomes import RunVerdict, judge
-
-# What whoever runs a sweep has asked for by a signal: its end, at once, or to be left alone.
 
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(slots=True)
 class Interrupts:
-    """What was asked so far.
+    """What signals have asked for so far.
 
     Attributes:
         asked: How often the end was asked for: once to cancel, twice to force.
-        left_alone: Whether the terminal is gone, and what runs elsewhere may go on without us.
+        terminal_closed: Whether the terminal is gone, and what runs elsewhere may go on without us.
     """
 
     asked: int = 0
-    left_alone: bool = False
+    terminal_closed: bool = False
 
-    def heard(self, *, remote: bool) -> AbstractContextManager[None]:
-        """Take signals as wishes.
-
-        Args:
-            remote: Whether everything runs elsewhere, so that none of it need end with a terminal.
-        """
+    def handling_signals(self, *, remote: bool) -> AbstractContextManager[None]:
+        """Count SIGINT, SIGTERM and SIGHUP; where all is ``remote``, SIGHUP ends nothing."""
 
         def remember(number: int, frame: FrameType | None) -> None:
             del frame
             if number == signal.SIGHUP and remote:
-                self.left_alone = True
+                self.terminal_closed = True
             else:
                 self.asked += 1
 
@@ -97,8 +92,7 @@ class Harness:
         tasks: Makes what an engine starts, of a plan under the ids of the manifest.
         treasury: The guard, where the sweep has a ceiling.
         ended: Called with the directory of a run whose attempt has ended.
-        active: The attempts that go on, by ticket.
-        interrupts: What was asked by signals.
+        active: The running attempts, by ticket.
     """
 
     manifest: SweepManifest
@@ -113,13 +107,13 @@ class Harness:
     _queue: deque[PlannedRun] = field(default_factory=deque)
     _deferred: list[tuple[PlannedRun, str]] = field(default_factory=list)
     _going: Counter[str] = field(default_factory=Counter)
-    _tries: Tries = field(default_factory=Tries)
-    _room: Room = field(init=False)
+    _starts: StartCounter = field(default_factory=StartCounter)
+    _resources: MachineResources = field(init=False)
     _recording: Recording = field(init=False)
     _unwritten: SweepNotRecorded | None = None
 
     def __post_init__(self) -> None:
-        self._room = Room(self.options.devices)
+        self._resources = MachineResources(self.options.devices)
         self._recording = Recording(self.manifest, self.journal)
 
     @property
@@ -135,7 +129,8 @@ class Harness:
             EngineBroken, SpendLogUnusable: Nothing can be started any more.
         """
         self.enqueue(runs)
-        with self.interrupts.heard(remote=all(engine.remote for engine in self.engines.values())):
+        remote = all(engine.remote for engine in self.engines.values())
+        with self.interrupts.handling_signals(remote=remote):
             while self.step():
                 pass
         if not self._is_stopping():  # Nobody stays to start these when others have ended.
@@ -165,8 +160,8 @@ class Harness:
         return self.interrupts.asked > 0
 
     def _may_leave(self) -> bool:
-        """Say whether what goes on may be left to itself, all of it being with its scheduler."""
-        if self._is_stopping() or not (self.options.detach or self.interrupts.left_alone):
+        """Say whether we may leave: every run is with its scheduler."""
+        if self._is_stopping() or not (self.options.detach or self.interrupts.terminal_closed):
             return False
         return not self._queue and all(engine.all_submitted() for engine in self.engines.values())
 
@@ -210,22 +205,23 @@ class Harness:
         )
         if beside >= engine.allow(self.options.jobs):
             return False
-        return engine.remote or self._room.has_gpus_for(run)
+        return engine.remote or self._resources.has_gpus_for(run)
 
     def _launch(self, run: PlannedRun) -> None:
         engine = self.engines[run.settings.engine]
         ticket = engine.new_ticket(run.id)
         funds = self._fund(run, ticket)
-        share = ELSEWHERE if engine.remote else self._room.take(run)
+        share = ELSEWHERE if engine.remote else self._resources.allocate(run)
         task = self.tasks.make(run, ticket, share)
         if engine.remote and funds is not None:
             # Nobody may be there to end it when its money is used up, so that it ends itself.
-            most_ns = funds.stop_ns() or task.most_ns
-            task = replace(task, most_ns=most_ns, kill_ns=funds.kill_ns())
+            lease = funds.lease
+            most_ns = lease.stop_ns or task.most_ns
+            task = replace(task, most_ns=most_ns, kill_ns=lease.kill_ns)
         try:
             self._begin(run, task, funds)
         except SweepNotRecorded:
-            self._room.give_back(share)
+            self._resources.release(share)
             if funds is not None:
                 funds.void("its start could not be written down")
             raise
@@ -246,11 +242,11 @@ class Harness:
         return attempt_log.begin(what, task.env, self.clock)
 
     def _add(self, active: Active) -> None:
-        self._tries.count(active.run)
+        self._starts.count(active.run)
         self._going[active.run.settings.engine] += 1
         self.active[active.ticket] = active
 
-    def _fund(self, run: PlannedRun, ticket: str) -> Funds | None:
+    def _fund(self, run: PlannedRun, ticket: str) -> Leaseholder | None:
         if self.treasury is None:
             return None
         foreseen = run.prediction.cost is not None
@@ -258,7 +254,7 @@ class Harness:
         remote = self.engines[run.settings.engine].remote
         return self.treasury.open(run, ticket, finished_ns, remote=remote)
 
-    def _begin(self, run: PlannedRun, task: Task, funds: Funds | None) -> None:
+    def _begin(self, run: PlannedRun, task: Task, funds: Leaseholder | None) -> None:
         """Write the start down, without secrets and without where the sweep lies."""
         command, env = self.tasks.without_secrets(task)
         hold = "" if funds is None else funds.hold.id
@@ -286,7 +282,7 @@ class Harness:
         run = active.run
         del self.active[active.ticket]
         self._going[run.settings.engine] -= 1
-        self._room.give_back(active.share)
+        self._resources.release(active.share)
         directory, log = self.manifest.root / run.id, active.log
         since_ns = 0 if log is None else log.start_ns
         verdict = judge(ended, active.stopped, attempt_log.logged_end(directory, since_ns))
@@ -302,15 +298,15 @@ class Harness:
             directory, self.manifest.state(run.id), rate_of_run(run), ended,
             recorded=None if log is None else log.is_recorded,
         )  # fmt: skip
-        if active.funds is not None:
+        if active.funds is not None and self.treasury is not None:
             if ended.how == "not_started":
                 active.funds.void("it could not be started")
             else:
-                priced = active.funds.settle(priced)
+                priced = self.treasury.capture(active.funds.hold, run.id, priced)
         self._record_end(run, verdict, ended, priced)
         self.ended(directory)
         failed = verdict.status in ("error", "preempted")
-        if failed and self._tries.may_try_again(run, port_lost=port_lost):
+        if failed and self._starts.may_try_again(run, port_lost=port_lost):
             self._queue.appendleft(run)
         if not self._is_stopping():
             self._queue.extendleft(run for run, _ in reversed(self._deferred))
@@ -349,7 +345,7 @@ class Harness:
         """Write down how an attempt of an earlier harness ended."""
         remote = self.engines[run.settings.engine].remote
         treasury = self.treasury if hold else None
-        verdict, priced = close_books(self.manifest, run.id, ended, treasury, remote=remote)
+        verdict, priced = settle_attempt(self.manifest, run.id, ended, treasury, remote=remote)
         self._record_end(run, verdict, ended, priced)
 
     def _record_end(
@@ -361,17 +357,12 @@ class Harness:
             self._unwritten = error
 
 
-def close_books(
+def settle_attempt(
     manifest: SweepManifest, run: str, ended: Ended, treasury: Treasury | None, *, remote: bool
 ) -> tuple[RunVerdict, AttemptCost]:
     """End the log of an attempt whose harness is gone, and capture what it cost.
 
-    Args:
-        manifest: Of the sweep.
-        run: Whose attempt it was.
-        ended: How it ended, as far as anybody knows.
-        treasury: The guard, where a hold paid for it.
-        remote: Whether it ran elsewhere, and so wrote its end into the log itself.
+    A ``remote`` one wrote its end into the log itself.
     """
     static, state, directory = manifest.runs[run], manifest.state(run), manifest.root / run
     since_ns = 0 if remote else state.started_ns or 0

@@ -16,7 +16,7 @@ from outlay.guard.captures import LATE, run_part
 from outlay.guard.entries import RunPart
 from outlay.guard.errors import BudgetGuardExceeded, HoldResolved, SpendLogUnusable, UnknownHold
 from outlay.guard.gate import Leaseholder
-from outlay.guard.lease import End, GiveNotice, GoOn, Terms
+from outlay.guard.lease import Terms
 from outlay.guard.spend_log import FileSpendLog
 from outlay.ledger import (
     AttemptEnded,
@@ -32,7 +32,7 @@ from outlay.rates import cost_at_most, cost_to_last_record, kind_of_cost, paid_t
 from outlay.record.supervision import Supervision, latest_supervision
 from outlay.sweep.engines.base import Ended
 from outlay.sweep.plan.plan import PlannedRun, at_most, measured, terms_of
-from outlay.sweep.run.attempt_log import ENDS, end_instant_ns, shell_code, supervised
+from outlay.sweep.run.attempt_log import ENDS, end_instant_ns, supervised
 from outlay.sweep.state.outcomes import RunState, RunVerdict
 from outlay.units import Money, Rate
 
@@ -49,7 +49,7 @@ class AttemptCost:
     """What an attempt cost.
 
     Attributes:
-        cost: None where nobody knows.
+        cost: None where it is unknown.
         logged_micros: What the run's log adds up to now, in the currency of ``cost``; None where
             the log does not say.
         kind: Of the cost, where the log says so.
@@ -93,15 +93,8 @@ def end_for_another(
 ) -> None:
     """Write down how an attempt of this machine ended whose harness died before it could.
 
-    Args:
-        static: The run, as the manifest has it.
-        directory: Where its log is.
-        state: How it stands; its attempt has no end yet.
-        verdict: What becomes of it.
-        ended: How it ended, as far as anybody knows.
-        held: The money that was held for it. Where nobody saw its end it is taken to have run for
-            as long as that lasts, and not beyond the present.
-        clock: Where the time comes from.
+    Where nobody saw its end, it is taken to have run for as long as the money lasts that is
+    ``held`` for it, and not beyond the present.
     """
     now_ns, begun_ns = clock.wall_ns(), state.started_ns or clock.wall_ns()
     latest = latest_supervision(directory)
@@ -118,7 +111,7 @@ def end_for_another(
     status = ENDS.get(verdict.status, "failed")
     if latest is not None and is_ours:
         last = AttemptEnded(
-            t_ns=end_ns, status=status, reason=reason, exit_code=shell_code(ended)
+            t_ns=end_ns, status=status, reason=reason, exit_code=ended.exit_code
         )  # fmt: skip
         with suppress(OSError):
             end_segment(latest[0], last)
@@ -128,7 +121,7 @@ def end_for_another(
     stated = typed_price(price, name="price", source="sweep", kind=kind) if price else None
     what = supervised(static["id"], directory, stated, charged_in(static))
     Supervision(what, {}, clock=clock, start_ns=start_ns).end(
-        status, reason, exit_code=shell_code(ended), t_ns=end_ns
+        status, reason, exit_code=ended.exit_code, t_ns=end_ns
     )
 
 
@@ -142,12 +135,8 @@ def price_attempt(
 ) -> AttemptCost:
     """Return what an attempt that has ended cost.
 
-    Args:
-        directory: Where its log is.
-        state: How the run stood before: what its log had added up to.
-        rate: What the sweep says that it costs per hour.
-        ended: How it ended, for an attempt without a log.
-        recorded: Whether its supervisor could write its log; None for a supervisor elsewhere.
+    ``state`` is how the run stood before. ``recorded`` says whether its supervisor could write its
+    log; None for a supervisor elsewhere.
     """
     if recorded is None:
         recorded = latest_supervision(directory) is not None
@@ -217,66 +206,10 @@ def rate_of_run(run: PlannedRun) -> Rate | None:
     return None if price is None else rates.rate_of(price.rate, run.charged_gpus)
 
 
-def _capture(guard: BudgetGuard, hold: Hold, run: str, priced: AttemptCost) -> AttemptCost:
-    """Capture what an attempt cost, or all it held where nobody knows; return what was captured."""
-    if priced.cost is None:
-        priced = replace(priced, cost=hold.amount, assumed=True)
-    basis = "assumed" if priced.assumed else "measured"
-    guard.record_actual(run, priced.cost, hold=hold, basis=basis, part=priced.part)
-    return priced
-
-
-class Funds:
-    """What one attempt was given: its hold, and the lease on which that is extended.
-
-    Times are elapsed ones: the attempt starts at 0.
-    """
-
-    def __init__(self, guard: BudgetGuard, hold: Hold, terms: Terms) -> None:
-        self._guard = guard
-        self._holder = Leaseholder(guard, hold, terms, refusals=(BudgetGuardExceeded,))
-
-    @property
-    def hold(self) -> Hold:
-        """The hold as it was last seen."""
-        return self._holder.hold
-
-    def tend(self, elapsed_ns: int) -> GoOn | GiveNotice | End:
-        """Extend the hold where that is due; return what is to be done with the attempt.
-
-        Raises:
-            SpendLogUnusable: Nobody can say whether there is money.
-        """
-        return self._holder.tend(elapsed_ns)
-
-    def give_notice(self, elapsed_ns: int) -> None:
-        """Remember that the attempt was told to end."""
-        self._holder.lease = self._holder.lease.noticed(elapsed_ns)
-
-    def stop_ns(self) -> int | None:
-        """Return after how long the run must be told to end, so that the notice is paid for."""
-        return self._holder.lease.stop_ns
-
-    def kill_ns(self) -> int | None:
-        """Return after how long the run is killed, before the end of what is paid for."""
-        stop_ns = self.stop_ns()
-        return None if stop_ns is None else stop_ns + self._holder.lease.terms.kill_after_ns
-
-    def settle(self, priced: AttemptCost) -> AttemptCost:
-        """Record what the attempt cost, or all it held where nobody knows; return that."""
-        return _capture(self._guard, self.hold, self.hold.op_label, priced)
-
-    def void(self, reason: str) -> None:
-        """Give the hold back: nothing was started."""
-        self._guard.void(self.hold, reason)
-
-
 class Treasury:
     """The guard of one sweep.
 
-    Args:
-        root: The sweep's directory; the spend log lies in it.
-        ceiling: What the sweep may spend.
+    Its spend log lies in the sweep's directory.
     """
 
     def __init__(self, root: Path, ceiling: Money, clock: Clock = SYSTEM) -> None:
@@ -292,18 +225,11 @@ class Treasury:
 
     def open(
         self, run: PlannedRun, ticket: str, finished_ns: Sequence[int], *, remote: bool
-    ) -> Funds:
+    ) -> Leaseholder:
         """Hold what a run should cost and what ending it may cost; at least what it should cost.
 
-        Args:
-            run: What is to be started.
-            ticket: Of the attempt, under which it is held once.
-            finished_ns: What runs that have finished took, for a run that nothing else limits.
-            remote: Whether nobody may be there to pay for more while it runs.
-
-        Raises:
-            BudgetGuardExceeded: It does not fit under the ceiling.
-            SpendLogUnusable: The log cannot be read, locked or written.
+        A run that nothing else limits is judged by what finished ones took. Nobody may be there to
+        pay for more while a ``remote`` one runs.
         """
         rate = rate_of_run(run)
         prediction = run.prediction
@@ -317,14 +243,18 @@ class Treasury:
         terms = terms_of(rate, prediction.ns or 0)
         opening, least = cost + terms.cost(terms.notice.ns), max(cost, terms.least_opening())
         hold = self.guard.authorize(run.id, opening, key=ticket, least_usd=min(least, opening))
-        return Funds(self.guard, hold, terms)
+        return self._leased(hold, terms)
 
-    def join(self, run: PlannedRun, hold: str) -> Funds | None:
-        """Return what an attempt that goes on was given; None where that is settled already."""
+    def _leased(self, hold: Hold, terms: Terms) -> Leaseholder:
+        """Return what extends a hold; times are elapsed ones, and the attempt starts at 0."""
+        return Leaseholder(self.guard, hold, terms, refusals=(BudgetGuardExceeded,))
+
+    def join(self, run: PlannedRun, hold: str) -> Leaseholder | None:
+        """Return the lease of a running attempt; None where its hold is settled already."""
         rate, held = rate_of_run(run), self.held(hold)
         if rate is None or held is None:
             return None
-        return Funds(self.guard, held, terms_of(rate, 0))
+        return self._leased(held, terms_of(rate, 0))
 
     def held(self, hold: str) -> Hold | None:
         """Return a hold that is still open, or None."""
@@ -334,9 +264,17 @@ class Treasury:
             return None
 
     def settle_lost(self, hold: str, run: str, priced: AttemptCost) -> AttemptCost:
-        """Record an attempt whose harness died: what it cost, or all it held where nobody knows."""
+        """Record an attempt whose harness died: its cost, or all it held where that is unknown."""
         held = self.held(hold)
-        return priced if held is None else _capture(self.guard, held, run, priced)
+        return priced if held is None else self.capture(held, run, priced)
+
+    def capture(self, hold: Hold, run: str, priced: AttemptCost) -> AttemptCost:
+        """Record what an attempt cost, or all it held where that is unknown; return that."""
+        if priced.cost is None:
+            priced = replace(priced, cost=hold.amount, assumed=True)
+        basis = "assumed" if priced.assumed else "measured"
+        self.guard.record_actual(run, priced.cost, hold=hold, basis=basis, part=priced.part)
+        return priced
 
     def correct(self, run: str, more: Money) -> None:
         """Add what a run that was captured turned out to cost beyond that."""

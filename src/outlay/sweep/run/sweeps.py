@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from outlay.clock import Clock
 from outlay.errors import Finding, InvalidValue, choices
+from outlay.ledger import SUPERVISOR, segment_paths
+from outlay.ledger.segments import id_from_name
 from outlay.proc.identity import end_marked
-from outlay.sweep.aggregate.keeping import FiguresKeeper
-from outlay.sweep.engines.base import Engine
-from outlay.sweep.engines.registry import engine_named
+from outlay.sweep.engines.base import Engine, engine_named
 from outlay.sweep.errors import NotCancelled, RunElsewhere
 from outlay.sweep.grid.files import plan_file
 from outlay.sweep.plan.plan import SweepPlan
@@ -29,8 +31,8 @@ from outlay.sweep.state.setup import (
     check_predictable,
     create,
     holder_of,
+    match_plan,
     root_for,
-    take_up,
     to_do,
 )
 
@@ -40,7 +42,7 @@ class Result:
     """How a sweep stands after it was run.
 
     Attributes:
-        counts: How many runs stand options.
+        counts: How many runs have each status.
         cancelled: Whether somebody ended it early.
         findings: What the user should know beside that.
     """
@@ -96,7 +98,7 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
         stated = plan_file(grid or Path(manifest.about["grid_path"]))
         check_predictable(stated, finished=bool(manifest.elapsed_of("completed")))
         engines = _engines(stated, root, options)
-        matched = take_up(stated, manifest, environ)
+        matched = match_plan(stated, manifest, environ)
         plan, cwd = matched.plan, Path(manifest.about["work_dir"])
         tasks = Tasks(plan, root, cwd, environ)
         with _harness(tasks, manifest, engines, options) as harness:
@@ -107,18 +109,16 @@ def resume(root: Path, options: SweepOptions, *, grid: Path | None, retry_failed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancelled:
-    """Who was told to end: the process that runs the sweep, or so many jobs that nobody watched."""
+    """What was ended: the process that runs the sweep, or so many jobs without one."""
 
     harness: int | None = None
     jobs: int = 0
 
 
 def cancel(root: Path, runs: Sequence[str] = ()) -> Cancelled:
-    """End a sweep: tell the process that runs it, or end what goes on without one.
+    """End a sweep: tell the process that runs it, or end what is still running without one.
 
-    Args:
-        root: The sweep's directory.
-        runs: Which runs to end; none for all of them.
+    Without ``runs`` all of them end.
 
     Raises:
         NotASweep: There is no sweep.
@@ -204,7 +204,7 @@ def _locked(root: Path) -> Iterator[None]:
 def _harness(
     tasks: Tasks, manifest: SweepManifest, engines: dict[str, Engine], options: SweepOptions
 ) -> Iterator[Harness]:
-    journal, figures = Journal(manifest.root, options.clock), FiguresKeeper(options.clock)
+    journal, figures = Journal(manifest.root), FiguresKeeper(options.clock)
     ceiling = tasks.plan.grid.ceiling
     try:
         yield Harness(
@@ -229,3 +229,41 @@ def _result(
         cancelled=harness.cancelled,
         findings=findings,
     )
+
+
+# Keeping the figures of runs as they end, so that the first summary need not read their logs.
+#
+# What is kept is a cache beside the log, checked against it by every reader.
+
+
+class FiguresKeeper:
+    """Reads logs in a thread of its own: the harness has money to watch meanwhile."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._thread: ThreadPoolExecutor | None = None
+
+    def keep(self, run_dir: Path) -> None:
+        """Have the figures of a run that has ended written beside its log, if it recorded one.
+
+        What its supervisor recorded is two lines, and read as fast as what would be kept of it.
+        """
+        written = map(id_from_name, segment_paths(run_dir))
+        if all(segment is None or segment.rank == SUPERVISOR for segment in written):
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="outlay-figures")
+        # Whatever goes wrong there is told by the summary, which then reads the log itself.
+        self._thread.submit(_keep, run_dir, self._clock.wall_ns())
+
+    def close(self) -> None:
+        """Wait until everything is written."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+
+def _keep(run_dir: Path, now_ns: int) -> None:
+    # Here, since it loads NumPy, which sweeps of programs without a log never need.
+    from outlay.sweep.aggregate.reading import read_ledger
+
+    read_ledger(run_dir, now_ns)

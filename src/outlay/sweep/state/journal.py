@@ -12,8 +12,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from outlay.clock import Clock
-from outlay.decoding import BadDocument, Decoder, Int64, read_file
+from outlay.decoding import Decoder, Int64, read_file
 from outlay.files import open_own, read_own
 from outlay.ledger.price import Kind
 from outlay.sweep.errors import SweepNotRecorded
@@ -28,13 +27,7 @@ class Event(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     Attributes:
         t_ns: When, in UTC nanoseconds.
-        run: The run's id.
-        status: What the run is from now on.
         ticket: Of the attempt that began; what the engine finds it again by.
-        returncode: How its process ended.
-        reason: Why, in words.
-        elapsed_ns: How long the attempt ran.
-        command: What was started.
         env: What the sweep added to its environment.
         cost_micros: What the attempt cost, in millionths of ``currency``.
         logged_micros: What the run's log added up to then; None where it did not say.
@@ -64,34 +57,19 @@ _decoder = Decoder[Event](Event)
 
 
 class Journal:
-    """The writing end of a journal.
+    """The writing end of a journal, in the sweep's directory."""
 
-    Args:
-        root: The sweep's directory.
-        clock: Where the time comes from.
-    """
-
-    def __init__(self, root: Path, clock: Clock) -> None:
+    def __init__(self, root: Path) -> None:
         self.path = root / NAME
-        self._clock = clock
         self._unwritten = b""
         self._descriptor = open_own(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         if _is_torn(self.path):
             self._unwritten = b"\n"
 
-    def now_ns(self) -> int:
-        """Return the time for an event."""
-        return self._clock.wall_ns()
-
     def append(self, event: Event, *, keep: bool = True) -> None:
         """Write an event down; what was kept from before is tried again first.
 
-        Args:
-            event: What happened.
-            keep: Whether to try again later when the disk refuses.
-
-        Raises:
-            SweepNotRecorded: The disk refuses.
+        With ``keep`` an event that the disk refuses is tried again later.
         """
         line = msgspec.json.encode(event) + b"\n"
         self._unwritten += line
@@ -107,23 +85,16 @@ class Journal:
             raise SweepNotRecorded(str(self.path), error.strerror or str(error)) from error
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._descriptor)
 
 
 def read_events(root: Path) -> list[Event]:
     """Return every whole event, in order; a torn or damaged line is passed over."""
     try:
-        lines = read_file(root / NAME, largest=LARGEST).split(b"\n")
+        return _decoder.decode_lines(read_file(root / NAME, largest=LARGEST))
     except FileNotFoundError:
         return []
-    events = []
-    for line in filter(None, lines):
-        try:
-            events.append(_decoder.decode(line))
-        except BadDocument:
-            continue
-    return events
 
 
 def _is_torn(path: Path) -> bool:

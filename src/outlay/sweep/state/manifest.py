@@ -40,7 +40,6 @@ class SweepManifest:
     Attributes:
         about: Everything but the runs.
         runs: The static part of each run, by id, in order.
-        states: How each run stands.
     """
 
     root: Path
@@ -97,7 +96,7 @@ class SweepManifest:
 
 
 def read_manifest(root: Path, clock: Clock = SYSTEM) -> SweepManifest:
-    """Return a sweep as it stands: its manifest, and the journal's last word on each run.
+    """Return a sweep as it stands: its manifest, and the journal's last event of each run.
 
     Raises:
         NotASweep: There is no manifest, or it cannot be read.
@@ -207,34 +206,27 @@ def total(amounts: Iterable[Money]) -> list[Money]:
     return [Money(amount, currency) for currency, amount in sorted(micros.items())]
 
 
-# Writing down what happens to runs: in the journal at once, in the manifest when it is written.
-
-
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A sweep's two files, kept in step."""
+    """Records what happens to runs: in the journal at once, in the manifest when it is written.
+
+    Without a journal in this process alone: whoever runs the sweep writes it down.
+    """
 
     manifest: SweepManifest
-    journal: Journal
+    journal: Journal | None
 
     def note(self, run: str, status: Status, **facts: object) -> None:
-        """Write down what a run is from now on.
-
-        Raises:
-            SweepNotRecorded: The journal cannot be written.
-        """
-        about = {"t_ns": self.journal.now_ns(), "run": run, "status": status, **facts}
-        event = convert(about, Event)
-        # A start that cannot be written down does not happen; an end has happened all the same.
-        self.journal.append(event, keep=status != "running")
+        """Write down what a run is from now on."""
+        t_ns = self.manifest.clock.wall_ns()
+        event = convert({"t_ns": t_ns, "run": run, "status": status, **facts}, Event)
+        if self.journal is not None:
+            # A start that cannot be written down does not happen; an end has happened anyway.
+            self.journal.append(event, keep=status != "running")
         self.manifest.apply(run, event)
 
     def correct(self, run: str, more: AttemptCost) -> None:
-        """Write down that a run that has ended cost more than was known then.
-
-        Raises:
-            SweepNotRecorded: The journal cannot be written.
-        """
+        """Write down that a run that has ended cost more than was known then."""
         assert more.cost is not None
         status = self.manifest.state(run).status
         self.note(
@@ -243,33 +235,14 @@ class Recording:
         )  # fmt: skip
 
     def end(self, run: str, verdict: RunVerdict, ended: Ended, priced: AttemptCost) -> None:
-        """Write down how an attempt ended and what it cost.
-
-        Raises:
-            SweepNotRecorded: The journal cannot be written.
-        """
-        self.note(run, verdict.status, **_end_facts(verdict, ended, priced))
-
-
-def expect_end(
-    manifest: SweepManifest, run: str, verdict: RunVerdict, ended: Ended, priced: AttemptCost
-) -> None:
-    """Count an attempt as ended in this process alone: whoever runs the sweep writes it down."""
-    about = {"t_ns": manifest.clock.wall_ns(), "run": run, "status": verdict.status}
-    manifest.apply(run, convert(about | _end_facts(verdict, ended, priced), Event))
-
-
-def _end_facts(verdict: RunVerdict, ended: Ended, priced: AttemptCost) -> dict[str, object]:
-    cost = priced.cost
-    return {
-        "reason": verdict.reason,
-        "returncode": ended.returncode,
-        "elapsed_ns": ended.elapsed_ns,
-        "cost_micros": None if cost is None else cost.micros,
-        "currency": "" if cost is None else cost.currency,
-        "kind": priced.kind,
-        "logged_micros": priced.logged_micros,
-    }
+        """Write down how an attempt ended and what it cost."""
+        cost = priced.cost
+        self.note(
+            run, verdict.status, reason=verdict.reason, returncode=ended.returncode,
+            elapsed_ns=ended.elapsed_ns, cost_micros=None if cost is None else cost.micros,
+            currency="" if cost is None else cost.currency, kind=priced.kind,
+            logged_micros=priced.logged_micros,
+        )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def judge(ended: Ended, stopped: RunVerdict | None, logged_end: str | None) -> R
     if logged_end == "preempted" and not ended.asked:
         return RunVerdict("preempted", TAKEN_BACK)
     if ended.asked:
-        # A program may well exit with 0 when it is told to end; that is not done.
+        # A program may well exit with 0 when it is asked to end; that is not done.
         return RunVerdict("cancelled", ended.reason or "told to end")
     return RunVerdict("error", exit_text(ended.returncode))
 

@@ -45,11 +45,7 @@ class Holder:
 
 
 class SweepLock:
-    """Holds a sweep's directory for this process.
-
-    Raises:
-        SweepInUse: Another process holds it.
-    """
+    """Holds a sweep's directory for this process."""
 
     def __init__(self, root: Path) -> None:
         self._descriptor = open_own(root / LOCK_FILE, os.O_RDWR | os.O_CREAT)
@@ -63,7 +59,7 @@ class SweepLock:
         os.pwrite(self._descriptor, f"{os.getpid()} {socket.gethostname()}".encode(), 0)
 
     def release(self) -> None:
-        """Let go; whoever comes next finds no name in it."""
+        """Close; whoever comes next finds no name in it."""
         os.ftruncate(self._descriptor, 0)
         os.close(self._descriptor)
 
@@ -101,11 +97,7 @@ class Matched:
 
 
 def root_for(plan: SweepPlan, stated: Path | None, now_ns: int) -> Path:
-    """Return where a new sweep goes, as an absolute path.
-
-    Raises:
-        InvalidValue: A sweep lies there already.
-    """
+    """Return where a new sweep goes, as an absolute path."""
     default = f"runs/{plan.grid.name}_{utc_datetime(now_ns):%Y%m%d_%H%M%S}"
     root = (stated or Path(plan.grid.output_dir or default)).expanduser().absolute()
     if (root / NAME).exists():
@@ -125,7 +117,7 @@ def create(
     return manifest
 
 
-def take_up(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]) -> Matched:
+def match_plan(plan: SweepPlan, manifest: SweepManifest, environ: Mapping[str, str]) -> Matched:
     """Match a plan with a manifest by what runs compute, and write down what is new.
 
     A run keeps the id and the directory that it had; a new one gets an id that is free.
@@ -166,11 +158,7 @@ def to_do(plan: SweepPlan, manifest: SweepManifest, *, retry_failed: bool) -> li
 
 
 def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
-    """Refuse a ceiling where a launch's cost could not be foreseen.
-
-    Raises:
-        InvalidGrid: Names each such run, and what to add.
-    """
+    """Refuse a ceiling where a launch's cost could not be foreseen."""
     ceiling = plan.grid.ceiling
     if ceiling is None:
         return

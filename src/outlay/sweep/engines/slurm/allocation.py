@@ -72,9 +72,7 @@ def spec_path(directory: Path, ticket: str) -> Path:
 def split_environment(task: Task, here: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
     """Return a task's variables beyond ours: those that a file may hold, and the secret ones.
 
-    Args:
-        task: Whose environment it is.
-        here: What ``sbatch`` hands over by itself: our own environment.
+    ``here`` is our own environment, which ``sbatch`` hands over by itself.
     """
     from outlay.record.redaction import Redactor  # Jobs, which only read, do without.
 
@@ -120,13 +118,7 @@ def _sealed(name: str) -> str:
 
 
 def write_spec(task: Task, here: Mapping[str, str], title: str = "") -> dict[str, str]:
-    """Write what the node needs to know; return what ``sbatch`` must hand over besides.
-
-    Args:
-        task: Whose attempt it is.
-        here: Our own environment, which ``sbatch`` hands over.
-        title: What the job is called in the queue.
-    """
+    """Write what the node needs to know; return what ``sbatch`` must hand over besides."""
     opened, secret = split_environment(task, here)
     command, sealed = sealed_command(task)
     secret |= {name: value for name, value in sealed.items() if here.get(name) != value}
@@ -180,12 +172,9 @@ class JobMoment(msgspec.Struct, frozen=True, kw_only=True):
     """A start or an end.
 
     Attributes:
-        ticket: Of the attempt.
         what: ``lost`` is the last sign of life of a start without an end, noted by the next one.
         restart: How often Slurm had started the job before.
         t_ns: When, in UTC nanoseconds by the node's clock.
-        job: Slurm's number of it.
-        node: Where.
     """
 
     ticket: str
@@ -220,13 +209,9 @@ def read_times(directory: Path, ticket: str) -> Times:
     """Return an attempt's moments; a torn line is passed over."""
     path = directory / NAME
     try:
-        lines, sign_ns = read_file(path).split(b"\n"), path.stat().st_mtime_ns
+        moments, sign_ns = _decoder.decode_lines(read_file(path)), path.stat().st_mtime_ns
     except (OSError, BadDocument):
         return Times(moments=(), sign_ns=0)
-    moments = []
-    for line in filter(None, lines):
-        with contextlib.suppress(BadDocument):
-            moments.append(_decoder.decode(line))
     ours = tuple(moment for moment in moments if moment.ticket == ticket)
     last = bool(moments) and moments[-1].ticket == ticket
     return Times(moments=ours, sign_ns=sign_ns if last else 0)

@@ -25,7 +25,7 @@ _UNTOLD: Final[dict[str, tuple[How, str]]] = {
 def conclude(
     look: JobLook | None, exits: Sequence[ExitRecord], times: Times, *, nodes: int = 1
 ) -> Ended | None:
-    """Return how an attempt ended; None while it goes on, or while its last word may yet come.
+    """Return how an attempt ended; None while it runs, or while its final record may yet come.
 
     Args:
         look: What Slurm says; None where it knows nothing of the job any more.
@@ -35,7 +35,7 @@ def conclude(
     """
     record = _decisive(exits, times)
     if record is not None and not record.asked and (record.returncode or len(exits) == nodes):
-        return _told(record, "", times)  # It ended by itself, whether or not Slurm has heard.
+        return _told(record, "", times)  # It ended by itself, whether or not Slurm has been told.
     if look is not None and not look.over:
         return None
     if record is None:
@@ -44,7 +44,7 @@ def conclude(
 
 
 def may_be_late(look: JobLook | None, exits: Sequence[ExitRecord], ended: Ended) -> bool:
-    """Say whether this may not be the last word yet.
+    """Say whether another record may still come.
 
     What the job wrote may be on its way over a shared file system, and one whose machine was taken
     back may yet be queued again.

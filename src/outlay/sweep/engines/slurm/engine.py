@@ -14,7 +14,7 @@ from outlay.sweep.engines.base import Ended, Task, TaskStanding
 from outlay.sweep.engines.slurm.allocation import read_times
 from outlay.sweep.engines.slurm.poller import Poller, Submitted
 from outlay.sweep.engines.slurm.queue import Batch, Looks, Slurm, read_batches, run_of
-from outlay.sweep.engines.slurm.submission import Handover, check_available
+from outlay.sweep.engines.slurm.submission import SubmissionQueue, check_available
 
 UNLIMITED: Final = 10**9
 NOT_QUEUED: Final = TaskStanding(text="not in the queue yet", queued=True)
@@ -32,13 +32,7 @@ class Earlier:
 class SlurmEngine:
     """Submits runs as jobs; they outlive this process and are found again by any other.
 
-    Args:
-        root: The sweep's directory, on a file system that the nodes share.
-        clock: Where the time comes from.
-
-    Raises:
-        MissingExtra: submitit is not installed.
-        NoSlurm: There is no ``sbatch``.
+    The sweep's directory must be on a file system that the nodes share.
     """
 
     remote: ClassVar[bool] = True
@@ -49,14 +43,14 @@ class SlurmEngine:
         self._clock = clock
         self._slurm = Slurm()
         self._poller = Poller(self._slurm, clock)
-        self._handover = Handover(root, self._slurm, self._poller, clock)
+        self._submissions = SubmissionQueue(root, self._slurm, self._poller, clock)
         self._earlier: Earlier | None = None
 
     # -- starting ---------------------------------------------------------------------------
 
     def allow(self, jobs: int | None) -> int:
         """Let so many jobs run at the same time; any number may be submitted."""
-        self._handover.jobs = jobs
+        self._submissions.jobs = jobs
         return UNLIMITED
 
     def new_ticket(self, name: str) -> str:
@@ -65,29 +59,29 @@ class SlurmEngine:
 
     def submit(self, task: Task) -> None:
         """Write a task down; it goes to Slurm with others like it at the next look."""
-        self._handover.add(task)
+        self._submissions.add(task)
 
     def all_submitted(self) -> bool:
         """Say whether Slurm has everything."""
-        return self._handover.is_done
+        return self._submissions.is_done
 
     # -- looking ----------------------------------------------------------------------------
 
     def wait(self, timeout_s: float) -> None:
         """Return when a job may have ended, or after the time."""
-        for ticket in self._handover.flush():
+        for ticket in self._submissions.flush():
             self.cancel(ticket)
         self._poller.look()
         if not self._poller.ended:
             self._clock.sleep(min(timeout_s, self._poller.due_in_s()))
 
     def poll(self, ticket: str) -> Ended | None:
-        """Return how a job ended, once; None while it goes on."""
+        """Return how a job ended, once; None while it runs."""
         return self._poller.ended.pop(ticket, None)
 
     def standing(self, ticket: str) -> TaskStanding:
         """Return how a job stands in Slurm's words; where it does not say, in the job's own."""
-        if ticket in self._handover:
+        if ticket in self._submissions:
             return NOT_QUEUED
         known = self._poller.submitted.get(ticket)
         if known is None:
@@ -106,8 +100,8 @@ class SlurmEngine:
     # -- ending -----------------------------------------------------------------------------
 
     def cancel(self, ticket: str, *, force: bool = False) -> None:
-        """Tell a job to end, or end it; once Slurm has heard, a second call does nothing."""
-        self._handover.withdraw(ticket)
+        """Cancel a job, or end it; once Slurm has been told, a second call does nothing."""
+        self._submissions.withdraw(ticket)
         known = self._poller.submitted.get(ticket)
         level = 2 if force else 1
         if known is None or known.told >= level:
@@ -118,13 +112,13 @@ class SlurmEngine:
         self._poller.look_soon()
 
     def reattach(self, task: Task) -> Ended | None:
-        """Take up a job that another process submitted; None when it still goes on."""
+        """Reattach to a job that another process submitted; None while it runs."""
         earlier = self._find_earlier()
         batch = earlier.batches.get(task.ticket)
         if batch is None:
             return Ended(how="lost", never_ran=True, reason="it never reached Slurm")
         known = Submitted(task.directory, task.nodes, batch, batch.tickets.index(task.ticket))
-        self._poller.take_up(task.ticket, known, earlier.looks, earlier.asked_ns)
+        self._poller.adopt(task.ticket, known, earlier.looks, earlier.asked_ns)
         return self.poll(task.ticket)
 
     def _find_earlier(self) -> Earlier:
@@ -146,4 +140,4 @@ class SlurmEngine:
         return batch
 
     def close(self) -> None:
-        """Let go; jobs go on."""
+        """Close; jobs go on."""

@@ -36,7 +36,7 @@ from outlay.proc.identity import (
     set_subreaper,
     signal_group,
 )
-from outlay.proc.strays import ExitRecord, exit_path, write_exit
+from outlay.proc.strays import ExitRecord, exit_path, shell_code, write_exit
 from outlay.record.supervision import Supervision
 from outlay.sweep.engines.slurm.allocation import (
     WORD,
@@ -84,8 +84,8 @@ class JobRun:
     _start_ns: int = 0
     _began_ns: int = 0
     _log: Supervision | None = None
-    _passed_on: int = 0
-    _listens: bool = False
+    _forwarded: int = 0
+    _handles_notice: bool = False
     _term_ns: int | None = None
     _kill_ns: int | None = None
     _named: bool = False
@@ -99,7 +99,7 @@ class JobRun:
     def run(self) -> int:
         """Run the program to its end; return what to exit with."""
         for number in (signal.SIGUSR2, signal.SIGTERM):
-            signal.signal(number, self._remember)
+            signal.signal(number, self._on_signal)
         set_subreaper(on=True)  # Whatever the program leaves behind is ours to end.
         self._began_ns = self.clock.monotonic_ns()
         before_ns = self._begin()
@@ -119,7 +119,7 @@ class JobRun:
         end_all(descendants, self.clock)
         return self._conclude(code)
 
-    def _remember(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         del frame
         self.told.append(number)
 
@@ -155,7 +155,7 @@ class JobRun:
         # First the time: whoever finds the end reads that next.
         self._note("ended", self._end_log(self._status(record), reason, record.returncode))
         write_exit(exit_path(Path(self.spec.directory), self.place.rank), record)
-        return _shell_code(record.returncode)
+        return shell_code(record.returncode)
 
     def _status(self, record: ExitRecord) -> EndStatus:
         if self.late or record.asked:
@@ -180,13 +180,13 @@ class JobRun:
         """Write down in the run's log that the program has ended; return when that was."""
         if self._log is None:
             return self.clock.wall_ns()
-        self._log.end(status, reason, exit_code=_shell_code(code))
+        self._log.end(status, reason, exit_code=shell_code(code))
         return self._log.end_ns
 
     def _conclude(self, code: int) -> int:
         if self.late:
             return self._end(code, self.late)
-        if not self._is_taken_back(code):
+        if not self._is_preempted(code):
             return self._end(code)
         if stuck := self._stuck(self.place.restart):
             return self._end(code, stuck)
@@ -213,8 +213,8 @@ class JobRun:
             return ""
         return f"started again {self.spec.requeues} times without progress, and still not done"
 
-    def _is_taken_back(self, code: int) -> bool:
-        """Say whether the program was told to end by a cluster that wants its machine back.
+    def _is_preempted(self, code: int) -> bool:
+        """Say whether the program was asked to end by a cluster that wants its machine back.
 
         Whoever cancels a job has said so to Slurm before the job hears of it. A job that still
         counts as running was told of its time limit, or is being preempted and has time to save.
@@ -224,7 +224,7 @@ class JobRun:
         return self.place.is_running()
 
     def _is_done(self, code: int) -> bool:
-        """Say whether a program that was told to end had finished its work all the same."""
+        """Say whether a program that was asked to end had finished its work all the same."""
         return code == 0 and logged_end(Path(self.spec.directory)) == "completed"
 
     # -- the program ------------------------------------------------------------------------
@@ -251,14 +251,14 @@ class JobRun:
             if now_ns - sign_ns >= SIGN_EVERY_NS and self.place.first:
                 sign_ns = now_ns
                 give_sign(Path(self.spec.directory), self.clock.wall_ns())
-            if not self._listens and now_ns - heard_ns >= LISTEN_EVERY_NS:
+            if not self._handles_notice and now_ns - heard_ns >= LISTEN_EVERY_NS:
                 heard_ns = now_ns
-                self._listens = bool(_listeners())
+                self._handles_notice = bool(_notice_handlers())
             if self._log is not None:
                 self._log.beat()
             self._end_when_due(child, before_ns + now_ns - self._began_ns)
-            self._pass_on(child, now_ns)
-            self._take_name(now_ns)
+            self._forward_signals(child, now_ns)
+            self._set_job_name(now_ns)
             pause()
         return code
 
@@ -270,7 +270,7 @@ class JobRun:
             return lambda: self.clock.sleep(LOOK_EVERY_S)
         return lambda: select.select([descriptor], [], [], LOOK_EVERY_S)
 
-    def _take_name(self, now_ns: int) -> None:
+    def _set_job_name(self, now_ns: int) -> None:
         """Give a task of an array, once it has run for a while, its own name in the queue.
 
         An array has one name, and to rename what waits would make Slurm split it into jobs.
@@ -296,19 +296,19 @@ class JobRun:
     def _overdue(self) -> str:
         return f"timeout: not done after {Duration(self.spec.most_ns or 0)}"
 
-    def _pass_on(self, child: subprocess.Popen[bytes], now_ns: int) -> None:
+    def _forward_signals(self, child: subprocess.Popen[bytes], now_ns: int) -> None:
         """Tell the program what the job was told: those who listen for SIGUSR2, or all of it."""
-        if len(self.told) > self._passed_on:
-            self._passed_on = len(self.told)
-            for process in _listeners():
+        if len(self.told) > self._forwarded:
+            self._forwarded = len(self.told)
+            for process in _notice_handlers():
                 send(process, signal.SIGUSR2)
-                self._listens = True
+                self._handles_notice = True
             self._term_ns = self._term_ns or now_ns + DEAF_AFTER_NS
             # Sooner than Slurm, which would end us with it before we could queue it again.
             notice_ns = max(self.spec.notice_ns - NOTICE_NS, NOTICE_NS // 2)
             self._kill_ns = self._kill_ns or now_ns + notice_ns
-        if self._term_ns is not None and now_ns >= self._term_ns and not self._listens:
-            self._listens = True  # Once is enough; and one that listens is on its way out.
+        if self._term_ns is not None and now_ns >= self._term_ns and not self._handles_notice:
+            self._handles_notice = True  # Once is enough; and one that listens is on its way out.
             signal_group(child.pid, signal.SIGTERM)
         if self._kill_ns is not None and now_ns >= self._kill_ns:
             self._kill(child)
@@ -318,13 +318,9 @@ class JobRun:
         end_all(descendants, self.clock)
 
 
-def _listeners() -> list[Process]:
+def _notice_handlers() -> list[Process]:
     """Return what is below us and has a handler for the notice."""
     return [process for process in descendants() if catches(process.pid, signal.SIGUSR2)]
-
-
-def _shell_code(code: int) -> int:
-    return code if code >= 0 else 128 - code
 
 
 def _ignore_notice() -> None:

@@ -31,10 +31,8 @@ class Submitted:
     """An attempt that Slurm has.
 
     Attributes:
-        directory: Where it writes.
-        place: Its place in the batch.
         over_ns: Since when it seems to be over.
-        told: Whether it was told to end (1), or to end at once (2).
+        told: Whether it was asked to end (1), or to end at once (2).
     """
 
     directory: Path
@@ -57,12 +55,7 @@ class Submitted:
 
 
 class Poller:
-    """Knows how every submitted attempt stands.
-
-    Args:
-        slurm: Whom to ask.
-        clock: Where the time comes from.
-    """
+    """Knows how every submitted attempt stands."""
 
     def __init__(self, slurm: Slurm, clock: Clock) -> None:
         self._slurm = slurm
@@ -89,7 +82,7 @@ class Poller:
             return
         known = self.submitted.values()
         looks = self.ask({one.key: one.batch for one in known})
-        changed = self._take_in(looks)
+        changed = self._update(looks)
         longer = min(self._interval_ns * 3 // 2, LATEST_NS)
         self._interval_ns = SOONEST_NS if changed else longer
         self._next_ns = self._clock.monotonic_ns() + self._interval_ns
@@ -102,8 +95,8 @@ class Poller:
         forgotten = _unique(batch for key, batch in wanted.items() if key not in looks)
         return self._slurm.accounted(forgotten) | looks
 
-    def _take_in(self, looks: Looks | None) -> bool:
-        """Learn how every job stands; say whether that is any news.
+    def _update(self, looks: Looks | None) -> bool:
+        """Find out how every job stands; say whether that is any news.
 
         While Slurm cannot be asked, jobs stand as they stood; those that wrote an end have ended.
         """
@@ -123,7 +116,7 @@ class Poller:
         return changed
 
     def conclude(self, ticket: str, known: Submitted) -> Ended | None:
-        """Return how an attempt ended; None while it goes on, or its word may be on its way."""
+        """Return how an attempt ended; None while it runs, or its word may be on its way."""
         exits = _read_exits(known.directory, ticket, known.nodes)
         ended = conclude(
             known.look, exits, read_times(known.directory, ticket), nodes=known.nodes
@@ -140,7 +133,7 @@ class Poller:
             return None
         return replace(ended, asked=ended.asked or known.told > 0)
 
-    def take_up(self, ticket: str, known: Submitted, looks: Looks | None, since_ns: int) -> None:
+    def adopt(self, ticket: str, known: Submitted, looks: Looks | None, since_ns: int) -> None:
         """Take up an attempt of another process, as Slurm said at ``since_ns`` that it stands.
 
         One that is over is settled now: whoever asks may not be there for a second look.

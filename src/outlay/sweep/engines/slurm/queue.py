@@ -34,7 +34,6 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: Of its directory, which no other batch has.
-        tickets: The attempts.
         job: Slurm's number of the whole; "" while it is not known.
         title: The jobs' name in the queue.
     """
@@ -137,8 +136,7 @@ class JobLook:
 
     Attributes:
         job: Slurm's number of it: that of its array, and its place there.
-        state: Slurm's word, without anything after it.
-        reason: Why it waits.
+        state: Slurm's state, without anything after it.
     """
 
     job: str
@@ -153,7 +151,7 @@ class JobLook:
 
     @property
     def is_known(self) -> bool:
-        """Whether this is Slurm's word."""
+        """Whether this is Slurm's state."""
         return self.state != UNKNOWN
 
     @property
@@ -169,7 +167,7 @@ Looks = dict[tuple[str, int], JobLook]
 def read_squeue(text: str, batches: Sequence[Batch]) -> Looks:
     """Return what ``squeue --array --format FORMAT`` says of the jobs of batches.
 
-    They are known by their number, and where nobody knows it by their script. A number that another
+    They are known by their number, and where that is unknown by their script. A number that another
     cluster, or this one in an earlier life, gave to somebody else's job is told by its script.
     """
     numbered = {batch.job: batch for batch in batches if batch.job}
@@ -192,7 +190,7 @@ def read_squeue(text: str, batches: Sequence[Batch]) -> Looks:
 
 
 def read_sacct(text: str, batches: Sequence[Batch]) -> Looks:
-    """Return what ``sacct --parsable2`` says of jobs; of one that was requeued, the last word."""
+    """Return what ``sacct --parsable2`` says of jobs; of a requeued one, its last state."""
     numbered = {batch.job: batch for batch in batches if batch.job}
     looks: Looks = {}
     for line in text.splitlines():

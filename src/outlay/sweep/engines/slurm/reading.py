@@ -40,13 +40,13 @@ def read_options(block: Block, stated: EngineOptions | None) -> SlurmOptions:
 
 
 def _check_notice(block: Block, options: SlurmOptions) -> None:
-    """Complain of a job that may be told of its end when it has just begun."""
+    """Report a job that may be given notice when it has just begun."""
     stated = next((key for key in ("notice", "time") if block.values.get(key) is not None), None)
     if stated is None or options.notice is None or options.time is None:
         return
     granted_ns = options.time.ns // MINUTE_NS * MINUTE_NS
     if granted_ns <= options.notice.ns + EARLY_NS:
-        block.complain(
+        block.report(
             (stated,),
             f"notice: {options.notice} leaves a job of time: {options.time} nothing to train in, "
             "as Slurm may give notice a minute early; expected a time of more than the notice and "

@@ -61,7 +61,7 @@ class NoSlurm(OutlayError):
         )
 
 
-class NotTaken(Exception):
+class NotAccepted(Exception):
     """Slurm did not take a batch; ``later`` when it may, if it is asked again."""
 
     def __init__(self, said: str) -> None:
@@ -87,14 +87,7 @@ def submit_jobs(
 ) -> str:
     """Submit jobs, as an array where they are several; return Slurm's number of the whole.
 
-    Args:
-        folder: Where the list of specs goes, and what submitit needs.
-        specs: What each job is told.
-        parameters: Of ``sbatch``, in submitit's names.
-        secret: Variables that are handed over by environment alone.
-
-    Raises:
-        NotTaken: Slurm refused.
+    ``parameters`` are in submitit's names; ``secret`` variables go by environment alone.
     """
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
@@ -112,7 +105,7 @@ def submit_jobs(
             with executor.batch():
                 jobs = [executor.submit(int) for _ in specs]
         except (FailedJobError, FailedSubmissionError, OSError) as error:
-            raise NotTaken(str(error).strip() or type(error).__name__) from error
+            raise NotAccepted(str(error).strip() or type(error).__name__) from error
     number: str = jobs[0].job_id
     return number.partition("_")[0]
 
@@ -148,14 +141,8 @@ class Waiting:
         return (self.request, self.secret) == (other.request, other.secret)
 
 
-class Handover:
+class SubmissionQueue:
     """The attempts on their way to Slurm.
-
-    Args:
-        root: The sweep's directory.
-        slurm: Whom to ask.
-        poller: Polls what Slurm accepted; is told what it refused.
-        clock: Where the time comes from.
 
     Attributes:
         jobs: How many may run at the same time; None for all.
@@ -198,14 +185,14 @@ class Handover:
     def flush(self) -> list[str]:
         """Hand over what waits; return what was withdrawn meanwhile and has reached Slurm."""
         while self._waiting and self._clock.monotonic_ns() >= self._retry_ns:
-            if not self._clear_up():
+            if not self._resolve_doubtful():
                 break
             first = next(iter(self._waiting.values()), None)
             most = 0 if first is None else self._room(first.request)
             if first is None or most < 1:
                 break
             alike = [waiting for waiting in self._waiting.values() if waiting.is_like(first)]
-            self._hand_over(alike[:most])
+            self._submit_batch(alike[:most])
         taken = self._unwanted - self._waiting.keys()
         self._unwanted -= taken
         return sorted(taken)
@@ -216,11 +203,11 @@ class Handover:
             return
         if self._doubtful is not None and ticket in self._doubtful.tickets:
             self._unwanted.add(ticket)
-            self._clear_up()
+            self._resolve_doubtful()
         else:
-            self._give_up(ticket)
+            self._drop(ticket)
 
-    def _give_up(self, ticket: str) -> None:
+    def _drop(self, ticket: str) -> None:
         del self._waiting[ticket]
         ended = Ended(how="exited", asked=True, reason="never reached Slurm")
         self._poller.ended[ticket] = ended
@@ -233,7 +220,7 @@ class Handover:
         free = self._array_size if limit is None else limit - len(self._poller.submitted)
         return min(self._array_size, free, self._at_once or self._array_size)
 
-    def _hand_over(self, alike: list[Waiting]) -> None:
+    def _submit_batch(self, alike: list[Waiting]) -> None:
         batch = new_batch([waiting.task.ticket for waiting in alike], sweep=self._root.name)
         write_batch(self._root, batch)
         specs = [spec_path(w.task.directory, w.task.ticket) for w in alike]
@@ -243,10 +230,10 @@ class Handover:
         )  # fmt: skip
         try:
             number = submit_jobs(folder_of(self._root, batch), specs, asked, alike[0].secret)
-        except NotTaken as refusal:
-            self._hear_no(batch, refusal)
+        except NotAccepted as refusal:
+            self._handle_refusal(batch, refusal)
         else:
-            self._take_over(batch, number)
+            self._record_accepted(batch, number)
 
     def _before(self) -> str | None:
         """Return which jobs the next array must wait for, so that no more run than were allowed."""
@@ -255,7 +242,7 @@ class Handover:
         numbers = {known.whole for known in self._poller.submitted.values()}
         return ":".join(sorted(filter(None, numbers))) or None
 
-    def _take_over(self, batch: Batch, number: str) -> None:
+    def _record_accepted(self, batch: Batch, number: str) -> None:
         batch = msgspec.structs.replace(batch, job=number)
         write_batch(self._root, batch)
         for place, ticket in enumerate(batch.tickets):
@@ -265,21 +252,21 @@ class Handover:
         self._at_once = None
         self._poller.look_soon()
 
-    def _hear_no(self, batch: Batch, refusal: NotTaken) -> None:
+    def _handle_refusal(self, batch: Batch, refusal: NotAccepted) -> None:
         """Ask again later, for fewer, where that may help; else the runs could not be started."""
         if refusal.later:
             self._doubtful = batch
             self._at_once = max(1, len(batch.tickets) // 2)
             self._retry_ns = self._clock.monotonic_ns() + RETRY_NS
             if looks := self._slurm.look([batch]):
-                self._clear_up_with(looks)
+                self._resolve_with(looks)
             return
         forget_batch(self._root, batch)
         for ticket in batch.tickets:
             del self._waiting[ticket]
             self._poller.ended[ticket] = Ended(how="not_started", reason=str(refusal))
 
-    def _clear_up(self) -> bool:
+    def _resolve_doubtful(self) -> bool:
         """Learn whether Slurm took a batch that it did not say it took; False while it is silent.
 
         Its answer may have been lost on its way, or come after we stopped waiting for it. The
@@ -293,16 +280,16 @@ class Handover:
         if looks is None:
             self._ask_ns = self._clock.monotonic_ns() + RETRY_NS
             return False
-        self._clear_up_with(looks)
+        self._resolve_with(looks)
         return True
 
-    def _clear_up_with(self, looks: Looks) -> None:
+    def _resolve_with(self, looks: Looks) -> None:
         batch, self._doubtful = self._doubtful, None
         assert batch is not None
         if looks:
-            self._take_over(batch, next(iter(looks.values())).job.partition("_")[0])
+            self._record_accepted(batch, next(iter(looks.values())).job.partition("_")[0])
             return
         forget_batch(self._root, batch)
         for ticket in self._unwanted & self._waiting.keys():
-            self._give_up(ticket)
+            self._drop(ticket)
         self._unwanted.clear()

@@ -1,18 +1,31 @@
-"""A sweep's report: its charts, its page, its LaTeX table. Pure."""
+"""A sweep's report: its charts, its document, its LaTeX table. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import Final
 
 from outlay.escaping import latex_text
 from outlay.goodput.phases import added
-from outlay.report import html, svg
-from outlay.report.html import Cell, charts, legend, note, section, table, whole_page
-from outlay.report.svg import Bar, ChartStretch, Curve, Point
+from outlay.report.charts import (
+    Bar,
+    ChartStretch,
+    Curve,
+    Drawable,
+    IntervalChart,
+    IntervalRow,
+    LineChart,
+    Plane,
+    Point,
+    SpanChart,
+    Waterfall,
+)
+from outlay.report.document import Block, ChartBlock, Document, NoteBlock, Table, sections
+from outlay.report.html import Cell, decimals_of, money_text
 from outlay.sweep.aggregate.comparison import (
     HEAD,
+    Replicates,
     fairness,
     is_clear,
     ranked,
@@ -31,11 +44,11 @@ from outlay.units.shown import number_text
 
 def latex_table(rows: Sequence[Row]) -> str:
     """Return a booktabs table: a line per configuration, means over seeds and their intervals."""
-    metric = next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
+    metric = latex_text(_metric(rows))
     lines = [
         r"\begin{tabular}{lrrr}",
         r"\toprule",
-        f"configuration & runs & {latex_text(metric)}, mean $\\pm$ half of the 95\\,\\% interval "
+        f"configuration & runs & {metric}, mean $\\pm$ half of the 95\\,\\% interval "
         "& mean cost \\\\",
         r"\midrule",
     ]
@@ -62,58 +75,12 @@ _SPREAD: Final = "Estimated: a run's dollars are spread evenly over its wall tim
 _CROSS: Final = "A cross: it failed, was ended or killed."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Titled:
-    """What every chart has: a name for files, a title, and what it rests on."""
-
-    name: str
-    title: str
-    note: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plane(_Titled):
-    """Runs as points: what they got against what they used; ``labels`` as of a line chart."""
-
-    x_title: str
-    y_title: str
-    points: tuple[Point, ...]
-    labels: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineChart(_Titled):
-    """Learning curves; ``labels`` name the configurations in the order of their looks."""
-
-    x_title: str
-    y_title: str
-    curves: tuple[Curve, ...]
-    labels: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Waterfall(_Titled):
-    """The parts of a sum, the largest first."""
-
-    x_title: str
-    bars: tuple[Bar, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SpanChart(_Titled):
-    """The attempts of runs over time, in seconds since the first."""
-
-    stretches: tuple[ChartStretch, ...]
-
-
-Chart = Plane | LineChart | Waterfall | SpanChart
-
-
 def charts_of(
     subjects: Sequence[Subject], rows: Sequence[Row], events: Sequence[Event]
-) -> list[Chart]:
+) -> list[Drawable]:
     """Return every chart that there are figures for."""
     return [
+        *_ranking_chart(subjects, rows),
         *_against(subjects, rows),
         *_learning(subjects, rows),
         *_waterfall(subjects),
@@ -126,12 +93,19 @@ def _against(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Plane
     target = next((s.target for s in subjects if s.target.metric), None)
     if target is None:
         return
+    drawn: list[list[float]] = []
     for column, used in _AXES:
         known = [row for row in rows if None not in (row.get(column), row.get("accuracy_value"))]
         money = column == "cost"
         for unit in _units(_unit(row) if money else used for row in known):
             mine = [row for row in known if not money or _unit(row) == unit.name]
-            if _differ([row[column] for row in mine]):
+            values = [row[column] for row in mine]
+            charged = [row["charged_cost"] for row in mine if money and row.get("charged_cost")]
+            if not any(values) or _is_drawn(values, drawn):
+                continue
+            drawn.append(values)
+            # Budgets made the charges equal: what differs is how long each took to start.
+            if not _are_alike(values) and not _are_alike(charged):
                 yield _plane(target, column, mine, unit, used)
 
 
@@ -139,10 +113,42 @@ def _unit(row: Row) -> str:
     return unit_of(row.get("currency"), row.get("cost_kind"))
 
 
-def _differ(values: Sequence[float]) -> bool:
-    """Say whether an axis would show anything: what a budget made equal is none."""
-    alike = len(values) > 1 and max(values) - min(values) <= _ALIKE * max(values)
-    return any(values) and not alike
+def _are_alike(values: Sequence[float]) -> bool:
+    """Say whether an axis would show nothing: what a budget made equal."""
+    return len(values) > 1 and max(values) - min(values) <= _ALIKE * max(values)
+
+
+def _is_drawn(values: Sequence[float], before: Sequence[Sequence[float]]) -> bool:
+    """Say whether another axis shows the same but for its unit, as time does at one price."""
+    return any(
+        len(values) == len(other)
+        and all(other)
+        and _are_alike([a / b for a, b in zip(values, other, strict=True)])
+        for other in before
+        if len(values) > 1
+    )
+
+
+def _ranking_chart(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[IntervalChart]:
+    """Yield the configurations with their intervals, where there are several."""
+    found = ranked(subjects, rows)
+    values: dict[str, float] = {row["run_id"]: row.get("accuracy_value", 0.0) for row in rows}
+    if len(found) > 1:
+        yield IntervalChart(
+            name="ranking", title="Ranking", x_title=_metric(rows),
+            rows=tuple(
+                IntervalRow(
+                    label=one.label, values=tuple(values[run] for run in one.runs), mean=one.mean,
+                    half_width=one.half_width,
+                )
+                for one in found[:_MOST_RANKED]
+            ),
+        )  # fmt: skip
+
+
+def _metric(rows: Sequence[Row]) -> str:
+    """Return what the runs are compared by."""
+    return next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
 
 
 def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: str) -> Plane:
@@ -205,16 +211,19 @@ def _waterfall(subjects: Sequence[Subject]) -> Iterator[Waterfall]:
         for facts in paid:
             if facts.unit == unit.name:
                 micros = added(micros, facts.phase_micros)
+        largest = sorted(micros.items(), key=lambda item: -item[1])
+        amounts = {phase: Money(amount, unit.name) for phase, amount in largest if amount}
+        digits = decimals_of(amounts.values())
         parts = (
-            Bar(label=phase, value=amount, text=str(Money(amount, unit.name)))
-            for phase, amount in sorted(micros.items(), key=lambda item: -item[1])
-            if amount
+            Bar(label=phase, value=money.micros, text=money_text(money, digits))
+            for phase, money in amounts.items()
         )
         total = Money(sum(micros.values()), unit.name)
         yield Waterfall(
             name=unit.in_name("where_the_dollars_went"),
             title=unit.in_title("Where the money went"), x_title=unit.name,
-            note=f"Measured by the runs' own logs; together {total}.", bars=tuple(parts),
+            bars=tuple(parts),
+            note=f"Measured by the runs' own logs; together {money_text(total)}.",
         )  # fmt: skip
 
 
@@ -267,142 +276,142 @@ def _attempts(events: Iterable[Event]) -> Iterator[ChartStretch]:
             yield ChartStretch(row=event.run, start=start_ns / 1e9, end=event.t_ns / 1e9, mark=mark)
 
 
-# A sweep as one page that opens offline: verdict, charts, tables, and what they rest on.
-
+# A sweep as a document: verdict, ranking, charts, tables, and what they rest on.
 
 Link = Callable[[str], str]
 """Where a run of a sweep is shown, by its id; empty for nowhere."""
 
 
-def page(
+def sweep_document(
     name: str,
     subjects: Sequence[Subject],
     rows: Sequence[Row],
     events: Sequence[Event],
     *,
     head: str = "",
-    link: Link | None = None,
-) -> str:
-    """Return the whole page as HTML without any reference to the outside but to its runs."""
-    found = parts(subjects, rows, events, head=head, link=link)
-    return whole_page(name, verdict(subjects, rows), found)
+    link: Link = lambda _: "",
+) -> Document:
+    """Return a sweep's report; it refers to nothing outside but its runs."""
+    drawn = [c for c in charts_of(subjects, rows, events) if not isinstance(c, IntervalChart)]
+    return Document(
+        title=name,
+        verdict=verdict(subjects, rows),
+        sections=sections(
+            [
+                ("Configurations", _ranking(subjects, rows)),
+                *((chart.title, [ChartBlock(chart)]) for chart in drawn),
+                ("How equal the budgets were", _fairness(rows)),
+                ("Runs", _runs(subjects, rows, link)),
+                ("What the figures rest on", _ground(subjects, head)),
+            ],
+            whole=("Runs", "What the figures rest on"),
+        ),
+    )
 
 
-def parts(
-    subjects: Sequence[Subject],
-    rows: Sequence[Row],
-    events: Sequence[Event],
-    *,
-    head: str = "",
-    link: Link | None = None,
-) -> list[str]:
-    """Return the parts of the page below its verdict."""
-    return [
-        *_ranking(subjects, rows),
-        charts(map(_drawn, charts_of(subjects, rows, events))),
-        *_tables(rows, link or (lambda _: "")),
-        *_ground(subjects, head),
-    ]
-
-
-def _drawn(chart: Chart) -> str:
-    """Return a chart under its title, with what it rests on."""
-    match chart:
-        case Plane():
-            drawing = svg.scatter(chart.points, x_title=chart.x_title, y_title=chart.y_title)
-            drawing = html.chart(drawing, legend(chart.labels))
-        case LineChart():
-            lines = svg.curves(chart.curves, x_title=chart.x_title, y_title=chart.y_title)
-            drawing = html.chart(lines, legend(chart.labels))
-        case Waterfall():
-            drawing = svg.bars(chart.bars, title=chart.title)
-        case SpanChart():
-            drawing = svg.gantt(chart.stretches, title=chart.title)
-        case _:
-            assert_never(chart)
-    return section(chart.title, drawing, note(chart.note))
-
-
-def _ranking(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[str]:
+def _ranking(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[Block]:
     """Yield the configurations, the best first; those of equal mean share a place."""
     found = ranked(subjects, rows)
     if not found:
         return
-    metric = next((str(r["accuracy_metric"]) for r in rows if r.get("accuracy_metric")), "metric")
-    best = found[0]
     cells = [
-        [
-            1 + sum(other.mean != one.mean for other in found[:place]),
-            one.label, len(one.runs),
-            Cell(text=str(one), value=one.mean, is_number=True),
-            "" if one is best else "clear" if is_clear(best, one) else "may be luck",
-            _mean_cost(one.cost, one.currency),
-        ]
+        (
+            1 + sum(other.mean != one.mean for other in found[:place]), one.label, len(one.runs),
+            Cell(text=str(one), value=one.mean, is_number=True), _behind(found[0], one),
+            _money(one.cost, one.currency),
+        )
         for place, one in enumerate(found)
     ]  # fmt: skip
-    headings = ["place", "configuration", "runs", metric, "behind the first", "mean cost"]
-    yield section("Configurations", table(headings, cells, caption="Ranking"), note(_INTERVAL))
+    yield Table(("place", "configuration", "runs", _metric(rows), "lead", "mean cost"), cells)
+    yield from map(ChartBlock, _ranking_chart(subjects, rows))
+    yield NoteBlock(_INTERVAL)
 
 
-def _mean_cost(cost: float | None, currency: str | None) -> object:
+def _behind(best: Replicates, one: Replicates) -> str:
+    if one is best:
+        return ""
+    return "clearly behind" if is_clear(best, one) else "may be luck"
+
+
+def _money(cost: float | None, currency: str | None) -> object:
     return None if cost is None else Money(round(cost * MICROS), currency or "")
 
 
-def _tables(rows: Sequence[Row], link: Link) -> Iterable[str]:
+def _fairness(rows: Sequence[Row]) -> Iterator[Block]:
+    def share(value: float) -> Cell:
+        return Cell(text=f"{value:.1%}", value=value, is_number=True)
+
     equal = [
-        [one.limit, one.runs, f"{one.least:.1%}", f"{one.most:.1%}", f"{one.spread:.1%}"]
+        (one.limit, one.runs, share(one.least), share(one.most), share(one.spread))
         for one in fairness(rows)
     ]
     if equal:
-        headings = ["limit", "runs", "least used", "most used", "spread"]
-        yield section("How equal the budgets were", table(headings, equal, caption="Budgets"))
-    left_out = () if any(row.get("assumed_cost") for row in rows) else ("assumed_cost",)
-    shown = [name for name in _SHOWN if name not in left_out]
-    cells = [[_run_cell(name, row, link) for name in shown] for row in rows]
-    titles = ["run" if name == "run_id" else name.replace("_", " ") for name in shown]
-    yield section("Runs", table(titles, cells, caption="Runs"), note(_AMOUNTS))
+        yield Table(("limit", "runs", "least used", "most used", "spread"), equal)
 
 
-def _run_cell(name: str, row: Row, link: Link) -> object:
-    value = row.get(name)
-    if name == "run_id":
-        return Cell(text=str(value), value=value, href=link(str(value)))
-    if name == "status":
-        return Cell(text=str(value), value=value, chip=str(value))
-    if name == "goodput" and value is not None:
-        return Cell(text=f"{value:.1%}", value=value, is_number=True)
-    if name in _MONEY and value is not None:
-        return _mean_cost(value, _unit(row))
-    return exact_money(name, value)
+def _runs(subjects: Sequence[Subject], rows: Sequence[Row], link: Link) -> Iterator[Block]:
+    """Yield every run; columns of which nothing is known are left out."""
+    if not rows:
+        return
+    empty = {"assumed_cost": (None, 0.0)}
+    shown = [
+        name
+        for name in _SHOWN
+        if any(row.get(name) not in empty.get(name, (None, "")) for row in rows)
+    ]
+    units = {_unit(row) for row in rows if row.get("cost") is not None}
+    usual = units.pop() if len(units) == 1 else ""
+    cells = [
+        [_run_cell(column, row, subject, link, usual) for column in shown]
+        for row, subject in zip(rows, subjects, strict=True)
+    ]
+    named = {"run_id": "run", "accuracy_value": _metric(rows), "accuracy_best": "best"}
+    yield Table([named.get(column, column.replace("_", " ")) for column in shown], cells)
+    yield NoteBlock(_AMOUNTS)
+
+
+def _run_cell(column: str, row: Row, subject: Subject, link: Link, usual: str) -> object:
+    value = row.get(column)
+    match column:
+        case "run_id":
+            return Cell(text=str(value), value=value, href=link(str(value)))
+        case "status":
+            status = "completed" if subject.completed else str(subject.state.status)
+            return Cell(text=status, value=status, chip=status)
+        case "goodput" if value is not None:
+            return Cell(text=f"{value:.1%}", value=value, is_number=True)
+        case _ if column in _MONEY:
+            return _money(value, _unit(row) or usual)
+        case _:
+            return exact_money(column, value)
 
 
 _MONEY: Final = ("planned_cost", "cost", "assumed_cost", "charged_cost")
 _SHOWN: Final = (
     "run_id", "status", "configuration", "accuracy_value", "accuracy_best", "planned_cost", "cost",
-    "assumed_cost", "charged_cost", "cost_kind", "goodput", "errors",
+    "assumed_cost", "charged_cost", "goodput", "errors",
 )  # fmt: skip
+_MOST_RANKED: Final = 40
 _AMOUNTS: Final = (
-    "cost: from the start of a run's first process to the end of its last, all attempts, as its "
-    "ceiling captured it. planned_cost: what its budget or timeout foresaw. charged_cost: what its "
+    "Cost: from the start of a run's first process to the end of its last, all attempts, as its "
+    "ceiling captured it. Planned cost: what its budget or timeout foresaw. Charged cost: what its "
     "own budget charged; the rest of the cost is start-up and what the budget leaves out. "
-    "assumed_cost: what of the cost in its log no record says that it was to be paid."
+    "Assumed cost: what of the cost in its log no record says that it was to be paid."
 )
 _INTERVAL: Final = "Mean of the last value ± half of its 95 % interval over seeds."
 
 
-def _ground(subjects: Sequence[Subject], head: str) -> Iterable[str]:
+def _ground(subjects: Sequence[Subject], head: str) -> Iterator[Block]:
     figures = [subject.facts for subject in subjects if subject.facts is not None]
     assumed = sorted({text for facts in figures for text in facts.assumptions})
-    found = [text for facts in figures for text in facts.findings]
     left_out = [s.static["id"] for s in subjects if s.state.status == "skipped"]
-    lines = [
-        f"Measured: {len(figures)} of {len(subjects)} runs.",
-        "Estimated: what a learning curve cost at each point.",
-        "Assumed: " + ("; ".join(assumed) or "nothing") + ".",
-        *(f"Finding: {text}" for text in found),
-    ]
+    yield NoteBlock(
+        f"Measured: {len(figures)} of {len(subjects)} runs. Estimated: what a learning curve cost "
+        f"at each point. Assumed: {'; '.join(assumed) or 'nothing'}."
+    )
+    yield from (NoteBlock(f"Finding: {text}") for facts in figures for text in facts.findings)
     if left_out:
-        lines.append(f"Skipped, since they no longer fitted the ceiling: {', '.join(left_out)}.")
+        skipped = ", ".join(left_out)
+        yield NoteBlock(f"Skipped, since they no longer fitted the ceiling: {skipped}.")
     if head:
-        lines.append(HEAD.format(head))
-    yield section("What the figures rest on", *map(note, lines))
+        yield NoteBlock(HEAD.format(head))

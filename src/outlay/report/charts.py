@@ -1,0 +1,264 @@
+"""Charts as values: what they show, before anybody draws them. Pages draw SVG, papers pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Final
+
+from outlay.goodput import phases as ph
+
+# One colour for each phase, the same in every report, on light and on dark.
+#
+# After the palettes of Okabe and Ito (2008) and of Paul Tol, which colour-blind readers can tell
+# apart; the words beside a chart say the same again.
+
+_PHASES: Final = {
+    ph.STEP: "#009e73",
+    ph.ACCELERATOR_INIT: "#88ccee",
+    ph.TRAINING_PREP: "#56b4e9",
+    ph.PROGRAM_STARTUP: "#0072b2",
+    ph.DATA_LOADING: "#e69f00",
+    ph.CHECKPOINT_SAVE: "#cc79a7",
+    ph.CHECKPOINT_RESTORE: "#aa4499",
+    ph.EVALUATION: "#e5c700",
+    ph.ELASTIC_SLICE_DOWN: "#999933",
+    ph.ELASTIC_SCALE_UP: "#ddcc77",
+    ph.ELASTIC_REINITIALIZATION: "#b8860b",
+    ph.STALL: "#d55e00",
+    ph.WASTED_PROGRESS: "#cc6677",
+    ph.RECOVERY: "#882255",
+    ph.OTHER: "#999999",
+}
+_CUSTOM: Final = "#44aa99"
+COLOURS: Final = 7
+"""Looks that differ by colour; further ones differ by their dashes, too."""
+
+
+def of_phase(phase: str) -> str:
+    """Return the colour of a phase; those that a user named share one."""
+    return _PHASES.get(phase, _CUSTOM)
+
+
+def time_unit(longest_s: float) -> tuple[int, str]:
+    """Return how many seconds an axis counts by, and what that is called."""
+    units = ((86400, "days"), (3600, "hours"), (60, "minutes"))
+    return next((unit for unit in units if longest_s >= 2 * unit[0]), (1, "seconds"))
+
+
+# Round values for an axis: steps of 1, 2 or 5 times a power of ten, each with its label.
+#
+# Ticks are exact decimals, so that two of them never read the same, and an axis begins and ends
+# with one: values that are all positive get no negative tick.
+
+_STEPS: Final = (1, 2, 5, 10)
+_SCALES: Final = ((12, "T"), (9, "B"), (6, "M"), (3, "k"))
+_WORTH: Final = Decimal("0.85")
+"""What of an axis a finer step may leave, for more ticks to be worth it."""
+_LONGEST: Final = 6
+"""Zeros that a label may show before it is written with a power of ten, or a letter for one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """A round value and how it is written."""
+
+    value: float
+    label: str
+
+
+def ticks(values: Sequence[float], *, about: int = 6) -> list[Tick]:
+    """Return two ticks or more, evenly spaced, the first and last around all values.
+
+    Args:
+        values: Finite numbers, at least one.
+        about: How many ticks are wished for; there may be two more.
+    """
+    low, high = _span(min(values), max(values))
+    wished = (high - low) / (about - 1)
+    found, finer = (_multiples(low, high, _step(each)) for each in (wished, wished / 2))
+    if len(finer) <= about + 2 and finer[-1] - finer[0] < _WORTH * (found[-1] - found[0]):
+        found = finer
+    return [Tick(float(value), label) for value, label in zip(found, _labels(found), strict=True)]
+
+
+def _multiples(low: float, high: float, step: Decimal) -> list[Decimal]:
+    """Return the multiples of a step from below all values to above them, two at least."""
+    first, last = _floor(low, step), -_floor(-high, step)
+    return [step * number for number in range(first, max(last, first + 1) + 1)]
+
+
+def _span(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of what is to be shown; values that hardly differ get room around them."""
+    widest = max(abs(low), abs(high))
+    if high - low > widest * 1e-9:
+        return low, high
+    if not widest:
+        return 0.0, 1.0
+    return low - widest / 10, high + widest / 10
+
+
+def _step(wished: float) -> Decimal:
+    """Return the smallest round step that is at least the wished one."""
+    power = Decimal(1).scaleb(math.floor(math.log10(wished)))
+    return next(factor * power for factor in _STEPS if float(factor * power) >= wished * (1 - 1e-9))
+
+
+def _floor(value: float, step: Decimal) -> int:
+    """Return the last multiple of the step at or below a value, as a number of steps."""
+    return math.floor(Decimal(repr(value)) / step)
+
+
+def _labels(values: Sequence[Decimal]) -> list[str]:
+    """Return exact decimals as text, all on one scale."""
+    highest = max(abs(value) for value in values).adjusted()
+    lowest = min(int(value.as_tuple().exponent) for value in values)
+    for power, letter in _SCALES:
+        if highest >= max(power, _LONGEST - 1):
+            return [f"{_plain(value.scaleb(-power))}{letter if value else ''}" for value in values]
+    if lowest < -_LONGEST and highest - lowest < 3:
+        return [f"{_plain(value.scaleb(-lowest))}e{lowest}" if value else "0" for value in values]
+    return [_plain(value) for value in values]
+
+
+def _plain(value: Decimal) -> str:
+    text = f"{value:f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """A run in a plane; those of the same look have one colour."""
+
+    x: float
+    y: float
+    label: str
+    on_front: bool = False
+    look: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A run's metric along an axis; those of the same look are drawn alike, None is its own."""
+
+    label: str
+    points: tuple[tuple[float, float], ...]
+    look: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """One part of a whole."""
+
+    label: str
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartStretch:
+    """One attempt of a run in time; ``mark`` where it did not end well."""
+
+    row: str
+    start: float
+    end: float
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalRow:
+    """One configuration: its runs, their mean, and half of the mean's interval where known."""
+
+    label: str
+    values: tuple[float, ...]
+    mean: float
+    half_width: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StripPart:
+    """A stretch of a run in which the phases had the same shares; in seconds since its start."""
+
+    start: float
+    end: float
+    shares: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Titled:
+    """What every chart may have: a name for files, a title, and what it rests on."""
+
+    name: str = ""
+    title: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plane(_Titled):
+    """Runs as points: what they got against what they used; ``labels`` as of a line chart."""
+
+    x_title: str
+    y_title: str
+    points: tuple[Point, ...]
+    labels: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart(_Titled):
+    """Values along an axis.
+
+    Attributes:
+        labels: What the looks of the curves stand for, in their order; empty for one curve.
+        in_days: Whether the horizontal axis counts days since 1970, shown as dates.
+    """
+
+    x_title: str
+    y_title: str
+    curves: tuple[Curve, ...]
+    labels: tuple[str, ...] = ()
+    in_days: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waterfall(_Titled):
+    """The parts of a sum, the largest first."""
+
+    x_title: str
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanChart(_Titled):
+    """The attempts of runs over time, in seconds since the first."""
+
+    stretches: tuple[ChartStretch, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntervalChart(_Titled):
+    """Configurations with the interval of their mean, the best first."""
+
+    x_title: str
+    rows: tuple[IntervalRow, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseStrip(_Titled):
+    """A run from left to right, split into the phases that filled it.
+
+    Attributes:
+        phases: In the order in which they are stacked, each with what the legend says of it.
+        attempts: When each attempt began, in seconds since the first.
+    """
+
+    seconds: float
+    parts: tuple[StripPart, ...]
+    phases: tuple[tuple[str, str], ...]
+    attempts: tuple[float, ...] = ()
+
+
+Drawable = Plane | LineChart | Waterfall | SpanChart | IntervalChart
+"""What papers get as pictures, too."""
+Chart = Drawable | PhaseStrip
