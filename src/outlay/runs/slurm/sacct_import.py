@@ -50,7 +50,14 @@ from outlay.rates import GpuPiece, gpu_pieces, total_gpus
 from outlay.rates.machines import MachineAfter, machine_after
 from outlay.runs.collect import collect, refresh_registered
 from outlay.runs.figures import RunFigures
-from outlay.runs.slurm.imported_jobs import SACCT, SETTLED, header_of, jobs_of, own_headers, withdraw
+from outlay.runs.slurm.imported_jobs import (
+    SACCT,
+    SETTLED,
+    header_of,
+    jobs_of,
+    own_headers,
+    withdraw,
+)
 from outlay.runs.slurm.sacct import SacctJob, Stay, left_over
 from outlay.store import outlay_home
 from outlay.store.runs import forget, list_runs
