@@ -54,6 +54,7 @@ _FIELDS: dict[type[KnownRecord], dict[str, st.SearchStrategy[Any]]] = {
         **dict.fromkeys(("process_start_ns", "agent_start_ns"), instants),
         **dict.fromkeys(("versions", "tags"), labels),
         "config": data,
+        "command": st.lists(texts, max_size=3).map(tuple),
         **dict.fromkeys(("price", "stopped_price", "stopped_machine_price"), st.none() | prices),
     },
     AttemptEnded: {

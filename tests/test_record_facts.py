@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import outlay
 import scripts
+from command_line import in_process
 from outlay.ledger import AttemptStarted, read_run
 from outlay.record import facts
 
@@ -67,7 +70,7 @@ def test_slurm_and_instance_are_recorded() -> None:
 @pytest.mark.parametrize("off", ["0", "false", "off", "False", " no "])
 def test_what_points_at_a_person_or_a_machine_can_be_switched_off(off: str) -> None:
     about = gather(OUTLAY_RECORD_IDENTITY=off, SLURM_JOB_ACCOUNT="acc", RUNPOD_POD_ID="pod")
-    assert {getattr(about, name) for name in facts.PERSONAL} == {""}
+    assert [name for name in facts.PERSONAL if getattr(about, name)] == []
 
 
 def test_with_identity_off_no_byte_of_the_log_names_the_host_or_user(
@@ -155,6 +158,89 @@ def test_a_deleted_working_directory_does_not_stop_a_run(tmp_path: Path) -> None
     """
     done = scripts.finish(program, tmp_path / "gone", tmp_path / "run")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+TRAINED = """
+import multiprocessing
+import sys
+
+import outlay
+
+
+def train(directory):
+    with outlay.run("m", dir=directory):
+        pass
+
+
+if __name__ == "__main__":
+    directory, *methods = sys.argv[1:3]
+    if methods[0] == "here":
+        train(directory)
+    else:
+        child = multiprocessing.get_context(methods[0]).Process(target=train, args=(directory,))
+        child.start()
+        child.join()
+"""
+
+
+def trained(tmp_path: Path, *words: str, flags: tuple[str, ...] = (), **environ: str) -> list[str]:
+    """Return the command that a script's run has recorded, from the script's name on."""
+    (tmp_path / "train.py").write_text(TRAINED)
+    command = [sys.executable, *flags, "train.py", str(tmp_path / "run"), *words]
+    subprocess.run(
+        command, cwd=tmp_path, env=os.environ | environ, check=True, timeout=120,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    recorded = list(header(tmp_path / "run").command)
+    return recorded[recorded.index("train.py") + 2 :] if recorded else []
+
+
+def test_the_command_of_a_training_is_recorded_without_secrets(tmp_path: Path) -> None:
+    words = ("here", "--lr", "0.1", "--token", "S3CRET", "--tag=hidden word")
+    shown = trained(tmp_path, *words, MY_PASSWORD="hidden word")
+    assert shown == ["here", "--lr", "0.1", "--token", "<redacted>", "--tag=<redacted>"]
+    log = b"".join(path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
+    assert b"S3CRET" not in log
+    assert b"hidden" not in log
+
+
+def test_a_report_shows_the_command_of_a_script_without_its_secret(tmp_path: Path) -> None:
+    trained(tmp_path, "here", "--lr", "0.1", "--token", "S3CRET")
+    assert in_process("report", str(tmp_path / "run"), "--html").code == 0
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert f"train.py {tmp_path / 'run'} here --lr 0.1 --token" in page
+    assert "S3CRET" not in page
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+def test_a_process_of_multiprocessing_has_the_command_of_its_parent(
+    tmp_path: Path, method: str
+) -> None:
+    assert trained(tmp_path, method, "--lr", "0.1") == [method, "--lr", "0.1"]
+
+
+def test_with_identity_off_no_command_is_recorded(tmp_path: Path) -> None:
+    assert trained(tmp_path, "here", "--lr", "0.1", OUTLAY_RECORD_IDENTITY="0") == []
+
+
+def test_a_process_that_was_not_started_to_train_has_no_command(tmp_path: Path) -> None:
+    with outlay.run("m", dir=tmp_path):  # It was started to test.
+        pass
+    assert header(tmp_path).command == ()
+
+
+def test_at_a_prompt_there_is_no_command(tmp_path: Path) -> None:
+    assert trained(tmp_path, "here", flags=("-i",)) == []
+
+
+def test_a_command_without_end_is_cut_and_says_so(tmp_path: Path) -> None:
+    shown = trained(tmp_path, "here", "x" * 3_000, *["data"] * 1_000)
+    assert (shown[1], shown[-2:]) == ("x" * 2_000 + "…", ["data", "…"])
+    assert len(header(tmp_path / "run").command) == 201
+
+
+def test_bytes_of_a_command_that_are_no_text_do_not_stop_a_run(tmp_path: Path) -> None:
+    assert trained(tmp_path, "here", os.fsdecode(b"caf\xe9")) == ["here", "caf\\udce9"]
 
 
 LOADED = """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -98,6 +99,22 @@ def test_a_command_that_records_itself_joins_the_run(tmp_path: Path) -> None:
     assert shown.json["run"]["steps"] == 4
     assert shown.json["run"]["model"] == "bert"
     assert shown.json["run"]["cost"]["micros"] > 0
+
+
+def test_the_wrapped_command_is_shown_without_secrets(tmp_path: Path) -> None:
+    wrapped = ("sh", "-c", '"$0" -c "$1"', sys.executable, INNER, "--lr", "0.1", "--token", "S3CR")
+    outlay("exec", "--dir", tmp_path / "r", "--", *wrapped)
+    figures = outlay("report", tmp_path / "r", "--json").json["figures"]
+    (command,) = (each["value"] for each in figures if each["label"] == "command")
+    assert command == shlex.join([*wrapped[:-1], "<redacted>"])
+    outlay("report", tmp_path / "r")
+    assert "S3CR" not in (tmp_path / "r" / "report.html").read_text()
+
+
+def test_with_identity_off_the_wrapped_command_is_left_out(tmp_path: Path) -> None:
+    outlay("exec", "--dir", tmp_path / "r", "--", "true", OUTLAY_RECORD_IDENTITY="0")
+    figures = outlay("report", tmp_path / "r", "--json").json["figures"]
+    assert "command" not in {each["label"] for each in figures}
 
 
 def test_every_start_of_a_command_that_is_restarted_is_an_attempt(tmp_path: Path) -> None:

@@ -190,10 +190,16 @@ def test_ctrl_c_ends_it_though_streams_are_open(tmp_path: Path) -> None:
 
 
 def test_names_of_people_can_be_hidden(tmp_path: Path) -> None:
-    run = good_run(tmp_path / "home" / "ada" / "run", "one", user="ada")
+    home = tmp_path / "home" / "ada"
+    command = ("python", str(home / "train.py"))
+    run = good_run(home / "run", "one", user="ada", command=command)
     outlay("collect", run, OUTLAY_HOME=str(tmp_path))
     with serving(tmp_path, "--hide-people") as found, found.client() as client:
-        for path in ("/runs?col=dir&col=user", "/run/id-one", "/runs.csv", "/money"):
+        compared = "run=id-one&run=id-one"
+        for path in (
+            "/runs?col=dir&col=user", "/run/id-one", "/run/id-one.json", "/runs.csv", "/money",
+            f"/compare?{compared}", f"/compare.json?{compared}",
+        ):  # fmt: skip
             text = client.get(path).text
             assert "ada" not in text.replace("adaptive", "").replace("data", "")
         assert "user 1" in client.get("/runs?col=user").text
@@ -249,3 +255,18 @@ def test_compared_runs_differ_in_a_setting_that_is_zero_and_are_also_csv(tmp_pat
         table = client.get("/compare.csv?run=id-a&run=id-b").text
     assert "<td>decay</td><td>0.0</td><td>0.1</td>" in page
     assert len(table.splitlines()) == 3
+
+
+def test_the_command_is_on_a_runs_page_in_its_json_and_compared(tmp_path: Path) -> None:
+    for name, rate in (("a", "0.1"), ("b", "0.2")):
+        command = ("python", "train.py", "--lr", rate)
+        good_run(tmp_path / name, name, run_id=f"id-{name}", command=command)
+        outlay("collect", tmp_path / name, OUTLAY_HOME=str(tmp_path))
+    with serving(tmp_path) as found, found.client() as client:
+        page = client.get("/run/id-a").text
+        known = client.get("/run/id-a.json").json()
+        compared = client.get("/compare?run=id-a&run=id-b").text
+    assert "<dt>command</dt><dd>python train.py --lr 0.1</dd>" in page
+    assert known["command"] == ["python", "train.py", "--lr", "0.1"]
+    cells = "<td>python train.py --lr 0.1</td><td>python train.py --lr 0.2</td>"
+    assert f"<td>command</td>{cells}" in compared

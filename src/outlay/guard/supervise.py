@@ -131,7 +131,7 @@ class Supervisor:
                 self._processes.begin()
             except OSError as error:
                 self._give_up(command, error)
-            self._begin_log(environ)
+            self._begin_log(command, environ)
             self._start_ns = self._clock.monotonic_ns()
             self._start(command, environ)
             self._promise()
@@ -152,11 +152,11 @@ class Supervisor:
 
     # -- the run's log ----------------------------------------------------------------------
 
-    def _begin_log(self, environ: Mapping[str, str]) -> None:
+    def _begin_log(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
         if self._run_dir is not None:
             rate = self._terms.rate
             price = Price(rate.micros_per_hour, rate.currency, source="guard")
-            what = Supervised(run_dir=self._run_dir, name=self._label, price=price)
+            what = Supervised(run_dir=self._run_dir, name=self._label, price=price, command=command)
             self._supervision = log = Supervision(what, environ, clock=self._clock)
             hold = self._holder.hold
             log.note(f"guard: hold {hold.id}, {hold.amount} at {rate}; head {self._holder.head()}")

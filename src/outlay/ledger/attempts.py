@@ -408,7 +408,10 @@ def _attempt(start: _Start, following: _Start | None) -> Attempt:
 
 
 def _header(start: _Start) -> AttemptStarted:
-    """Return what the leader said at its start; prices that it did not know, its supervisor's."""
+    """Return what the leader said at its start.
+
+    The command is its supervisor's, and so are prices that it did not know.
+    """
     header = start.leader.header or AttemptStarted(t_ns=start.leader.segment.start_ns)
     for account in (life for life in start.ranks if life.is_account):
         if account.header is not None and header.gpus_source == "world_size":
@@ -422,6 +425,8 @@ def _header(start: _Start) -> AttemptStarted:
             header = replace_fields(
                 header, price=stated.price, gpus=stated.gpus, gpus_source=stated.gpus_source
             )
+        if stated.command:  # Such as torchrun, which each rank was started by.
+            header = replace_fields(header, command=stated.command)
         if header.stopped_machine_price is None:
             header = replace_fields(header, stopped_machine_price=stated.stopped_machine_price)
     return header

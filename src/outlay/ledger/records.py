@@ -86,6 +86,7 @@ class AttemptStarted(_Base, frozen=True, kw_only=True, tag="attempt_started"):
     slurm_restart: str = ""
     stopped_machine_price: Price | None = None
     config: dict[str, Any] = {}
+    command: tuple[str, ...] = ()
 
 
 class AttemptEnded(_Base, frozen=True, kw_only=True, tag="attempt_ended"):

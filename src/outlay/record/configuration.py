@@ -1,7 +1,8 @@
-"""The configuration of a training, as it is recorded: plain data, without secrets, and not endless.
+"""Configuration and command of a training, as recorded: plain data, without secrets, not endless.
 
-Takes what trainings hold it in (a mapping, OmegaConf, a dataclass, argparse's namespace) and never
-raises for what stands in it: a value that JSON does not have is kept as its text.
+Takes what trainings hold a configuration in (a mapping, OmegaConf, a dataclass, argparse's
+namespace) and never raises for what stands in it: a value that JSON does not have is kept as its
+text.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from outlay.record.redaction import REDACTED, Redactor, is_secret
 MOST_ENTRIES: Final = 2_000
 LONGEST_TEXT: Final = 2_000
 DEEPEST: Final = 12
+MOST_WORDS: Final = 200
+_CUT: Final = "…"
 _EXPECTED = "a mapping, an OmegaConf node, a dataclass or an argparse namespace"
 
 
@@ -39,6 +42,13 @@ def recorded_config(config: object, environ: Mapping[str, str]) -> dict[str, Any
     plain = _Plain().of(settings, DEEPEST)
     cleaned: dict[str, Any] = Redactor([environ]).data(plain)
     return cleaned
+
+
+def recorded_command(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a command as it may be written down; what is left out of it stands as ``…``."""
+    cleaned = Redactor([environ]).command(words[:MOST_WORDS])
+    shown = (word if len(word) <= LONGEST_TEXT else word[:LONGEST_TEXT] + _CUT for word in cleaned)
+    return (*shown, *([_CUT] if len(words) > MOST_WORDS else []))
 
 
 def _settings(value: object) -> Mapping[Any, Any] | None:

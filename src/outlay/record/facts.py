@@ -11,15 +11,16 @@ import getpass
 import os
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from outlay.record import machine
+from outlay.record.configuration import recorded_command
 from outlay.record.slurm import SlurmJob
 
-PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account")
+PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account", "command")
 _INSTANCE_VARIABLES = (
     "RUNPOD_POD_ID", "CONTAINER_ID", "VAST_CONTAINERLABEL", "DSTACK_RUN_NAME", "INSTANCE_ID",
 )  # fmt: skip
@@ -49,10 +50,12 @@ class Facts:
     node_gpus: int
     init_start: str
     slurm_restart: str
+    command: tuple[str, ...]
 
 
 def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
     """Return the facts of this process."""
+    command = command_of(machine.own_command(), environ)
     environ = {name: _clean(value) for name, value in environ.items()}
     personal = records_identity(environ)
     job = SlurmJob.of(environ)
@@ -75,7 +78,16 @@ def gather(environ: Mapping[str, str], *, outlay_version: str) -> Facts:
         node_gpus=machine.node_gpus(environ).count,
         init_start=machine.init_start() if personal else "",
         slurm_restart="" if job is None else str(job.restart),
+        command=command,
     )
+
+
+def command_of(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a command as it is recorded: without secrets, and none without identity.
+
+    Its paths name the home that they are in.
+    """
+    return recorded_command(words, environ) if records_identity(environ) else ()
 
 
 def instance_id(environ: Mapping[str, str]) -> str:

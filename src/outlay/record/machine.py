@@ -113,6 +113,17 @@ def process_start(environ: Mapping[str, str], now_ns: int, boot_ns: int) -> Proc
     return ProcessStart(own_ns, agent_ns if agent_ns <= own_ns else 0)
 
 
+def own_command() -> tuple[str, ...]:
+    """Return the words that this process was started with, if that was to train; else none.
+
+    A process that multiprocessing spawned has those of its parent.
+    """
+    if _serves_others(sys._getframe(1)):
+        return ()
+    is_spawned = any(word.startswith("from multiprocessing.") for word in sys.orig_argv)
+    return (sys.executable, *sys.argv) if is_spawned else tuple(sys.orig_argv)
+
+
 def _serves_others(frame: FrameType) -> bool:
     """Say whether the process was started for something else than the run that now begins."""
     if hasattr(sys, "ps1") or sys.flags.interactive:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +44,7 @@ class Supervised:
         price: Per GPU-hour; None where none was stated.
         gpus: Of the whole run.
         stopped_price: Of the whole machine between attempts, where that is known.
+        command: Its words; recorded without secrets.
     """
 
     run_dir: Path
@@ -51,6 +52,7 @@ class Supervised:
     price: Price | None = None
     gpus: GpuCount = 1
     stopped_price: Price | None = None
+    command: Sequence[str] = ()
 
 
 class Supervision:
@@ -85,7 +87,8 @@ class Supervision:
 
     def _open(self, what: Supervised, environ: Mapping[str, str]) -> SegmentWriter:
         about = facts.gather(environ, outlay_version=__version__)
-        about = replace(about, rank=SUPERVISOR)
+        command = facts.command_of(what.command, environ)
+        about = replace(about, rank=SUPERVISOR, command=command)
         proposal = RunIdentity(
             run_id=self.run_id, model="", name=what.name, created_ns=self.start_ns
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -209,7 +210,7 @@ def _attempt_rows(run: RunReading) -> Iterator[Block]:
 def _setup(run: RunReading, setup: RunSetup) -> Iterator[Block]:
     """Yield what was run, where and by whom: what is needed to run it again."""
     header = run.view.timeline.attempts[-1].header
-    command = " ".join(setup.command)
+    command = shlex.join(setup.command or run.command)
     stated = {
         "run": run.run_id, "model": run.view.identity.model, "sweep": setup.sweep,
         "command": command, "commit": header.git_commit, "host": header.host, "user": header.user,

@@ -51,8 +51,8 @@ class SupervisedAttempt:
         RunInUse: Another supervisor records the same directory.
     """
 
-    def __init__(self, options: RunOptions, clock: Clock = SYSTEM) -> None:
-        self._opening = open_attempt(options, clock, rank=SUPERVISOR)
+    def __init__(self, command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) -> None:
+        self._opening = open_attempt(options, clock, rank=SUPERVISOR, command=command)
         self.options = self._opening.options
         self._ended = False
 
@@ -203,7 +203,7 @@ def execute(command: Sequence[str], options: RunOptions, clock: Clock = SYSTEM) 
         except OSError as error:
             raise CommandNotStarted(command[0], error) from None
         try:
-            attempt = SupervisedAttempt(options, clock)
+            attempt = SupervisedAttempt(command, options, clock)
         except BaseException:
             processes.close()
             raise

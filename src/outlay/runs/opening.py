@@ -9,7 +9,7 @@ import contextlib
 import logging
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -76,7 +76,13 @@ class Opening:
     guard: GuardGate | None = None
 
 
-def open_attempt(options: RunOptions, clock: Clock, *, rank: int | None = None) -> Opening:
+def open_attempt(
+    options: RunOptions,
+    clock: Clock,
+    *,
+    rank: int | None = None,
+    command: Sequence[str] | None = None,
+) -> Opening:
     """Begin an attempt.
 
     Args:
@@ -84,6 +90,7 @@ def open_attempt(options: RunOptions, clock: Clock, *, rank: int | None = None) 
             else another one of the same name.
         clock: The clocks to use.
         rank: Of this process; default: that of its place.
+        command: What a supervisor is about to start; default: the command of this process.
 
     Raises:
         RunInUse: A live process records this rank already.
@@ -94,6 +101,8 @@ def open_attempt(options: RunOptions, clock: Clock, *, rank: int | None = None) 
     place = options.place
     rank = place.rank if rank is None else rank
     about = replace(about, rank=rank, world_size=place.world_size)
+    if command is not None:
+        about = replace(about, command=facts.command_of(command, os.environ))
     run_id, default = uuid.uuid4().hex, options.default_dir
     if facts.is_disabled(os.environ):
         offset_ns = clock.wall_ns() - clock.monotonic_ns()

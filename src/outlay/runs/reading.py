@@ -44,6 +44,11 @@ class RunReading:
         """What its last attempt was configured with, without secrets; {} where nobody said."""
         return self.view.timeline.attempts[-1].header.config
 
+    @property
+    def command(self) -> tuple[str, ...]:
+        """What started its last attempt, without secrets; () where that is not recorded."""
+        return self.view.timeline.attempts[-1].header.command
+
     @cached_property
     def figures(self) -> RunFigures:
         """The run at a glance, as ``outlay runs`` lists it."""

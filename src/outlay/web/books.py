@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -130,6 +130,12 @@ class BookReader:
         look.asked_ns = now_ns
         self._looks.move_to_end(name)
         return look.reading
+
+    def shown_figures(self, reading: RunReading) -> RunFigures:
+        """Return a run at a glance, without the names of people where they are hidden."""
+        figures = reading.figures
+        user, run_dir = self.people.name(figures.user), self.people.text(figures.dir)
+        return replace(figures, user=user, dir=run_dir)
 
     def _is_stale(self, look: _RunLook, run_dir: str, now_ns: int) -> bool:
         if now_ns - look.looked_ns < PERIOD_NS:

@@ -11,7 +11,7 @@ from outlay.report.document import Document, sections_html
 from outlay.report.files import setup_of
 from outlay.report.html import Cell
 from outlay.report.run_charts import AXES, Axis
-from outlay.report.run_document import RunSetup, run_document
+from outlay.report.run_document import run_document
 from outlay.runs.reading import RunReading
 from outlay.sweep.aggregate.rows import columns_of
 from outlay.sweep.state.manifest import SweepManifest, captured, counts, planned, read_manifest
@@ -36,7 +36,8 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
     key = (row.run_id, axis, id(reading))
     document: Document | None = books.kept.get(key)
     if document is None:
-        document = run_document(reading, _setup(Path(row.dir), books), [axis])
+        setup = replace(setup_of(Path(row.dir)), hide=books.people.text)
+        document = run_document(reading, setup, [axis])
         books.kept.put(key, document)
     choices = {ask.address(axis=each): f"over {each}" for each in AXES}
     parts = [
@@ -54,19 +55,13 @@ def run_page(ask: PageQuery, books: BookReader) -> Page:
             }
             for title, f in document.figures()
         ],
-        document=_document(reading, document),
+        document=_document(reading, document, books),
     )  # fmt: skip
 
 
 def is_metrics(part: str) -> bool:
     """Say whether a part of the page is the one whose axis can be chosen."""
     return part.startswith("<section><h2>Metrics</h2>")
-
-
-def _setup(run_dir: Path, books: BookReader) -> RunSetup:
-    setup = setup_of(run_dir)
-    command = [books.people.text(word) for word in setup.command]
-    return replace(setup, command=command, hide=books.people.text)
 
 
 def _crumbs(run_dir: Path, books: BookReader) -> str:
@@ -76,10 +71,11 @@ def _crumbs(run_dir: Path, books: BookReader) -> str:
     return f'<p class="crumbs"><a href="/runs">Runs</a>{link}</p>'
 
 
-def _document(reading: RunReading, document: Document) -> dict[str, object]:
+def _document(reading: RunReading, document: Document, books: BookReader) -> dict[str, object]:
     return {
-        "title": document.title, "verdict": document.verdict, "figures": reading.figures,
-        "goodput": reading.goodput, "cost": reading.cost,
+        "title": document.title, "verdict": document.verdict,
+        "figures": books.shown_figures(reading), "goodput": reading.goodput, "cost": reading.cost,
+        "command": [books.people.text(word) for word in reading.command],
         "budget": None if reading.budget is None else reading.budget.document(),
         "advice": reading.advice, "href": run_href(reading.run_id),
     }  # fmt: skip

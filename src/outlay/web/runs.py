@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -255,7 +256,7 @@ def compare_page(ask: PageQuery, books: BookReader) -> Page:
     return Page(
         title=f"{len(readings)} runs", tab="Runs", parts=parts, crumbs=crumbs, columns=_CSV,
         rows=[_csv_row(row_of(r.figures, None, books.now_ns), books) for r in readings],
-        document=[reading.figures for reading in readings],
+        document=list(map(books.shown_figures, readings)),
     )  # fmt: skip
 
 
@@ -333,6 +334,7 @@ def _settings(reading: RunReading, books: BookReader) -> dict[str, str]:
     stated = {
         "model": reading.view.identity.model, "commit": header.git_commit, "host": header.host,
         "user": books.people.name(header.user), "GPU": header.gpu, "GPUs": str(header.gpus),
+        "command": books.people.text(shlex.join(setup.command or reading.command)),
     }  # fmt: skip
     found = {**setup.configuration, **header.config, **stated, **header.tags, **header.versions}
     return {name: str(value) for name, value in found.items() if value not in (None, "")}

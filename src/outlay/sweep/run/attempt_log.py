@@ -26,7 +26,13 @@ ENDS: Final[Mapping[str, EndStatus]] = {
 }  # fmt: skip
 
 
-def supervised(name: str, directory: Path, price: Price | None, gpus: GpuCount) -> Supervised:
+def supervised(
+    name: str,
+    directory: Path,
+    price: Price | None,
+    gpus: GpuCount,
+    command: Sequence[str] = (),
+) -> Supervised:
     """Return a run as its supervisor states it.
 
     Between attempts its GPUs are free for other runs of the sweep, so that it costs nothing then.
@@ -35,7 +41,8 @@ def supervised(name: str, directory: Path, price: Price | None, gpus: GpuCount) 
     if price is not None:
         stopped = Price(0, price.currency, source="sweep", kind=price.kind)
     return Supervised(
-        run_dir=directory, name=name, price=price, gpus=gpus, stopped_price=stopped
+        run_dir=directory, name=name, price=price, gpus=gpus, stopped_price=stopped,
+        command=command,
     )  # fmt: skip
 
 

@@ -237,7 +237,7 @@ class Harness:
 
     def _begin_log(self, run: PlannedRun, task: Task) -> Supervision:
         what = attempt_log.supervised(
-            run.id, task.directory, run.settings.price, gpu_count_of(run.charged_gpus)
+            run.id, task.directory, run.settings.price, gpu_count_of(run.charged_gpus), task.command
         )  # fmt: skip
         return attempt_log.begin(what, task.env, self.clock)
 

@@ -173,7 +173,7 @@ class JobRun:
         gpus: GpuCount = self.spec.gpus
         with suppress(ValueError, ZeroDivisionError):  # Likewise.
             gpus = gpu_count_of(Fraction(environ.get("OUTLAY_GPUS") or gpus))
-        what = supervised(self.spec.name, Path(self.spec.directory), price, gpus)
+        what = supervised(self.spec.name, Path(self.spec.directory), price, gpus, self.spec.command)
         self._log = begin_log(what, environ, self.clock, start_ns=self._start_ns)
 
     def _end_log(self, status: EndStatus, reason: str, code: int) -> int:
