@@ -26,7 +26,10 @@ def watch(home: Path, *more: str) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_every_line_says_how_runs_stand_and_ctrl_c_ends_it(tmp_path: Path) -> None:
+def test_every_line_says_how_runs_stand_and_ctrl_c_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTLAY_BUDGET", "iso_cost=500 USD")
     with training(tmp_path / "run", tmp_path), watch(tmp_path, "--json") as process:
         assert process.stdout is not None
         seen: list[dict[str, Any]] = []
@@ -39,6 +42,8 @@ def test_every_line_says_how_runs_stand_and_ctrl_c_ends_it(tmp_path: Path) -> No
     assert seen[-1]["name"] == "live run"
     assert seen[-1]["steps"] > seen[0]["steps"]
     assert seen[-1]["burn_micros_per_hour"] == 36_000_000
+    assert seen[-1]["budget_limit"] == "max_cost_usd"
+    assert seen[-1]["budget_left"] == 1 - seen[-1]["budget_used"] < 1
 
 
 def test_a_terminal_shows_one_table_that_changes(tmp_path: Path, private_home: Path) -> None:
@@ -48,3 +53,17 @@ def test_a_terminal_shows_one_table_that_changes(tmp_path: Path, private_home: P
     ):
         shown.until("live run")
         shown.until("36.00 USD")
+
+
+@pytest.mark.parametrize("columns", [40, 80, 200])
+def test_what_is_left_of_a_budget_is_shown_with_its_limit_at_any_width(
+    tmp_path: Path, private_home: Path, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("OUTLAY_BUDGET", "iso_cost=500 USD")
+    with (
+        training(tmp_path / "run", private_home),
+        terminal("runs", "--watch", columns=columns) as shown,
+    ):
+        shown.until("budget left")
+        shown.until("100% of 500.00 USD")
+        assert shown.widest <= columns

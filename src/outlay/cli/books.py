@@ -164,6 +164,8 @@ def _watched(reading: RunReading, now_ns: int) -> dict[str, object]:
         "goodput": figures.goodput, "cost": figures.cost,
         "burn_micros_per_hour": figures.burn_micros_per_hour,
         "budget_used": None if used is None else used[1],
+        "budget_left": None if used is None else 1 - used[1],
+        "budget_limit": None if used is None else used[0],
         "last_seen_s": (now_ns - figures.last_seen_ns) / 1e9,
     }  # fmt: skip
 
@@ -178,17 +180,27 @@ def _live_table(running: Sequence[RunReading], now_ns: int) -> RenderableType:
         ">for",
         ">cost so far",
         ">per hour",
-        ">budget used",
+        ">budget left",
         "last seen",
     )
     for reading in running:
-        figures, used = reading.figures, reading.budget_used
+        figures = reading.figures
         name, steps, wall, cost, per_hour, seen = _running_cells(figures, now_ns)
         goodput = "" if figures.goodput is None else f"{figures.goodput:.1%}"
-        share = "no budget" if used is None else f"{used[1]:.0%} of {used[0]}"
-        table.add_row(name, steps, goodput, wall, cost, per_hour, share, seen)
+        left = _budget_left(reading)
+        table.add_row(name, steps, goodput, wall, cost, per_hour, left, seen)
     burn = ", ".join(map(str, total_burn([reading.figures for reading in running])))
     return Group(table, Text(f"\nBurning now: {burn or 'no price'}. Ctrl-C ends the list."))
+
+
+def _budget_left(reading: RunReading) -> str:
+    """Return what is left of the limit that ends first, as a share; below 0 once it is passed."""
+    report, used = reading.budget, reading.budget_used
+    if report is None or used is None:
+        return "no budget"
+    key, share = used
+    bound = next(each for each in report.budget.bounds_known if each.dimension.key == key)
+    return f"{1 - share:.0%} of {bound.dimension.text(bound.limit)}"
 
 
 def _show(
