@@ -17,7 +17,6 @@ from functools import cache
 from pathlib import Path
 
 from outlay.record import machine
-from outlay.record.configuration import recorded_command
 from outlay.record.slurm import SlurmJob
 
 PERSONAL = ("user", "host", "boot_id", "init_start", "instance_id", "slurm_account", "command")
@@ -87,7 +86,11 @@ def command_of(words: Sequence[str], environ: Mapping[str, str]) -> tuple[str, .
 
     Its paths name the home that they are in.
     """
-    return recorded_command(words, environ) if records_identity(environ) else ()
+    if not words or not records_identity(environ):
+        return ()
+    from outlay.record.configuration import recorded_command  # What records none goes without.
+
+    return recorded_command(words, environ)
 
 
 def instance_id(environ: Mapping[str, str]) -> str:
