@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -84,3 +85,15 @@ def test_an_end_before_the_begin_is_refused() -> None:
             OwnedMachine(host="n", price=OWNED, since_ns=START_NS, until_ns=START_NS - SECOND)
         )
     assert read_machines() == {}
+
+
+def test_the_example_of_the_help_works_and_its_date_begins_at_midnight_utc() -> None:
+    shown = in_process("cost", "machines", "set", "--help").out
+    example = shown.partition("Example: outlay ")[2].partition("\u256d")[0]
+    (row,) = in_process(*shlex.split(example), "--json").json["machines"]
+    assert row["since"] == "2026-11-01 00:00:00Z"
+
+
+@pytest.mark.parametrize("since", ["2026-13-01", "2026-11-01T09:00", "1 November"])
+def test_what_is_no_date_or_has_no_zone_is_refused(since: str) -> None:
+    assert in_process("cost", "machines", "set", "node7", "12 USD/h", "--since", since).code == 2

@@ -7,6 +7,7 @@ or let it run without waiting.
 from __future__ import annotations
 
 import contextlib
+import re
 import time
 from datetime import UTC, datetime
 from typing import Protocol
@@ -78,7 +79,10 @@ class ManualClock:
 
 SYSTEM = SystemClock()
 
-MOMENT = 'an instant with its zone, such as "2026-11-15T20:00Z", or how long ago: "2h"'
+_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+MOMENT = (
+    'an instant with its zone, such as "2026-11-15T20:00Z", a date (UTC), or how long ago: "2h"'
+)
 """What is expected where a moment is."""
 
 
@@ -96,14 +100,17 @@ def utc_text(wall_ns: int) -> str:
 def parse_moment(moment: str | datetime, *, name: str, now_ns: int) -> int:
     """Return an instant in UTC nanoseconds; text is an instant, or how long ago: ``"2h"``.
 
+    A date alone begins at midnight UTC.
+
     Raises:
-        InvalidValue: It is neither.
+        InvalidValue: It is none of them.
     """
     from outlay.units import Duration
 
     if isinstance(moment, str):
         with contextlib.suppress(InvalidValue):
             return now_ns - Duration.parse(moment, name=name).ns
+        moment = f"{moment}T00:00Z" if _DATE.fullmatch(moment) else moment
     try:
         return wall_ns_of(datetime.fromisoformat(moment) if isinstance(moment, str) else moment)
     except ValueError:  # InvalidValue of a naive datetime included: the same advice helps.

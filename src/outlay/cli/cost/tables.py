@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from outlay.cost.run_cost import RunCost
 
 ASSUMED = ">of which assumed"
-_DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 _STANDING = {
     None: "ok",
     "warning_50": "50 %",
@@ -55,8 +53,7 @@ def parse_as_of(text: str | None) -> int | None:
     """Return the instant that ``--as-of`` names; a bare date begins at midnight UTC."""
     if text is None:
         return None
-    bare = f"{text}T00:00Z" if _DATE.fullmatch(text) else text
-    return parse_moment(bare, name="--as-of", now_ns=SYSTEM.wall_ns())
+    return parse_moment(text, name="--as-of", now_ns=SYSTEM.wall_ns())
 
 
 @dataclass(frozen=True, kw_only=True)
