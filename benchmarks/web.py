@@ -1,8 +1,9 @@
-"""What the pages take: a list of 10,000 runs, a run of a million steps, twenty runs that train.
+"""What pages take: a list of 10,000 runs, a run of a million steps, runs that train; their delay.
 
-The server is a process of its own, asked over loopback. What a page of the long run takes is
-compared with `outlay goodput` of it; the other bars are absolute.
-Run: python benchmarks/web.py [list] [long] [live]
+The delay is that of a recorded step until the run's open page has it. The server is a process of
+its own, asked over loopback. What a page of the long run takes is compared with `outlay goodput` of
+it; the other bars are absolute.
+Run: python benchmarks/web.py [list] [long] [live] [delay]
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from outlay.ledger import AttemptEnded, AttemptStarted, Price, SegmentId, Step, 
 from outlay.ledger import ledger_dir as ledger_of
 
 STEPS, LIVE, PAGES, SECONDS, ROUNDS = 1_000_000, 20, 8, 20, 5
+DELAYS, TOKENS = 12, 1_000_003
 START_NS, STEP_NS = 1_750_000_000_000_000_000, 10_000_000
 OUTLAY = "import sys; sys.argv[0] = 'outlay'; from outlay.cli import main; main()"
 
@@ -164,9 +166,38 @@ def _read_events(client: httpx2.Client) -> None:
         return
 
 
+def measure_delay(home: Path, run_dir: Path) -> None:
+    """Measure how long a recorded step takes to be in an event of its run's open page.
+
+    Steps are recorded at different moments of the server's period, so that the slowest of them is
+    what a reader waits at worst.
+    """
+    home.mkdir()
+    os.environ["OUTLAY_HOME"] = str(home)
+    delays = []
+    with (
+        outlay.run(dir=run_dir, model="live", price="1.50 USD/h") as run,
+        serving(home) as (client, _),
+        client.stream("GET", f"/events/run/{run.run_id}") as stream,
+    ):
+        lines = stream.iter_lines()
+        next(line for line in lines if line.startswith("data: "))
+        for number in range(1, DELAYS + 1):
+            time.sleep((number - 1) * 1.5 / DELAYS)  # noqa: TID251 - see above
+            run.begin_step()
+            run.end_step(tokens=TOKENS)
+            recorded = time.perf_counter()
+            shown = f"{number * TOKENS:,}"
+            next(line for line in lines if shown in line)
+            delays.append(time.perf_counter() - recorded)
+    for which, delay in (("best", min(delays)), ("slowest", max(delays))):
+        name = f"a step to an open page, {which} of {DELAYS}"
+        row(name, delay, Figure("the bar", 2), unit="s", least=1)
+
+
 def main() -> None:
     print(machine())
-    asked = sys.argv[1:] or ["list", "long", "live"]
+    asked = sys.argv[1:] or ["list", "long", "live", "delay"]
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         if "list" in asked:
@@ -176,6 +207,8 @@ def main() -> None:
             measure_long_run(root / "one", root / "long")
         if "live" in asked:
             measure_live(root / "live", root / "trained")
+        if "delay" in asked:
+            measure_delay(root / "watched", root / "one-run")
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ def test_names_of_people_can_be_hidden(tmp_path: Path) -> None:
         compared = "run=id-one&run=id-one"
         for path in (
             "/runs?col=dir&col=user", "/run/id-one", "/run/id-one.json", "/runs.csv", "/money",
-            f"/compare?{compared}", f"/compare.json?{compared}",
+            "/runs.json", "/now.json", f"/compare?{compared}", f"/compare.json?{compared}",
         ):  # fmt: skip
             text = client.get(path).text
             assert "ada" not in text.replace("adaptive", "").replace("data", "")
