@@ -205,6 +205,8 @@ def test_a_limit_in_another_currency_than_the_run_has_paid_in_is_refused(
     before = sorted((tmp_path / "ledger").iterdir())
     with pytest.raises(outlay.BudgetRefused, match=r"has paid in EUR, and the limit is in USD"):
         outlay.run("m", dir=tmp_path, budget=outlay.iso_cost(5), price="1 USD/h", clock=clock)
+    with pytest.raises(outlay.BudgetRefused, match=r"pays in USD.*state the price in EUR"):
+        outlay.run("m", dir=tmp_path, budget="iso_cost=5 EUR", price="1 USD/h", clock=clock)
     assert sorted((tmp_path / "ledger").iterdir()) == before
 
 

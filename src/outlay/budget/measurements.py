@@ -201,12 +201,14 @@ def refuse_unpriced(budget: Budget, price: Price | None, paid_in: str = "") -> N
     if price is None:
         raise BudgetRefused(key, f"the run has no price: price='1.50 {currency}/h' or OUTLAY_PRICE")
     for found, says in ((paid_in, "has paid"), (price.currency, "pays")):
-        if found not in ("", currency):
-            raise BudgetRefused(
-                key,
-                f"the run {says} in {found}, and the limit is in {currency}: state it in {found}, "
-                f'such as iso_cost("5 {found}") or {cost_in(found).key}=5',
-            )
+        if found in ("", currency):
+            continue
+        advice = f'state it in {found}, such as iso_cost("5 {found}") or {cost_in(found).key}=5'
+        if paid_in == currency:
+            advice = f"state the price in {currency}, in which the run has paid so far"
+        raise BudgetRefused(
+            key, f"the run {says} in {found}, and the limit is in {currency}: {advice}"
+        )
 
 
 def refuse_unreported(budget: Budget, first_step: Usage) -> None:
