@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from browser import DESKTOP, PHONE, look_at
+from outlay.cost.compare import unbeaten
 from outlay.escaping import latex_text
 from outlay.report.document import to_html
-from outlay.report.sweep_document import latex_table, pareto, sweep_document
+from outlay.report.sweep_document import latex_table, sweep_document
 from outlay.sweep.aggregate.rows import Row, RunFacts, Seen, Subject, rows_of
 from outlay.sweep.state.journal import Event
 from outlay.sweep.state.outcomes import RunState
@@ -183,7 +184,7 @@ def test_the_table_for_a_paper_escapes_names_and_shows_means() -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=8))
 def test_a_point_is_on_the_front_unless_another_beats_it(points: list[tuple[int, int]]) -> None:
-    on_front = pareto([(float(x), float(y)) for x, y in points], more_is_better=True)
+    on_front = unbeaten([(float(x), -float(y)) for x, y in points])
     for (x, y), best in zip(points, on_front, strict=True):
         beaten = any((a <= x and b > y) or (a < x and b >= y) for a, b in points)
         assert best is not beaten

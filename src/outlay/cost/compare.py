@@ -10,16 +10,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import compress
 from statistics import fmean
-from typing import Final, Literal, get_args
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
 from outlay.clock import as_utc, utc_now
-from outlay.cost.book import CostRow
 from outlay.errors import InvalidValue, choices
 from outlay.ledger.price import Kind
 from outlay.units import Money
 from outlay.units.money import per, percents_reached
 from outlay.units.quantity import MILLIJOULES_PER_WH
+
+if TYPE_CHECKING:
+    from outlay.cost.book import CostRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -251,35 +254,27 @@ def pareto_front(candidates: Sequence[Candidate]) -> list[Candidate]:
     was paid in two currencies, or is of two kinds.
     """
     with_energy = all(candidate.energy_wh is not None for candidate in candidates)
-    front: list[_Scored] = []
+
+    def losses(one: Candidate) -> tuple[float, ...]:
+        energy = (one.energy_wh or 0.0,) if with_energy else ()
+        return (one.cost, one.hours, -one.metric, *energy)
+
+    front: list[Candidate] = []
+    for unit in {(one.currency, one.kind) for one in candidates}:
+        mine = [one for one in candidates if (one.currency, one.kind) == unit]
+        front += compress(mine, unbeaten([losses(one) for one in mine]))
+    return sorted(front, key=lambda one: (losses(one), one.name, one.currency, one.kind))
+
+
+def unbeaten(points: Sequence[tuple[float, ...]]) -> list[bool]:
+    """Return which points no other beats: as low in every coordinate, and lower in one."""
+    front: list[tuple[float, ...]] = []
     # In this order nothing that comes later can beat what came before.
-    for scored in sorted(_Scored.of(each, with_energy=with_energy) for each in candidates):
-        if not any(kept.beats(scored) for kept in front):
-            front.append(scored)
-    return [scored.candidate for scored in front]
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class _Scored:
-    """A candidate by its losses, of each of which less is better."""
-
-    losses: tuple[float, ...]
-    name: str
-    unit: tuple[str, Kind]
-    candidate: Candidate = field(compare=False)
-
-    @classmethod
-    def of(cls, candidate: Candidate, *, with_energy: bool) -> _Scored:
-        """Return a candidate with its losses."""
-        losses: tuple[float, ...] = (candidate.cost, candidate.hours, -candidate.metric)
-        if with_energy:
-            losses = (*losses, candidate.energy_wh or 0.0)
-        return cls(losses, candidate.name, (candidate.currency, candidate.kind), candidate)
-
-    def beats(self, other: _Scored) -> bool:
-        """Whether it is at least as good in everything, and better in something."""
-        as_good = all(a <= b for a, b in zip(self.losses, other.losses, strict=True))
-        return as_good and self.losses != other.losses and self.unit == other.unit
+    for point in sorted(set(points)):
+        if not any(all(a <= b for a, b in zip(kept, point, strict=True)) for kept in front):
+            front.append(point)
+    kept = set(front)
+    return [point in kept for point in points]
 
 
 # When a model's budget is worth a word: at half, three quarters, nine tenths, all of it.

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from outlay.cost.compare import unbeaten
 from outlay.escaping import latex_text
 from outlay.goodput.phases import added
 from outlay.report.charts import (
@@ -154,7 +155,8 @@ def _metric(rows: Sequence[Row]) -> str:
 def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: str) -> Plane:
     """Return the metric of runs against one thing that they used."""
     pairs = [(row[column], row["accuracy_value"]) for row in rows]
-    front = pareto(pairs, more_is_better=target.direction == "max")
+    sign = -1 if target.direction == "max" else 1
+    front = unbeaten([(x, sign * y) for x, y in pairs])
     looks = dict.fromkeys(row["configuration"] for row in rows)
     places = {label: place for place, label in enumerate(looks)}
     return Plane(
@@ -169,12 +171,6 @@ def _plane(target: Target, column: str, rows: Sequence[Row], unit: _Unit, used: 
         ),
         labels=tuple(looks),
     )
-
-
-def pareto(points: Sequence[tuple[float, float]], *, more_is_better: bool) -> list[bool]:
-    """Return which points no other beats: cheaper or as cheap, and better or as good."""
-    signed = [(x, y if more_is_better else -y) for x, y in points]
-    return [not any(a <= x and b >= y and (a, b) != (x, y) for a, b in signed) for x, y in signed]
 
 
 def _learning(subjects: Sequence[Subject], rows: Sequence[Row]) -> Iterator[LineChart]:

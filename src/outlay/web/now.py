@@ -204,7 +204,7 @@ def _lead(
 
 
 def _burn_text(burn: Burn) -> str:
-    text = money_text(burn.money).replace(" ", "\u00a0")
+    text = money_text(burn.money)
     return text if burn.kind == "cash" else f"{text} {burn.kind}"
 
 
