@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from outlay.budget.config import as_text, read_budget, stated_in_environ
 from outlay.budget.display import read_document, write_document
-from outlay.budget.terms import Budget, iso_time, iso_tokens
+from outlay.budget.terms import Budget, iso_cost, iso_time, iso_tokens
 from outlay.budget.tracker import BudgetTracker
 from outlay.errors import InvalidValue
 
@@ -60,6 +60,10 @@ def test_a_block_handed_over_by_itself_is_meant() -> None:
         ("iso_time=2h", iso_time("2h")),
         ("iso_tokens=50_000", iso_tokens(50_000)),
         ("iso_tokens=50k, max_cost_usd=5", iso_tokens("50k", max_cost_usd=5)),
+        ("iso_cost=5 EUR", iso_cost("5 EUR")),
+        ("iso_cost=5", iso_cost("5 USD")),
+        ("iso_tokens=50k,max_cost_eur=5", iso_tokens("50k", max_cost_eur="5 EUR")),
+        ('{"mode": "iso_cost", "max_cost_usd": null, "max_cost_eur": 5}', iso_cost("5 EUR")),
         ("iso_time=1h,charge=all", iso_time("1h", charge="all")),
         ('{"mode": "iso_tokens", "max_tokens": 50000}', iso_tokens(50_000)),
         ('{"mode": "iso_tokens", "max_tokens": "50k", "enabled": true}', iso_tokens(50_000)),
@@ -75,7 +79,12 @@ def test_no_variable_is_no_budget(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "budget", [iso_time("2h", charge="all"), iso_tokens(7, max_epochs=2.5, allow_change=True)]
+    "budget",
+    [
+        iso_time("2h", charge="all"),
+        iso_tokens(7, max_epochs=2.5, allow_change=True),
+        iso_cost("5 EUR", max_minutes=3),
+    ],
 )
 def test_a_budget_as_text_reads_back_as_itself(budget: Budget) -> None:
     assert stated_in_environ({"OUTLAY_BUDGET": as_text(budget)}) == budget
@@ -92,6 +101,9 @@ def test_a_budget_as_text_reads_back_as_itself(budget: Budget) -> None:
         ("max_tokens=5", r"mode.*iso_tokens"),
         ("iso_time=2h,max_token=5", r"max_token.*max_tokens"),
         ("iso_time=2h,enabled=perhaps", "enabled"),
+        ("iso_cost=5 EUR,max_cost_usd=5", "one limit on money"),
+        ("iso_cost=5 euros", "max_cost_usd"),
+        ("1: 2\nmode: iso_cost", "OUTLAY_BUDGET key"),
         ("missing.yaml", r"missing\.yaml"),
         ("a: [", "OUTLAY_BUDGET"),
         ("mode: ${nowhere}", r"OUTLAY_BUDGET.*nowhere"),

@@ -19,10 +19,10 @@ from trackers import tracker_of
 SECOND = 10**9
 
 
-def exhausted(run_dir: Path, clock: ManualClock) -> None:
+def exhausted(run_dir: Path, clock: ManualClock, limit: str = "", price: str = "3.6 USD/h") -> None:
     """A run of 5 steps of 10 tokens and 2 seconds, each in a checkpoint, stopped by its tokens."""
-    budget = outlay.iso_tokens(50)
-    with outlay.run("m", dir=run_dir, budget=budget, price="3.6 USD/h", clock=clock) as run:
+    budget = f"iso_tokens=50{limit}"
+    with outlay.run("m", dir=run_dir, budget=budget, price=price, clock=clock) as run:
         for _ in run.steps(range(100), tokens=10):
             clock.advance(2 * SECOND)
             run.checkpoint_committed()
@@ -111,6 +111,22 @@ def test_money_spent_at_a_price_that_is_lost_is_not_given_back(
     damage(tmp_path, b'"kind":"attempt_started"')
     spend = read_history(tmp_path).spend(clock.wall_ns())
     assert spend.total(charge="training").cost_micros == 10_000
+
+
+@pytest.mark.parametrize("lost", [b'"kind":"attempt_started"', b'"event":"set"', step_line(2)])
+def test_euros_that_a_damaged_log_has_lost_are_not_given_back(
+    tmp_path: Path, clock: ManualClock, lost: bytes
+) -> None:
+    limit = ",max_cost_eur=0.01"
+    exhausted(tmp_path, clock, limit, "3.6 EUR/h")
+    damage(tmp_path, lost)
+    damage(tmp_path, STATEMENT)
+    spend = read_history(tmp_path).spend(clock.wall_ns())
+    assert spend.total(charge="training").cost_micros == 10_000
+    budget = f"iso_tokens=500{limit},allow_change=true"
+    with outlay.run("m", dir=tmp_path, budget=budget, price="3.6 EUR/h", clock=clock) as run:
+        assert tracker_of(run).totals["cost_eur"] == 0.01
+        assert list(run.steps(range(100), tokens=10)) == []
 
 
 def test_limits_that_the_log_has_lost_still_bind(tmp_path: Path, clock: ManualClock) -> None:

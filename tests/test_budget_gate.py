@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TypeGuard
 
 import numpy as np
 import pytest
@@ -26,6 +27,10 @@ SECOND = 10**9
 def events(run_dir: Path, kind: str) -> list[BudgetEvent]:
     records = read_run(run_dir).records
     return [each for each in records if isinstance(each, BudgetEvent) and each.event == kind]
+
+
+def is_event(record: object) -> TypeGuard[BudgetEvent]:
+    return isinstance(record, BudgetEvent)
 
 
 def document(run_dir: Path) -> dict[str, object]:
@@ -183,9 +188,103 @@ def test_money_is_counted_to_the_end_of_the_attempt(tmp_path: Path, clock: Manua
 def test_a_limit_on_money_needs_a_price_in_its_currency(tmp_path: Path) -> None:
     with pytest.raises(outlay.BudgetRefused, match=r"max_cost_usd.*OUTLAY_PRICE"):
         outlay.run("m", dir=tmp_path, budget=outlay.iso_cost(5))
-    with pytest.raises(outlay.BudgetRefused, match=r"max_cost_usd.*EUR"):
+    with pytest.raises(outlay.BudgetRefused, match=r"max_cost_eur.*1.50 EUR/h.*OUTLAY_PRICE"):
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_cost("5 EUR"))
+    with pytest.raises(outlay.BudgetRefused, match=r'pays in EUR.*in USD.*iso_cost\("5 EUR"\)'):
         outlay.run("m", dir=tmp_path, budget=outlay.iso_cost(5), price="1 EUR/h")
+    with pytest.raises(outlay.BudgetRefused, match=r"pays in USD.*in EUR.*max_cost_usd=5"):
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_cost("5 EUR"), price="1 USD/h")
     assert not (tmp_path / "ledger").exists()
+
+
+def test_a_limit_in_another_currency_than_the_run_has_paid_in_is_refused(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    with outlay.run("m", dir=tmp_path, price="3.6 EUR/h", clock=clock) as run:
+        list(run.steps(range(3)))
+    before = sorted((tmp_path / "ledger").iterdir())
+    with pytest.raises(outlay.BudgetRefused, match=r"has paid in EUR, and the limit is in USD"):
+        outlay.run("m", dir=tmp_path, budget=outlay.iso_cost(5), price="1 USD/h", clock=clock)
+    with pytest.raises(outlay.BudgetRefused, match=r"pays in USD.*state the price in EUR"):
+        outlay.run("m", dir=tmp_path, budget="iso_cost=5 EUR", price="1 USD/h", clock=clock)
+    assert sorted((tmp_path / "ledger").iterdir()) == before
+
+
+EUROS = """
+import os, signal, sys
+import outlay
+from outlay.clock import ManualClock
+run_dir, second, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+clock = ManualClock(wall_ns=second * 10**9)
+with outlay.run("m", dir=run_dir, budget="iso_cost=1 EUR", price="3.6 EUR/h", clock=clock) as run:
+    for count, _ in enumerate(run.steps(range(1000))):
+        if count == steps:
+            os.kill(os.getpid(), signal.SIGKILL)
+        clock.advance(100 * 10**9)
+        run.checkpoint_committed()
+    print(run.step_number)
+"""
+
+
+def spend_euros(run_dir: Path, *deaths: int) -> int:
+    """Spend 0.10 EUR a step until 1 EUR is spent; killed after so many steps each, and resumed."""
+    second = 1_700_000_000
+    for steps in (*deaths, 1000):
+        done = subprocess.run(
+            [sys.executable, "-c", EUROS, str(run_dir), str(second), str(steps)],
+            env=os.environ | {"OUTLAY_PROGRESS": "0"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        second += 100 * steps
+        assert done.returncode == (0 if steps == 1000 else -signal.SIGKILL), done.stderr
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("deaths", [(), (4,), (3, 0, 5), (9,)])
+def test_a_limit_in_euros_stops_at_the_same_step_however_often_the_run_is_killed(
+    tmp_path: Path, deaths: tuple[int, ...]
+) -> None:
+    assert spend_euros(tmp_path, *deaths) == 9
+    content = document(tmp_path)
+    assert content["limits"] == {"max_cost_eur": 1}
+    assert content["totals"]["cost_eur"] == 1  # type: ignore[index]
+    assert content["cost"]["charged_eur"] == 1  # type: ignore[index]
+    assert content["stop_reason"]["text"] == "max_cost_eur: 1.00 EUR of 1.00 EUR used"  # type: ignore[index]
+    assert "cost_eur" not in content["unmeasured"]  # type: ignore[operator]
+    assert events(tmp_path, "ended")[-1].data["totals"]["cost_eur"] == 1
+    assert read_history(tmp_path).spend(2**62).cost_units == 3600 * 10**15
+
+
+def test_a_run_that_has_spent_its_euros_takes_no_step_more(
+    tmp_path: Path, clock: ManualClock
+) -> None:
+    spend_euros(tmp_path)
+    clock.advance(1000 * SECOND)
+    with outlay.run("m", dir=tmp_path, price="3.6 EUR/h", clock=clock) as run:  # Keeps its budget.
+        assert list(run.steps(range(1000))) == []
+        assert "1.00 EUR of 1.00 EUR used" in str(run.stop_reason)
+
+
+@pytest.mark.parametrize("budget", ["iso_cost=1 {}", "iso_tokens=50,max_cost_{}=3,charge=training"])
+def test_documents_in_euros_are_those_in_dollars_with_another_code(
+    tmp_path: Path, budget: str
+) -> None:
+    seen = []
+    for currency in ("USD", "EUR"):
+        clock, run_dir = ManualClock(), tmp_path / currency
+        stated = budget.format(currency if "iso_cost" in budget else currency.lower())
+        price = f"3.6 {currency}/h"
+        with outlay.run("m", dir=run_dir, budget=stated, price=price, clock=clock) as run:
+            for _ in run.steps(range(1000), tokens=5):
+                clock.advance(70 * SECOND)
+                with run.span("evaluation"):
+                    clock.advance(3 * SECOND)
+            state = tracker_of(run).state_dict()["budget"]
+            shown = json.dumps(run.budget and tracker_of(run).remaining)
+        told = json.dumps([event.data for event in read_run(run_dir).records if is_event(event)])
+        seen.append([state, shown, (run_dir / "budget.json").read_text(), told])
+    dollars, euros = seen
+    assert [text.replace("eur", "usd").replace("EUR", "USD") for text in euros] == dollars
+    assert not any("usd" in text.lower() for text in euros)
 
 
 def test_a_limit_on_energy_is_refused_where_nothing_measures_it(

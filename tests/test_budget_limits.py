@@ -11,7 +11,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from outlay.budget.limits import DIMENSIONS, KEYS, MODES, TOKENS, reached, would_pass
+from outlay.budget.limits import (
+    DIMENSIONS,
+    KEYS,
+    MODES,
+    TOKENS,
+    cost_in,
+    dimension_of,
+    reached,
+    would_pass,
+)
 from outlay.budget.terms import (
     LIMIT_KEYS,
     Budget,
@@ -104,6 +113,9 @@ def test_null_means_not_set() -> None:
         (iso_epochs(2.5), {"max_epochs": 2.5}),
         (iso_cost("5 USD"), {"max_cost_usd": 5}),
         (iso_cost(0.25), {"max_cost_usd": 0.25}),
+        (iso_cost("5 EUR"), {"max_cost_eur": 5}),
+        (iso_cost("€5"), {"max_cost_eur": 5}),
+        (iso_tokens(9, max_cost_gbp="0.5 GBP"), {"max_tokens": 9, "max_cost_gbp": 0.5}),
         (iso_flops("1.5 ZFLOP"), {"max_flops": 15 * 10**20}),
         (comm_cap("10GB"), {"max_comm_bytes": 10**10}),
         (comm_cap("5GiB"), {"max_comm_bytes": 5 * 2**30}),
@@ -126,9 +138,38 @@ def test_an_unknown_charge_is_refused_with_the_valid_ones() -> None:
         iso_time("1h", charge="lunch")
 
 
-def test_money_of_another_currency_is_refused() -> None:
-    with pytest.raises(InvalidValue, match=r"max_cost_usd.*USD"):
-        iso_cost("5 EUR")
+@pytest.mark.parametrize(("key", "amount"), [("max_cost_usd", "5 EUR"), ("max_cost_eur", "$5")])
+def test_money_of_another_currency_than_its_key_is_refused_with_the_right_key(
+    key: str, amount: str
+) -> None:
+    right = {"max_cost_usd": "max_cost_eur", "max_cost_eur": "max_cost_usd"}[key]
+    with pytest.raises(InvalidValue, match=rf"{key}.*{right}"):
+        iso_tokens(5, **{key: amount})
+
+
+def test_two_limits_on_money_are_refused() -> None:
+    with pytest.raises(InvalidValue, match=r"max_cost_eur, max_cost_usd.*one limit on money"):
+        iso_cost("5 EUR", max_cost_usd=5)
+
+
+@pytest.mark.parametrize("key", ["max_cost_EUR", "max_cost_euro", "max_cost_<currency>"])
+def test_a_key_of_no_currency_is_refused_with_how_to_write_one(key: str) -> None:
+    with pytest.raises(InvalidValue, match=r"max_cost_<currency>"):
+        iso_tokens(5, **{key: 5})
+
+
+def test_money_is_counted_in_the_currency_of_its_limit() -> None:
+    assert iso_cost("5 EUR").currency == "EUR"
+    assert iso_tokens(5).currency == "USD"
+    assert iso_cost("5 EUR", max_minutes=1).own_key == "max_cost_eur"
+    (bound,) = iso_cost("5 EUR").bounds
+    assert bound.dimension is cost_in("EUR") is dimension_of("max_cost_eur")
+    assert bound.dimension.text(bound.limit) == "5.00 EUR"
+
+
+def test_a_limit_in_another_currency_is_another_limit() -> None:
+    changes = iso_cost("5 EUR").changed_from("iso_cost", {"max_cost_usd": 5})
+    assert changes == {"max_cost_usd": (5, None), "max_cost_eur": (None, 5)}
 
 
 def test_epochs_of_unknown_length_cannot_be_judged() -> None:
@@ -186,9 +227,14 @@ def test_a_limit_is_reached_exactly_when_the_total_is_no_less(
     assert reason is None or reason.over == used - limit
 
 
-@given(st.sampled_from([key for key in KEYS if key != "max_epochs"]), st.integers(1, 10**9))
+@given(
+    st.sampled_from([key for key in (*KEYS, "max_cost_eur") if key != "max_epochs"]),
+    st.integers(1, 10**9),
+)
 def test_a_limit_as_shown_reads_back_as_the_same_limit(key: str, number: int) -> None:
-    budget = Budget.of(KEYS[key].mode, {key: number})
+    dimension = dimension_of(key)
+    assert dimension is not None
+    budget = Budget.of(dimension.mode, {key: number})
     assert Budget.of(budget.mode, budget.limits) == budget
 
 

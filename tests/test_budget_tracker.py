@@ -261,6 +261,79 @@ def test_a_snapshot_of_the_older_tracker_has_neither_money_nor_flops() -> None:
     assert tracker.remaining == {"max_tokens": 4}
 
 
+def test_a_tracker_counts_money_in_the_currency_of_its_limit() -> None:
+    tracker = BudgetTracker("iso_cost", {"max_cost_eur": 1})
+    tracker.update(1, SECOND_MS, cost=0.25)
+    tracker.update(1, SECOND_MS, cost=Money.parse("0.5 EUR"))
+    assert tracker.remaining == {"max_cost_eur": 0.25}
+    resumed = BudgetTracker("iso_cost", {"max_cost_eur": 1}, rate="3.6 EUR/h")
+    resumed.load_state_dict(tracker.state_dict())
+    assert resumed.totals["cost_eur"] == 0.75
+    resumed.charge("evaluation", 250 * 10**9)
+    assert resumed.should_stop()
+    with pytest.raises(InvalidValue, match=r"cost.*an amount in EUR"):
+        tracker.update(1, SECOND_MS, cost=Money.parse("0.5 USD"))
+
+
+@pytest.mark.parametrize("limits", [{"max_tokens": 5, "max_cost_eur": 5}, {"max_tokens": 5}])
+def test_a_rate_in_another_currency_than_is_counted_is_refused(limits: dict[str, object]) -> None:
+    with pytest.raises(InvalidValue, match=r"rate.*GBP.*per hour in (EUR|USD)"):
+        BudgetTracker("iso_tokens", limits, rate="1 GBP/h")
+
+
+def test_a_snapshot_in_euros_gives_no_dollars_back() -> None:
+    euros = BudgetTracker("iso_cost", {"max_cost_eur": 1})
+    dollars = BudgetTracker("iso_cost", {"max_cost_usd": 1})
+    dollars.update(1, SECOND_MS, cost=0.5)
+    with pytest.raises(BudgetChanged, match=r"max_cost_usd None -> 1, max_cost_eur 1 -> None"):
+        dollars.load(euros.snapshot())
+    dollars.load(euros.snapshot(), allow_change=True)
+    assert dollars.totals["cost_usd"] == 0.5
+
+
+DOLLARS = """{
+  "charge": "training",
+  "clocks_ms": {
+    "checkpoint": 0.0,
+    "evaluation": 0.0,
+    "logging": 0.0,
+    "training": 1000.0
+  },
+  "limits": {
+    "max_cost_usd": 1
+  },
+  "mode": "iso_cost",
+  "steps_per_epoch": null,
+  "stop_reason": {
+    "before_step": false,
+    "limit": 3600000000000000000,
+    "limit_key": "max_cost_usd",
+    "over": 900000000000000000,
+    "text": "max_cost_usd: 1.25 USD of 1.00 USD used, 0.25 USD over",
+    "unit": "cost_units",
+    "used": 4500000000000000000
+  },
+  "totals": {
+    "comm_bytes": 0,
+    "cost_usd": 1.25,
+    "energy_Wh": 0.0,
+    "epochs": 0.0,
+    "flops": 0,
+    "steps": 1,
+    "time_minutes": 0.016666666666666666,
+    "time_ms": 1000.0,
+    "tokens": 7
+  }
+}
+"""
+
+
+def test_a_snapshot_in_dollars_is_written_as_ever() -> None:
+    tracker = BudgetTracker("iso_cost", {"max_cost_usd": 1})
+    tracker.update(7, SECOND_MS, cost=1.25)
+    assert tracker.state_dict() == {"budget": DOLLARS}
+
+
 def test_time_that_runs_back_is_not_charged() -> None:
     tracker = BudgetTracker("iso_cost", {"max_cost_usd": 1}, rate="1 USD/h")
     with pytest.raises(InvalidValue, match="time_ns"):

@@ -89,6 +89,40 @@ def test_plan_turns_money_into_steps(finished: Path) -> None:
     assert json.loads(invoke(*arguments, "--json"))["steps"] == 2500
 
 
+@pytest.fixture
+def in_euros(tmp_path: Path, clock: ManualClock) -> Path:
+    """A run of 10 steps of 2 seconds at 3.60 EUR an hour, stopped by its money."""
+    budget = outlay.iso_cost("0.02 EUR")
+    with outlay.run("net", dir=tmp_path, budget=budget, price="3.6 EUR/h", clock=clock) as run:
+        for _ in run.steps(range(100), tokens=5):
+            clock.advance(2 * SECOND)
+    return tmp_path
+
+
+def test_show_counts_in_the_currency_of_the_limit(in_euros: Path) -> None:
+    text = invoke("show", str(in_euros))
+    assert "Stopped by max_cost_eur: 0.02 EUR of 0.02 EUR used" in text
+    assert "USD" not in text
+    shown = json.loads(invoke("show", str(in_euros), "--json"))
+    assert shown["totals"]["cost_eur"] == 0.02
+    assert shown["remaining"] == {"max_cost_eur": 0}
+    assert (shown["cost"]["cost_eur"], shown["cost"]["parts"]["training"]["eur"]) == (0.02, 0.02)
+
+
+def test_plan_turns_euros_into_steps(in_euros: Path) -> None:
+    arguments = ("plan", "--mode", "iso_cost", "--limit", "5 EUR", "--from", str(in_euros))
+    planned = json.loads(invoke(*arguments, "--json"))
+    assert (planned["limit_key"], planned["steps"]) == ("max_cost_eur", 2500)
+    assert planned["use"]["cost_eur"] == 5
+    assert planned["start_up"]["cost_eur"] == 0
+    assert "5.00 EUR" in invoke(*arguments)
+
+
+def test_plan_in_a_currency_that_was_not_paid_is_refused(in_euros: Path) -> None:
+    with pytest.raises(InvalidValue, match=r"--from.*max_cost_usd"):
+        invoke("plan", "--mode", "iso_cost", "--limit", "5 USD", "--from", str(in_euros))
+
+
 def test_plan_refuses_what_was_not_measured(finished: Path) -> None:
     with pytest.raises(InvalidValue, match=r"--from.*max_energy_Wh"):
         invoke("plan", "--mode", "energy_cap", "--limit", "5 Wh", "--from", str(finished))

@@ -18,6 +18,7 @@ from sweep_on_disk import Sweep
         ({"limits": {"max_tokens": 50, "max_minutes": 10}, "totals": {"tokens": 20}}, "40%"),
         ({"limits": {"max_minutes": 10}, "totals": {"time_minutes": 9}}, "90%"),
         ({"limits": {"max_cost_usd": 4.0}, "totals": {"cost_usd": 1.0}}, "25%"),
+        ({"limits": {"max_cost_eur": 4.0}, "totals": {"cost_eur": 3.0}}, "75%"),
         ({"limits": {"max_tokens": 50}, "totals": []}, ""),
         ({"limits": [50], "totals": {}}, ""),
         ({"limits": {"max_tokens": 50}, "totals": {"tokens": "many"}}, ""),

@@ -297,10 +297,11 @@ def test_fairness_shows_how_much_of_a_limit_was_used() -> None:
     assert one.spread == pytest.approx(0.55)
 
 
-@pytest.mark.parametrize("key", KEYS)
+@pytest.mark.parametrize("key", [*KEYS, "max_cost_eur"])
 def test_every_limit_that_a_budget_can_have_takes_part_in_fairness(sweep: Sweep, key: str) -> None:
     used = {
         "tokens": 3, "time_minutes": 3.0, "comm_bytes": 3, "energy_Wh": 3.0, "cost_usd": 3.0,
+        "cost_eur": 3.0,
         "flops": 3, "steps": 30, "epochs": 3.0,
     }  # fmt: skip
     run_dir = sweep.add("001_a", budget={"limits": {key: 4}})

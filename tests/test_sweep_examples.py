@@ -41,17 +41,20 @@ def run_and_summarise(grid: Path, root: Path) -> list[dict[str, object]]:
     return rows
 
 
-def test_the_iso_cost_example_spends_the_same_on_every_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("currency", ["USD", "EUR"])
+def test_the_iso_cost_example_spends_the_same_on_every_run(tmp_path: Path, currency: str) -> None:
     grid = shortened(
-        "example_iso_cost.yaml", tmp_path, ("0.01 USD", "0.001 USD"),
+        "example_iso_cost.yaml", tmp_path, ("0.01 USD", "0.004 USD"), (" USD", f" {currency}"),
         ("[0.01, 0.03, 0.1, 0.3]", "[0.3]"),
     )  # fmt: skip
     rows = run_and_summarise(grid, tmp_path / "sweep")
     assert len(rows) == 2
     for row in rows:
         assert row["status"] == "completed"
-        assert str(row["stop_reason"]).startswith("max_cost_usd")
-        assert row["cost"] == pytest.approx(0.001, rel=0.5)
+        assert str(row["stop_reason"]).startswith(f"max_cost_{currency.lower()}")
+        assert row["cost"] == pytest.approx(0.004, rel=0.5)
+        assert row["charged_cost"] == pytest.approx(0.004, rel=0.5)
+        assert row["currency"] == currency
         assert row["errors"] in ("", "metric 'accuracy' was not recorded")
 
 

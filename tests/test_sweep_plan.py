@@ -149,6 +149,20 @@ def test_every_budget_mode_becomes_its_override(mode: str, limit: object, expect
     assert json.loads(environment(plan)["OUTLAY_BUDGET"])["mode"] == mode
 
 
+@pytest.mark.parametrize(
+    "budget",
+    [{"mode": "iso_cost", "limit": "5 EUR"}, {"mode": "iso_cost", "max_cost_eur": 5}],
+)
+def test_a_budget_in_euros_is_planned_and_handed_on(budget: dict[str, object]) -> None:
+    plan = plan_of_entry(budget=budget, price="2 EUR/h")
+    (run,) = plan.runs
+    assert run.prediction.cost == Money.parse("5 EUR")
+    assert run.prediction.ns == 2.5 * HOUR_NS
+    assert run.metadata["budget_limit_key"] == "max_cost_eur"
+    assert "++runtime.budget.max_cost_eur=5" in command(plan)
+    assert json.loads(environment(plan)["OUTLAY_BUDGET"])["max_cost_eur"] == 5
+
+
 def test_explicit_limits_and_targets_are_kept() -> None:
     budget = {"mode": "iso_epochs", "max_epochs": 3, "steps_per_epoch": 10, "max_comm_bytes": 9}
     plan = plan_of_entry(budget=budget | {"target_metric": "val.loss", "target_value": 0.5})
@@ -291,6 +305,8 @@ def test_a_commit_that_looks_like_a_number_is_text() -> None:
         ("grid:\n- {params: {a: 1}, exclude: [{a: 1}]}", 1, "leaves out every run"),
         ("ceiling: lots\ngrid: [{}]", 1, "ceiling"),
         ("price: 2 EUR/h\ngrid:\n- budget: {mode: iso_cost, limit: 5}", 3, "the price in EUR"),
+        ("price: 2\ngrid:\n- budget: {mode: iso_cost, limit: 5 EUR}", 3, "max_cost_eur is in EUR"),
+        ("grid:\n- budget: {mode: iso_time, limit: 1h, max_cost_EUR: 5}", 2, "unknown key"),
         ("grid: &all\n- params: {a: *all}", 2, "refers to itself"),
         ("name: ../../x\ngrid: [{}]", 1, "without slashes"),
         ("name: ..\ngrid: [{}]", 1, "without slashes"),

@@ -58,6 +58,7 @@ OPS = ("step",) * 6 + (
     "rollback", "checkpoint", "span", "span_end", "heartbeat", "price", "metric", "event",
 )  # fmt: skip
 processes = st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 9)), max_size=40)
+currencies = st.sampled_from(["USD", "EUR"])
 attempts = st.lists(st.lists(processes, min_size=1, max_size=2), min_size=1, max_size=3)
 
 
@@ -68,6 +69,7 @@ class Process:
     run_dir: Path
     segment: SegmentId
     next_step: int = 0
+    currency: str = "USD"
     now_ns: int = 0
     spans: list[int] = field(default_factory=list)
 
@@ -75,7 +77,7 @@ class Process:
         self.now_ns = self.segment.start_ns
         header = AttemptStarted(
             t_ns=self.now_ns, rank=self.segment.rank, pid=self.segment.pid, boot_id="same",
-            price=Price(3_600_000), launch=str(self.segment.start_ns),
+            price=Price(3_600_000, self.currency), launch=str(self.segment.start_ns),
         )  # fmt: skip
         path = ledger_dir(self.run_dir) / self.segment.file_name
         self.writer = SegmentWriter(path, header, ManualClock())
@@ -110,9 +112,11 @@ class Process:
             case "heartbeat":
                 self.put(Heartbeat(t_ns=t_ns, energy_mj=size))
             case "price":
-                self.put(PriceChanged(t_ns=t_ns, price=Price(3_600_000 * size), gpus=1))
+                price = Price(3_600_000 * size, "GBP" if size == 7 else self.currency)
+                self.put(PriceChanged(t_ns=t_ns, price=price, gpus=1))
             case "event":
-                terms = {"mode": "iso_tokens", "limits": {"max_tokens": size + 1}}
+                money = {f"max_cost_{self.currency.lower()}": size + 1}
+                terms = {"mode": "iso_tokens", "limits": {"max_tokens": size + 1, **money}}
                 self.put(BudgetEvent(t_ns=t_ns, event="set", data=terms))
             case _:
                 self.put(Metric(t_ns=t_ns, name="loss", value=0.5, step=size))
@@ -132,12 +136,15 @@ def often(every: int) -> Iterator[None]:
         yield
 
 
-def write_run(run_dir: Path, script: list[list[list[Op]]], ends: list[bool]) -> None:
+def write_run(
+    run_dir: Path, script: list[list[list[Op]]], ends: list[bool], currency: str = "USD"
+) -> None:
     start_ns, resume = 100 * S, 0
     for index, ranks in enumerate(script):
         last_ns = start_ns
         for rank, ops in enumerate(ranks):
-            process = Process(run_dir, SegmentId(start_ns, rank, "", 10 * index + rank), resume)
+            segment = SegmentId(start_ns, rank, "", 10 * index + rank)
+            process = Process(run_dir, segment, resume, currency)
             for op, size in ops:
                 process.play(op, size)
             if ends[index % len(ends)]:
@@ -159,7 +166,7 @@ def values_of(spend: ProcessSpend) -> tuple[object, ...]:
 
 def figures(history: History) -> list[object]:
     """Everything that a budget makes of a history, at any place that a run may resume at."""
-    spend = join_attempts(history.spends, 10**6 * S)
+    spend = history.spend(10**6 * S)
     totals = [
         spend.total(charge=charge, below=below)
         for charge in ("training", "all")
@@ -171,7 +178,7 @@ def figures(history: History) -> list[object]:
 
 def by_column(history: History) -> list[object]:
     """What a replay by column has to agree with a replay record by record in."""
-    spend = join_attempts(history.spends, 10**6 * S)
+    spend = history.spend(10**6 * S)
     totals = [
         spend.total(charge=charge, charge_cost=charge, below=below)
         for charge in ("training", "all")
@@ -189,23 +196,23 @@ def by_column(history: History) -> list[object]:
 
 
 @settings(max_examples=100, deadline=None)
-@given(attempts, st.lists(st.booleans(), min_size=1, max_size=3))
+@given(attempts, st.lists(st.booleans(), min_size=1, max_size=3), currencies)
 def test_replay_by_column_equals_replay_record_by_record(
-    script: list[list[list[Op]]], ends: list[bool]
+    script: list[list[list[Op]]], ends: list[bool], currency: str
 ) -> None:
     with tempfile.TemporaryDirectory() as directory:
-        write_run(Path(directory), script, ends)
+        write_run(Path(directory), script, ends, currency)
         account = RunAccount().add(LedgerReader(Path(directory), decode=decode_steps).poll())
         assert by_column(replay(account)) == by_column(read_history(Path(directory)))
 
 
 @settings(max_examples=60, deadline=None)
-@given(attempts, st.lists(st.booleans(), min_size=1, max_size=3), st.integers(1, 20))
+@given(attempts, st.lists(st.booleans(), min_size=1, max_size=3), st.integers(1, 20), currencies)
 def test_replay_from_the_last_statement_equals_replay_of_everything(
-    script: list[list[list[Op]]], ends: list[bool], every: int
+    script: list[list[list[Op]]], ends: list[bool], every: int, currency: str
 ) -> None:
     with tempfile.TemporaryDirectory() as directory, often(every):
-        write_run(Path(directory), script, ends)
+        write_run(Path(directory), script, ends, currency)
         assert figures(read_since_statements(Path(directory))) == figures(
             read_history(Path(directory))
         )
@@ -247,16 +254,18 @@ def damage(run_dir: Path, kind: str, at: int, which: int) -> None:
     st.lists(st.booleans(), min_size=1, max_size=3),
     st.integers(1, 20),
     st.lists(damages, min_size=1, max_size=3),
+    currencies,
 )
 def test_whatever_is_damaged_both_readings_agree(
     script: list[list[list[Op]]],
     ends: list[bool],
     every: int,
     hits: list[tuple[str, int, int]],
+    currency: str,
 ) -> None:
     with tempfile.TemporaryDirectory() as directory, often(every):
         run_dir = Path(directory)
-        write_run(run_dir, script, ends)
+        write_run(run_dir, script, ends, currency)
         for hit in hits:
             damage(run_dir, *hit)
         assert figures(read_since_statements(run_dir)) == figures(read_history(run_dir))

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outlay.budget.fold import join_attempts
 from outlay.budget.gate import BudgetGate
 from outlay.budget.history import read_history
-from outlay.budget.terms import Budget
+from outlay.budget.terms import Budget, iso_cost
 from outlay.clock import ManualClock
 from outlay.ledger import AttemptStarted, Price, SegmentId, SegmentWriter, ledger_dir
 from outlay.record import Recorder
@@ -35,6 +35,7 @@ class Training:
     sizes: list[int]
     seconds: list[int]
     checkpoint_every: int
+    currency: str = "USD"
 
     def __post_init__(self) -> None:
         self.clock = ManualClock()
@@ -53,7 +54,8 @@ class Training:
         """Train until the budget or the script ends, or the process dies; return which."""
         self.clock.advance(5 * NS)
         start_ns = self.clock.wall_ns()
-        header = AttemptStarted(t_ns=start_ns, price=Price(MICROS_PER_HOUR), boot_id="same")
+        price = Price(MICROS_PER_HOUR, self.currency)
+        header = AttemptStarted(t_ns=start_ns, price=price, boot_id="same")
         segment = SegmentId(start_ns, pid=len(self.seen))
         gate = BudgetGate(self.budget, self.run_dir, price=header.price, clock=self.clock)
         writer = SegmentWriter(ledger_dir(self.run_dir) / segment.file_name, header, self.clock)
@@ -86,36 +88,71 @@ scripts = st.integers(1, 25).flatmap(
 )
 
 
+currencies = st.sampled_from(["USD", "EUR"])
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     script=scripts,
     max_tokens=st.integers(1, 120),
     checkpoint_every=st.integers(1, 6),
     deaths=st.lists(st.integers(1, 12), max_size=4),
+    currency=currencies,
 )
 def test_interrupted_anywhere_a_run_stops_at_the_same_step_with_the_same_progress(
     script: tuple[list[int], list[int]],
     max_tokens: int,
     checkpoint_every: int,
     deaths: list[int],
+    currency: str,
 ) -> None:
     sizes, seconds = script
-    budget = Budget.of("iso_tokens", {"max_tokens": max_tokens, "max_cost_usd": 10**6})
+    money = f"max_cost_{currency.lower()}"
+    budget = Budget.of("iso_tokens", {"max_tokens": max_tokens, money: 10**6})
     with tempfile.TemporaryDirectory() as directory:
-        training = Training(Path(directory), budget, sizes, seconds, checkpoint_every)
+        training = Training(Path(directory), budget, sizes, seconds, checkpoint_every, currency)
         training.survive(deaths)
         last = training.seen[-1]
-        everything = join_attempts(read_history(training.run_dir).spends, training.clock.wall_ns())
+        everything = read_history(training.run_dir).spend(training.clock.wall_ns())
 
     fitting = max(n for n in range(len(sizes) + 1) if sum(sizes[:n]) <= max_tokens)
     assert last["tokens"] == sum(sizes[:fitting])
     assert last["steps"] == fitting
     assert last["time_ms"] == 1000 * sum(seconds[step] for step in training.executed)
-    for key in ("time_ms", "cost_usd"):
+    for key in ("time_ms", f"cost_{currency.lower()}"):
         assert all(before[key] <= after[key] for before, after in pairwise(training.seen))
     replayed = everything.total(charge="training")
     assert replayed.tokens == last["tokens"]
     assert replayed.time_ns == last["time_ms"] * 10**6
+    assert replayed.cost_micros >= MICROS_PER_HOUR // 3600 * sum(seconds[:fitting])
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    script=scripts,
+    limit_s=st.integers(1, 60),
+    checkpoint_every=st.integers(1, 6),
+    deaths=st.lists(st.integers(1, 12), max_size=4),
+    currency=currencies,
+)
+def test_interrupted_anywhere_a_run_passes_its_money_by_at_most_one_step(
+    script: tuple[list[int], list[int]],
+    limit_s: int,
+    checkpoint_every: int,
+    deaths: list[int],
+    currency: str,
+) -> None:
+    sizes, seconds = script
+    second = MICROS_PER_HOUR // 3600 / 10**6
+    limit = f"{limit_s * MICROS_PER_HOUR // 3600}e-6 {currency}"
+    budget = iso_cost(limit, charge="training")
+    with tempfile.TemporaryDirectory() as directory:
+        training = Training(Path(directory), budget, sizes, seconds, checkpoint_every, currency)
+        training.survive(deaths)
+    spent = [seconds[step] for step in training.executed]
+    key = f"cost_{currency.lower()}"
+    assert training.seen[-1][key] == pytest.approx(second * sum(spent))
+    assert sum(spent[:-1]) < limit_s
 
 
 @settings(max_examples=40, deadline=None)

@@ -11,14 +11,14 @@ from typing import Any, Final
 
 import msgspec
 
-from outlay.budget.limits import MODES
-from outlay.budget.terms import DISABLED, LIMIT_KEYS, Budget, refuse_bare_time
+from outlay.budget.limits import MODES, dimension_for
+from outlay.budget.terms import DISABLED, SHOWN_KEYS, Budget, is_limit_key, refuse_bare_time
 from outlay.decoding import BadDocument, decode, parse_yaml, read_text
 from outlay.errors import InvalidValue, choices
 
 VARIABLE: Final = "OUTLAY_BUDGET"
 _FLAGS = ("enabled", "allow_change")
-BLOCK_KEYS: Final = ("mode", "charge", *_FLAGS, *LIMIT_KEYS)
+_BLOCK_KEYS: Final = ("mode", "charge", *_FLAGS)
 _EXPECTED = (
     'a budget such as outlay.iso_time("2h"), "iso_time=2h", a dict or JSON object with "mode" and '
     "its limit, or the path of a YAML or JSON file"
@@ -89,7 +89,7 @@ def _from_pairs(text: str, *, name: str) -> Budget | None:
             raise InvalidValue(name, text, _EXPECTED)
         if key in MODES:
             refuse_bare_time(key, value)
-            block |= {"mode": key, MODES[key].key: value}
+            block |= {"mode": key, dimension_for(key, value).key: value}
         else:
             block[key] = value
     return _from_block(block, name=name)
@@ -112,13 +112,13 @@ def _from_block(block: Mapping[str, Any], *, name: str) -> Budget | None:
     if flags["allow_change"] and block.keys() <= set(_FLAGS):
         return DISABLED  # A change to nothing.
     for key in block:
-        if key not in BLOCK_KEYS:
-            raise InvalidValue(f"{name} key", key, choices(BLOCK_KEYS))
+        if key not in _BLOCK_KEYS and not is_limit_key(key):
+            raise InvalidValue(f"{name} key", key, choices((*_BLOCK_KEYS, *SHOWN_KEYS)))
     if "mode" not in block:
         raise InvalidValue(f"{name} mode", None, choices(MODES))
     return Budget.of(
         str(block["mode"]),
-        {key: block[key] for key in LIMIT_KEYS if key in block},
+        {key: value for key, value in block.items() if is_limit_key(key)},
         charge=None if block.get("charge") is None else str(block["charge"]),
         allow_change=flags["allow_change"],
     )

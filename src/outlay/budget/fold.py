@@ -345,7 +345,7 @@ class RunSpend:
     """What a whole run used, attempt by attempt.
 
     Attributes:
-        parts: What it cost, in the currency of limits.
+        parts: What it cost, in the currency in which money is counted.
         start_ups_ns: From an attempt's begin to its first step, for each that made one.
         at_least: What the run said it had used, where its log has lost some of that.
     """
@@ -431,13 +431,18 @@ def last_stated(spends: Iterable[ProcessSpend]) -> Mapping[str, Any] | None:
 
 
 def join_attempts(
-    spends: Iterable[ProcessSpend], until_ns: int, *, without: SegmentId | None = None
+    spends: Iterable[ProcessSpend],
+    until_ns: int,
+    *,
+    currency: str = CURRENCY,
+    without: SegmentId | None = None,
 ) -> RunSpend:
     """Return what a run used up to ``until_ns``.
 
     Args:
         spends: Its processes.
         until_ns: How far a live attempt's price is carried on.
+        currency: In which money is counted; what a run pays in another is not.
         without: The segment of an attempt that has just begun: it ends the time between attempts
             that is paid for, and is left out of what was used.
     """
@@ -446,7 +451,7 @@ def join_attempts(
     rates = run_rates(attempts, until_ns).function
     kept = [attempt for attempt in attempts if without not in attempt.ranks]
     parts = NO_COST
-    if rates is not None and rates.currency == CURRENCY:
+    if rates is not None and rates.currency == currency:
         parts = CostedRun(attempts, by_segment, rates, until_ns).parts()
     return RunSpend(
         attempts=tuple(

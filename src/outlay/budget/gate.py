@@ -80,7 +80,7 @@ class Charging:
     def __init__(self, tracker: BudgetTracker, header: AttemptStarted) -> None:
         self._tracker = tracker
         self._charges = Charges()
-        self._price = LivePrice(header)
+        self._price = LivePrice(header, tracker.budget.currency)
         self._charges_all = tracker.budget.charge_cost == "all"
         self._paid = 0
         self._clock_units = dict.fromkeys(CLOCKS, 0)
@@ -269,11 +269,13 @@ class BudgetGate:
         self._stepped = False
         self._reported = False
         self._steady = False
-        self._history = read_since_statements(run_dir) if rank == 0 else History(spends=[])
+        self._history = History(spends=[], currency=budget.currency)
+        if rank == 0:
+            self._history = read_since_statements(run_dir, budget.currency)
         self.tracker.findings += self._history.findings
         if self._history.stated is not None and not budget.allow_change:
             check_unchanged(budget, self._history.stated)
-        refuse_unpriced(budget, price)
+        refuse_unpriced(budget, price, self._history.paid_in if budget.limits_money else "")
         self.meters = meters_for(budget, os.environ, clock)
 
     def begin(self, recorder: Recorder, header: AttemptStarted, segment: SegmentId) -> None:
@@ -364,12 +366,13 @@ class BudgetGate:
         document = self.tracker.snapshot()
         findings = [*self.tracker.findings, *unread_energy(self.meters)]
         document["findings"] = [str(finding) for finding in findings]
-        measured = measured_by(self.meters, priced=self._charging.priced)
-        document["unmeasured"] = unmeasured(self.tracker.used, measured)
+        budget = self.tracker.budget
+        measured = measured_by(self.meters, priced=self._charging.priced, currency=budget.currency)
+        document["unmeasured"] = unmeasured(self.tracker.used, measured, budget.currency)
         document["cost"] = None
         if self._charging.priced:
             parts = self._parts_before + self._charging.parts
-            document["cost"] = parts.document(self.tracker.budget.charge_cost)
+            document["cost"] = parts.document(budget.charge_cost, budget.currency)
         if self.meters.energy is not None:
             document["energy_quality"] = str(self.meters.energy.quality)
         if self.agreement is not None:
@@ -404,7 +407,9 @@ class BudgetGate:
 
     def _judge_alone(self) -> None:
         """Go on from what this rank used before: there is no group to agree with."""
-        history = self._history if self._history.spends else read_since_statements(self._run_dir)
+        history = self._history
+        if not history.spends:
+            history = read_since_statements(self._run_dir, history.currency)
         mine = history.of_rank(self._rank)
         self._past = Past(self.tracker, mine.spend_before(self._header, self._segment))
         message = f"{self._header.world_size} ranks cannot agree: limits hold for each one alone"
@@ -429,7 +434,7 @@ class BudgetGate:
         if reason is None:
             return None
         if not (self._reported or reason.asked or reason.before_start):
-            down = self._parts_before.down if reason.bound.dimension is COST else 0
+            down = self._parts_before.down if reason.bound.dimension.name == COST.name else 0
             charged_all = self.tracker.budget.charge_cost == "all"
             reason = dataclasses.replace(reason, before_start=True, down=down if charged_all else 0)
             self.tracker.explain(reason)

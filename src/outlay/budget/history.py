@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from outlay.budget.display import NAME, read_document
 from outlay.budget.fold import RunSpend, SegmentSpend, budget_events, join_attempts, last_stated
-from outlay.budget.limits import CURRENCY
+from outlay.budget.limits import CURRENCY, currency_in
 from outlay.budget.statements import (
     Repaired,
     is_believable,
@@ -43,13 +43,14 @@ from outlay.ledger import (
     SegmentLife,
     SlicesChanged,
     Stated,
+    derive_attempts,
     exact_gpus,
     find_statements,
     read_run,
 )
 from outlay.ledger.resume import FAR_BYTES
 from outlay.ledger.segments import segment_paths
-from outlay.rates import RateFunction, RatePiece, hourly
+from outlay.rates import RateFunction, RatePiece, hourly, run_rates
 
 # What a run used before this attempt, put into its tracker; and taken back where it is undone.
 
@@ -102,16 +103,25 @@ class History:
         stated: The budget the run was last started with; None where it had none.
         at_least: What a run whose log is damaged said it had used; zero where it is whole.
         findings: What is wrong in the log, and what was assumed in its place.
+        currency: In which money is counted.
     """
 
     spends: Sequence[ProcessSpend]
     stated: Mapping[str, Any] | None = None
     at_least: Usage = ZERO
     findings: list[Finding] = field(default_factory=list)
+    currency: str = CURRENCY
+
+    @property
+    def paid_in(self) -> str:
+        """The currency of the run's first price; empty where its log has none."""
+        rates = run_rates(derive_attempts(spend.life for spend in self.spends), 0).function
+        return "" if rates is None else rates.currency
 
     def spend(self, until_ns: int) -> RunSpend:
         """Return what the run used up to ``until_ns``."""
-        return replace(join_attempts(self.spends, until_ns), at_least=self.at_least)
+        spend = join_attempts(self.spends, until_ns, currency=self.currency)
+        return replace(spend, at_least=self.at_least)
 
     def spend_before(self, header: AttemptStarted, segment: SegmentId) -> RunSpend:
         """Return what the run used before the attempt that begins with ``header``.
@@ -120,7 +130,9 @@ class History:
         """
         others = [spend for spend in self.spends if spend.life.segment != segment]
         beginning = SegmentSpend(SegmentLife(segment, header))
-        before = join_attempts([*others, beginning], header.t_ns, without=segment)
+        before = join_attempts(
+            [*others, beginning], header.t_ns, currency=self.currency, without=segment
+        )
         return replace(before, at_least=self.at_least)
 
     def of_rank(self, rank: int) -> History:
@@ -129,10 +141,11 @@ class History:
         return replace(self, spends=spends, at_least=self.at_least if rank == 0 else ZERO)
 
 
-def read_history(run_dir: Path) -> History:
+def read_history(run_dir: Path, currency: str = "") -> History:
     """Return what each process in a run's log used, and what is wrong in the log.
 
-    Reads all of it. A damaged segment is taken from its last good statement on.
+    Reads all of it. A damaged segment is taken from its last good statement on. Without a currency,
+    money is counted in that of the budget that the run was last started with.
     """
     reader = LedgerReader(run_dir)
     spends: dict[SegmentId, SegmentSpend] = {}
@@ -140,9 +153,9 @@ def read_history(run_dir: Path) -> History:
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
     if found := reader.findings():
-        damaged = _read_damaged(run_dir)
+        damaged = _read_damaged(run_dir, currency)
         return replace(damaged, findings=list(dict.fromkeys([*found, *damaged.findings])))
-    return _whole(spends.values())
+    return _whole(spends.values(), currency)
 
 
 _HEAD_BYTES: Final = 16_384
@@ -168,7 +181,7 @@ def _begins_with_terms(segment: Path) -> bool:
         return False
 
 
-def read_since_statements(run_dir: Path) -> History:
+def read_since_statements(run_dir: Path, currency: str = "") -> History:
     """Return what ``read_history`` does, from each segment's last statement and what follows it.
 
     What is wrong before a statement is not seen, and does not matter: the statement knows better.
@@ -179,17 +192,19 @@ def read_since_statements(run_dir: Path) -> History:
     for chunk in reader.poll():
         spend = spends.setdefault(chunk.segment, SegmentSpend(SegmentLife(chunk.segment)))
         spend.fold(chunk.records)
-    return _read_damaged(run_dir) if reader.findings() else _whole(spends.values())
+    if reader.findings():
+        return _read_damaged(run_dir, currency)
+    return _whole(spends.values(), currency)
 
 
-def _read_damaged(run_dir: Path) -> History:
+def _read_damaged(run_dir: Path, currency: str) -> History:
     """Return what a run used whose log has lost records: never less than it can be shown to be.
 
     Read from the last statements on, so that nothing before them can be in doubt.
     """
     stated = find_statements(run_dir, is_believable, back_bytes=FAR_BYTES)
     bases = {each.segment: SegmentBase(spend, each.statement) for each, spend in _bases(stated)}
-    return _repaired(run_dir, read_run(run_dir, stated), bases)
+    return _repaired(run_dir, read_run(run_dir, stated), bases, currency)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +220,24 @@ def _bases(stated: Mapping[str, Stated]) -> Iterator[tuple[Stated, SegmentSpend]
         yield each, restored(each.segment, each.header, each.statement)
 
 
-def _whole(spends: Iterable[SegmentSpend]) -> History:
+def stated_currency(stated: Mapping[str, Any] | None) -> str:
+    """Return the currency in which the money of a budget, as a run recorded it, is counted."""
+    limits = None if stated is None else stated.get("limits")
+    return currency_in(limits) if isinstance(limits, Mapping) else CURRENCY
+
+
+def _whole(spends: Iterable[SegmentSpend], currency: str) -> History:
     """Return the history of a log in which nothing is wrong."""
     folded = list(spends)
     for spend in folded:
         spend.finish()
-    return History(spends=folded, stated=last_stated(folded))
+    stated = last_stated(folded)
+    return History(spends=folded, stated=stated, currency=currency or stated_currency(stated))
 
 
-def _repaired(run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase]) -> History:
+def _repaired(
+    run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase], currency: str
+) -> History:
     """Return the history of a damaged log: what is missing after statements is assumed."""
     spends: list[SegmentSpend] = []
     assumed: dict[SegmentId, Repaired] = {}
@@ -223,16 +247,20 @@ def _repaired(run_dir: Path, log: RunLog, bases: Mapping[SegmentId, SegmentBase]
         spend, repaired = _replayed(segment, records, unplaced, base)
         spends.append(spend)
         assumed[segment] = repaired
-    if not log.findings:
-        return History(spends=spends, stated=last_stated(spends))
-    document = read_document(run_dir)
-    at_least, findings = _last_word(spends, document)
     stated = last_stated(spends)
+    if not log.findings:
+        currency = currency or stated_currency(stated)
+        return History(spends=spends, stated=stated, currency=currency)
+    document, doubts = read_document(run_dir), []
     if stated is None and document is not None and {"mode", "limits"} <= document.keys():
         stated = document
-        findings.append(_doubt(NAME, "the budget is taken from here: the log has lost it"))
-    findings = [*log.findings, *_assumed(assumed), *findings]
-    return History(spends=spends, stated=stated, at_least=at_least, findings=findings)
+        doubts.append(_doubt(NAME, "the budget is taken from here: the log has lost it"))
+    currency = currency or stated_currency(stated)
+    at_least, wrong = _last_word(spends, document, currency)
+    findings = [*log.findings, *_assumed(assumed), *wrong, *doubts]
+    return History(
+        spends=spends, stated=stated, at_least=at_least, findings=findings, currency=currency
+    )
 
 
 def _base_among(segment: SegmentId, records: Sequence[Record]) -> SegmentBase | None:
@@ -268,7 +296,7 @@ def _replayed(
 
 
 def _last_word(
-    spends: list[SegmentSpend], document: Mapping[str, Any] | None
+    spends: list[SegmentSpend], document: Mapping[str, Any] | None, currency: str
 ) -> tuple[Usage, list[Finding]]:
     """Return what the run said it had used: progress as of the last time, resources ever."""
     ended = [event for event in budget_events(spends) if event.event == "ended"]
@@ -277,7 +305,7 @@ def _last_word(
         words.append(document)
     at_least, findings = ZERO, []
     for word in words:
-        said, wrong = usage_in(word, otherwise=ZERO)
+        said, wrong = usage_in(word, otherwise=ZERO, currency=currency)
         at_least = progress_of(said) + resources_of(at_least.largest(said))
         findings += wrong
     return at_least, findings
@@ -299,9 +327,10 @@ def _doubt(source: str, message: str) -> Finding:
 
 
 class LivePrice:
-    """What a running attempt costs from one record to the next, in the currency of limits."""
+    """What a running attempt costs from one record to the next, counted in one currency."""
 
-    def __init__(self, header: AttemptStarted) -> None:
+    def __init__(self, header: AttemptStarted, counted_in: str = CURRENCY) -> None:
+        self._counted_in = counted_in
         self._until_ns = header.t_ns
         self._currency = ""
         self._kept = Fraction(1)
@@ -323,7 +352,7 @@ class LivePrice:
         As in reports, a run pays in the currency of its first price, and no other is counted.
         """
         self._currency = self._currency or price.currency
-        if not price.currency == self._currency == CURRENCY:
+        if not price.currency == self._currency == self._counted_in:
             return
         self._stated = price, gpus
         rate = hourly(price.micros_per_hour, exact_gpus(gpus) * self._kept)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from decimal import ROUND_HALF_EVEN, Decimal
+from functools import cache
 from typing import Final
 
 from outlay.budget.usage import Usage
@@ -105,7 +107,7 @@ class StartUp:
 
     Attributes:
         ns: How long, the median.
-        units: What that costs, exact; 0 where the run had no price.
+        units: What that costs, exact; 0 where the run had no price that counts.
         attempts: How many attempts that rests on.
     """
 
@@ -117,7 +119,8 @@ class StartUp:
         """Return a warning for each limit of which this is more than a tenth."""
         findings = []
         for bound in bounds:
-            amount = {TIME: self.ns, COST: self.units}.get(bound.dimension, 0)
+            amounts = {TIME.name: self.ns, COST.name: self.units}
+            amount = amounts.get(bound.dimension.name, 0)
             if amount > bound.limit // TENTH:
                 text = bound.dimension.text
                 message = (
@@ -133,7 +136,8 @@ class StartUp:
 NS_PER_MINUTE: Final = 60 * 10**9
 MICRO_EPOCHS: Final = 1_000_000
 CURRENCY: Final = "USD"
-"""What a limit on money is stated in; what a run pays in another is not counted."""
+"""In which money is counted where no limit on money names another currency."""
+_COST_KEY: Final = re.compile("max_cost_([a-z]{3})")
 EXPECTED_STEPS: Final = "a whole number of steps, more than zero"
 _EXPECTED_MINUTES = 'minutes such as 90 or 2.5, or a duration such as "2h"; more than zero'
 _EXPECTED_BYTES = 'a whole number of bytes, such as 10**9, "10GB" or "5GiB"; more than zero'
@@ -219,13 +223,14 @@ def _read_count(quantity: type[Tokens | Flops], name: str) -> Callable[[object],
     return read
 
 
-def _read_usd(value: object) -> int:
-    """Return ``5`` or ``"5 USD"`` in exact units; another currency is refused."""
-    expected = 'an amount in USD such as 5 or "5 USD", more than zero'
-    money = Money.parse(value, name=COST.key)
-    if money.currency != CURRENCY:
-        raise InvalidValue(COST.key, str(money), expected)
-    return _above_zero(units_of(money), name=COST.key, seen=value, expected=expected)
+def _read_money(value: object, *, key: str, currency: str) -> int:
+    """Return ``5`` or ``"5 USD"`` in exact units; another currency than the key's is refused."""
+    expected = f'an amount in {currency} such as 5 or "5 {currency}", more than zero'
+    money = Money.parse(value, name=key, currency=currency)
+    if money.currency != currency:
+        other = f"{expected}; {cost_in(money.currency).key} limits {money.currency}"
+        raise InvalidValue(key, str(money), other)
+    return _above_zero(units_of(money), name=key, seen=value, expected=expected)
 
 
 def _read_epochs(value: object) -> int:
@@ -273,10 +278,6 @@ class Dimension:
 
 def _ratio(amount: int, unit: int) -> int | float:
     return amount / unit if amount % unit else amount // unit
-
-
-def _money(units: int) -> Money:
-    return Money(Usage(cost_units=units).cost_micros)
 
 
 TIME: Final = Dimension(
@@ -328,15 +329,24 @@ ENERGY: Final = Dimension(
     number=lambda mj: _ratio(mj, MILLIJOULES_PER_WH),
     text=lambda mj: str(Energy(mj)),
 )
-COST: Final = Dimension(
-    name="cost_units",
-    label="cost",
-    key="max_cost_usd",
-    mode="iso_cost",
-    read=_read_usd,
-    number=lambda units: _ratio(_money(units).micros, MICROS),
-    text=lambda units: str(_money(units)),
-)
+
+
+@cache
+def cost_in(currency: str) -> Dimension:
+    """Return the limit on money in a currency; a bare number is an amount of it."""
+    key = f"max_cost_{currency.lower()}"
+    return Dimension(
+        name="cost_units",
+        label="cost",
+        key=key,
+        mode="iso_cost",
+        read=lambda value: _read_money(value, key=key, currency=currency),
+        number=lambda units: _ratio(Usage(cost_units=units).cost_micros, MICROS),
+        text=lambda units: str(Money(Usage(cost_units=units).cost_micros, currency)),
+    )
+
+
+COST: Final = cost_in(CURRENCY)
 FLOPS: Final = Dimension(
     name="flops",
     label="FLOPs",
@@ -351,6 +361,34 @@ FLOPS: Final = Dimension(
 DIMENSIONS: Final = (TIME, TOKENS, EPOCHS, COMM, ENERGY, COST, FLOPS)
 MODES: Final = {dimension.mode: dimension for dimension in DIMENSIONS}
 KEYS: Final = {dimension.key: dimension for dimension in DIMENSIONS}
+
+
+def dimension_of(key: str) -> Dimension | None:
+    """Return what a configuration key limits; None where it is the key of no limit.
+
+    Besides ``KEYS``, money has one for each currency: ``max_cost_eur``.
+    """
+    if found := KEYS.get(key):
+        return found
+    match = _COST_KEY.fullmatch(str(key))  # A YAML file may have a number for a key.
+    return cost_in(match[1].upper()) if match else None
+
+
+def dimension_for(mode: str, limit: object) -> Dimension:
+    """Return what a mode limits, where its own limit is written so; money by its currency."""
+    own = MODES[mode]
+    return cost_in(Money.parse(limit, name=own.key).currency) if own is COST else own
+
+
+def currency_in(keys: Iterable[str]) -> str:
+    """Return the currency of the limit on money among these keys, or else ``CURRENCY``."""
+    found = filter(None, map(_COST_KEY.fullmatch, keys))
+    return next((match[1].upper() for match in found), CURRENCY)
+
+
+def total_key(currency: str) -> str:
+    """Return what a total of money in a currency is called in documents: ``cost_usd``."""
+    return f"cost_{currency.lower()}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Container, Mapping
 
 from outlay.budget.fold import PER_STEP_MAX
-from outlay.budget.limits import COMM, COST, CURRENCY, ENERGY, FLOPS, TOKENS
+from outlay.budget.limits import COMM, CURRENCY, ENERGY, FLOPS, TOKENS, cost_in, total_key
 from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.clock import Clock
@@ -37,6 +37,7 @@ def step_usage(
     cost: Money | float | None,
     flops: int,
     rate: Rate | None,
+    currency: str = CURRENCY,
 ) -> Usage:
     """Return one step's use; without a stated cost, its time is priced at ``rate``."""
     tokens = _count(step_samples, "step_samples")
@@ -45,7 +46,7 @@ def step_usage(
     if cost is None:
         units = priced_units(rate, time_ns) if rate is not None else 0
     else:
-        units = money_units(cost)
+        units = money_units(cost, currency)
     return Usage(
         tokens,
         1,
@@ -94,11 +95,11 @@ def millijoules(energy_Wh: float) -> int:
     return math.ceil(_amount(energy_Wh, "energy_Wh") * MILLIJOULES_PER_WH - 0.001)
 
 
-def money_units(cost: Money | float) -> int:
-    """Return a cost in dollars as exact units, rounded up to the micro-dollar."""
-    money = Money.parse(cost, name="cost", rounding="up")
-    if money.currency != CURRENCY:
-        raise InvalidValue("cost", str(money), f"an amount in {CURRENCY}, zero or more")
+def money_units(cost: Money | float, currency: str = CURRENCY) -> int:
+    """Return a cost in a currency as exact units, rounded up to the micro-unit."""
+    money = Money.parse(cost, name="cost", currency=currency, rounding="up")
+    if money.currency != currency:
+        raise InvalidValue("cost", str(money), f"an amount in {currency}, zero or more")
     return units_of(money)
 
 
@@ -157,23 +158,23 @@ def begin_metering(meters: StepMeters) -> None:
         meters.collectives.start()
 
 
-def measured_by(meters: StepMeters, *, priced: bool) -> set[str]:
+def measured_by(meters: StepMeters, *, priced: bool, currency: str = CURRENCY) -> set[str]:
     """Return the totals that something measures here, of those that a run need not measure."""
     measured = {
         "comm_bytes": meters.collectives is not None,
         "energy_Wh": meters.energy is not None,
-        "cost_usd": priced,
+        total_key(currency): priced,
         "flops": meters.flops is not None,
     }
     return {name for name, is_measured in measured.items() if is_measured}
 
 
-def unmeasured(total: Usage, measured: Container[str] = ()) -> list[str]:
+def unmeasured(total: Usage, measured: Container[str] = (), currency: str = CURRENCY) -> list[str]:
     """Return the totals that are zero because nothing measured them, under the documented names."""
     amounts = {
         "comm_bytes": total.comm_bytes,
         "energy_Wh": total.energy_mj,
-        "cost_usd": total.cost_units,
+        total_key(currency): total.cost_units,
         "flops": total.flops,
     }
     return [name for name, amount in amounts.items() if not amount and name not in measured]
@@ -187,14 +188,27 @@ def unread_energy(meters: StepMeters) -> list[Finding]:
     return [Finding(source="energy", message=message)]
 
 
-def refuse_unpriced(budget: Budget, price: Price | None) -> None:
-    """Refuse a limit on money for a run that has no price, or one in another currency."""
-    if COST.key not in budget.limits:
+def refuse_unpriced(budget: Budget, price: Price | None, paid_in: str = "") -> None:
+    """Refuse a limit on money for a run that has no price, or one in another currency.
+
+    ``paid_in`` is the currency of the run's first price, where its log has one already: no other
+    is counted.
+    """
+    if not budget.limits_money:
         return
+    currency = budget.currency
+    key = cost_in(currency).key
     if price is None:
-        raise BudgetRefused(COST.key, "the run has no price: price='1.50 USD/h' or OUTLAY_PRICE")
-    if price.currency != CURRENCY:
-        raise BudgetRefused(COST.key, f"the run pays in {price.currency}")
+        raise BudgetRefused(key, f"the run has no price: price='1.50 {currency}/h' or OUTLAY_PRICE")
+    for found, says in ((paid_in, "has paid"), (price.currency, "pays")):
+        if found in ("", currency):
+            continue
+        advice = f'state it in {found}, such as iso_cost("5 {found}") or {cost_in(found).key}=5'
+        if paid_in == currency:
+            advice = f"state the price in {currency}, in which the run has paid so far"
+        raise BudgetRefused(
+            key, f"the run {says} in {found}, and the limit is in {currency}: {advice}"
+        )
 
 
 def refuse_unreported(budget: Budget, first_step: Usage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median_low
@@ -16,17 +17,20 @@ from outlay.account.steps import Ints, total
 from outlay.budget import statements as snapshots
 from outlay.budget.display import read_document
 from outlay.budget.fold import RunSpend, budget_events, last_stated
-from outlay.budget.history import History, read_history
+from outlay.budget.history import History, read_history, stated_currency
 from outlay.budget.limits import (
     COST,
+    CURRENCY,
     DIMENSIONS,
     EPOCHS,
     TIME,
     Bound,
     Forecast,
     StartUp,
+    cost_in,
     forecast,
     reached,
+    total_key,
 )
 from outlay.budget.measurements import unmeasured
 from outlay.budget.terms import Budget
@@ -80,7 +84,8 @@ class BudgetReport:
         document["changes"] = self.changes
         document["unmeasured"] = list(self.unmeasured)
         cost, charge = self.cost, self.budget.charge_cost
-        document["cost"] = None if cost is None else cost.document(charge)
+        currency = self.budget.currency
+        document["cost"] = None if cost is None else cost.document(charge, currency)
         document["forecast"] = None if self.forecast is None else forecast_document(self.forecast)
         document["findings"] = [str(finding) for finding in self.findings]
         return document
@@ -115,7 +120,7 @@ def budget_report(view: RunView) -> BudgetReport | None:
         stop_reason=stops[-1] if stops else None,
         forecast=None if stops else forecast(used, executed, training_ns, budget.bounds_known),
         changes=sum(event.event == "changed" for event in events),
-        unmeasured=_unmeasured(view, used),
+        unmeasured=_unmeasured(view, used, budget.currency),
         cost=spend.parts if spend.parts.total else None,
         findings=tuple(history.findings),
     )
@@ -131,10 +136,10 @@ def _history(view: RunView) -> History:
     return replay(view.account)
 
 
-def _unmeasured(view: RunView, used: Usage) -> tuple[str, ...]:
+def _unmeasured(view: RunView, used: Usage, currency: str) -> tuple[str, ...]:
     """Return the totals that nothing measured: of those that are zero, the ones the run named."""
     said = (read_document(view.dir) or {} if view.dir is not None else {}).get("unmeasured")
-    nothing = unmeasured(used)
+    nothing = unmeasured(used, currency=currency)
     return tuple(name for name in nothing if not isinstance(said, list) or name in said)
 
 
@@ -146,6 +151,7 @@ class BudgetPlan:
         use: What they use, each thing that was measured; its cost with one start-up.
         measured_steps: How many steps that rests on.
         start_up: What it takes to start; None where that is unknown.
+        currency: Of its money.
         findings: What is wrong in the log they were read from, and what is doubtful in the plan.
     """
 
@@ -154,6 +160,7 @@ class BudgetPlan:
     use: Usage
     measured_steps: int
     start_up: StartUp | None = None
+    currency: str = CURRENCY
     findings: tuple[Finding, ...] = ()
 
     def document(self) -> dict[str, Any]:
@@ -161,9 +168,9 @@ class BudgetPlan:
         return {
             "limit_key": self.bound.dimension.key,
             "steps": self.steps,
-            "use": snapshots.totals_of(self.use, None),
+            "use": snapshots.totals_of(self.use, None, self.currency),
             "measured_steps": self.measured_steps,
-            "start_up": None if self.start_up is None else start_up_document(self.start_up),
+            "start_up": self._start_up_document(),
             "basis": "estimated",
             "findings": [str(finding) for finding in self.findings],
         }
@@ -171,21 +178,22 @@ class BudgetPlan:
     def lines(self) -> list[tuple[str, str]]:
         """Return what the budget means, as people read it."""
         shown = [("steps", f"{self.steps:,}")]
-        for dimension in DIMENSIONS:
+        for dimension in (cost_in(self.currency) if one is COST else one for one in DIMENSIONS):
             amount = getattr(self.use, dimension.name)
             if dimension is not EPOCHS and amount:
                 shown.append((dimension.label, dimension.text(amount)))
         start_up = "unknown" if self.start_up is None else TIME.text(self.start_up.ns)
         return [*shown, ("start-up", start_up)]
 
-
-def start_up_document(start_up: StartUp) -> dict[str, Any]:
-    """Return what a start takes as JSON shows it."""
-    return {
-        "seconds": start_up.ns / 1e9,
-        "cost_usd": COST.number(start_up.units),
-        "attempts": start_up.attempts,
-    }
+    def _start_up_document(self) -> dict[str, Any] | None:
+        """Return what a start takes as JSON shows it."""
+        if self.start_up is None:
+            return None
+        return {
+            "seconds": self.start_up.ns / 1e9,
+            total_key(self.currency): COST.number(self.start_up.units),
+            "attempts": self.start_up.attempts,
+        }
 
 
 def plan_from(view: RunView, budget: Budget) -> BudgetPlan:
@@ -194,7 +202,7 @@ def plan_from(view: RunView, budget: Budget) -> BudgetPlan:
     Raises:
         InvalidValue: Nothing was measured of what the budget limits.
     """
-    history = _history(view)
+    history = dataclasses.replace(_history(view), currency=budget.currency)
     spend = history.spend(view.timeline.end_ns)
     start_up, pace_units = _start_up(spend), spend.parts.charged(budget.charge_cost)
     once = ZERO
@@ -215,6 +223,7 @@ def plan_from(view: RunView, budget: Budget) -> BudgetPlan:
         use=Usage(*scaled) + once,
         measured_steps=measured.steps,
         start_up=start_up,
+        currency=budget.currency,
         findings=(*history.findings, *doubts),
     )
 
@@ -286,7 +295,8 @@ class ColumnSpend:
 def replay(account: RunAccount) -> History:
     """Return what a log in which nothing is wrong says about its budget."""
     spends = [spend_of(segment) for segment in account.shown()]
-    return History(spends=spends, stated=last_stated(spends))
+    stated = last_stated(spends)
+    return History(spends=spends, stated=stated, currency=stated_currency(stated))
 
 
 def spend_of(segment: SegmentAccount) -> ColumnSpend:

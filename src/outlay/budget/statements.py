@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import asdict, astuple
 
 from outlay.budget.fold import Run, SegmentSpend, Surviving
-from outlay.budget.limits import EPOCHS, NS_PER_MINUTE, StopReason
+from outlay.budget.limits import CURRENCY, EPOCHS, NS_PER_MINUTE, StopReason, total_key
 from outlay.budget.terms import Budget
 from outlay.budget.usage import CLOCKS, Charges, Ongoing, Period, Usage
 from outlay.decoding import BadDocument, convert, decode
@@ -53,7 +53,9 @@ class BudgetChanged(InvalidValue):
         self.changes = dict(changes)
 
 
-def totals_of(total: Usage, steps_per_epoch: int | None) -> dict[str, int | float]:
+def totals_of(
+    total: Usage, steps_per_epoch: int | None, currency: str = CURRENCY
+) -> dict[str, int | float]:
     """Return a total under the documented names; counts are whole."""
     return {
         "tokens": total.tokens,
@@ -61,7 +63,7 @@ def totals_of(total: Usage, steps_per_epoch: int | None) -> dict[str, int | floa
         "time_minutes": total.time_ns / NS_PER_MINUTE,
         "comm_bytes": total.comm_bytes,
         "energy_Wh": total.energy_mj / MILLIJOULES_PER_WH,
-        "cost_usd": total.cost_micros / MICROS,
+        total_key(currency): total.cost_micros / MICROS,
         "flops": total.flops,
         "steps": total.steps,
         "epochs": total.steps / steps_per_epoch if steps_per_epoch else 0.0,
@@ -89,7 +91,7 @@ def snapshot_of(
         "limits": dict(budget.limits),
         "steps_per_epoch": budget.steps_per_epoch,
         "charge": budget.charge,
-        "totals": totals_of(total, budget.steps_per_epoch),
+        "totals": totals_of(total, budget.steps_per_epoch, budget.currency),
         "clocks_ms": {name: ns / _NS_PER_MS for name, ns in clocks_ns.items()},
         "stop_reason": None if reason is None else _reason_document(reason),
     }
@@ -128,25 +130,33 @@ _FIELDS: Final[dict[str, tuple[str, Callable[[float], int]]]] = {
     "time_ms": ("time_ns", lambda ms: round(ms * _NS_PER_MS)),
     "comm_bytes": ("comm_bytes", round),
     "energy_Wh": ("energy_mj", lambda wh: round(wh * MILLIJOULES_PER_WH)),
-    "cost_usd": ("cost_units", lambda usd: units_of(Money(round(usd * MICROS)))),
 }
+
+
+def _fields(currency: str) -> dict[str, tuple[str, Callable[[float], int]]]:
+    """Return which amount a total is, and how it is read; of money, that in one currency."""
+    return _FIELDS | {
+        total_key(currency): ("cost_units", lambda cost: units_of(Money(round(cost * MICROS))))
+    }
 
 
 _MEASURED: Final = ("tokens", "time_ms", "comm_bytes", "energy_Wh", "steps")
 """The totals that every snapshot has, an older tracker's too."""
 
 
-def check_totals(snapshot: Mapping[str, Any]) -> None:
+def check_totals(snapshot: Mapping[str, Any], currency: str = CURRENCY) -> None:
     """Refuse a snapshot whose totals cannot be true, or that lacks one."""
     totals = snapshot.get("totals")
     if not isinstance(totals, Mapping):
         raise InvalidValue("totals", totals, f"a table with {', '.join(_MEASURED)}")
-    for key in _FIELDS:
+    for key in _fields(currency):
         if (key in totals or key in _MEASURED) and not _is_possible(totals.get(key)):
             raise InvalidValue(f"total {key!r}", totals.get(key), "a number, zero or more")
 
 
-def usage_in(snapshot: Mapping[str, Any], *, otherwise: Usage) -> tuple[Usage, list[Finding]]:
+def usage_in(
+    snapshot: Mapping[str, Any], *, otherwise: Usage, currency: str = CURRENCY
+) -> tuple[Usage, list[Finding]]:
     """Return the totals of a snapshot; what is missing or impossible is taken from ``otherwise``.
 
     A total that no run can have (negative, NaN, no number) is a finding, and gives nothing back.
@@ -157,7 +167,7 @@ def usage_in(snapshot: Mapping[str, Any], *, otherwise: Usage) -> tuple[Usage, l
         return otherwise, [Finding(source="budget snapshot", message=message)]
     amounts = dict(zip(otherwise.__struct_fields__, astuple(otherwise), strict=True))
     findings = []
-    for key, (name, read) in _FIELDS.items():
+    for key, (name, read) in _fields(currency).items():
         value = totals.get(key)
         if value is None:
             continue

@@ -6,11 +6,13 @@ Pure. Where a budget comes from (files, the environment, Hydra) is the subject o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
 from outlay.budget.limits import (
+    COST,
+    DIMENSIONS,
     EPOCHS,
     EXPECTED_STEPS,
     KEYS,
@@ -18,6 +20,11 @@ from outlay.budget.limits import (
     MODES,
     TIME,
     Bound,
+    Dimension,
+    cost_in,
+    currency_in,
+    dimension_for,
+    dimension_of,
     is_number,
     read_steps,
 )
@@ -25,6 +32,8 @@ from outlay.errors import InvalidValue, choices
 
 CHARGES: Final = ("training", "all")
 LIMIT_KEYS: Final = (*KEYS, "steps_per_epoch")
+SHOWN_KEYS: Final = (*LIMIT_KEYS, "max_cost_<currency>")
+_ORDER: Final = [dimension.name for dimension in DIMENSIONS]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +77,10 @@ class Budget:
         _check_words(mode, limits, charge)
         given = {key: value for key, value in limits.items() if value is not None}
         steps_per_epoch = given.pop("steps_per_epoch", None)
-        required = MODES[mode].key
-        if required not in given:
-            raise InvalidValue(required, None, f"a limit: mode {mode!r} requires {required!r}")
+        _check_limits(mode, given)
         return cls(
             mode=mode,
-            limits={key: _canonical(key, given[key]) for key in KEYS if key in given},
+            limits={key: _canonical(key, given[key]) for key in sorted(given, key=_place)},
             steps_per_epoch=None if steps_per_epoch is None else read_steps(steps_per_epoch),
             charge=charge or "training",
             charge_cost=charge or "all",
@@ -98,6 +105,21 @@ class Budget:
         """What ``of`` takes as ``charge`` for this budget."""
         return self.charge if self.charge == self.charge_cost else None
 
+    @property
+    def own_key(self) -> str:
+        """The key of the limit that the mode requires."""
+        return next(key for key in self.limits if _limited(key).mode == self.mode)
+
+    @property
+    def currency(self) -> str:
+        """In which money is counted: that of the limit on money, else USD."""
+        return currency_in(self.limits)
+
+    @property
+    def limits_money(self) -> bool:
+        """Whether there is a limit on money."""
+        return cost_in(self.currency).key in self.limits
+
     def for_epochs_of(self, steps_per_epoch: int) -> Budget:
         """Return the budget for a loader of this length, unless the user stated another."""
         if self.steps_per_epoch is not None:
@@ -116,7 +138,7 @@ class Budget:
         Raises:
             InvalidValue: Epochs are limited and their length is not known.
         """
-        bounds = [Bound(KEYS[key], self._amount(key)) for key in self.limits]
+        bounds = [Bound(_limited(key), self._amount(key)) for key in self.limits]
         return tuple(sorted(bounds, key=lambda bound: bound.dimension.mode != self.mode))
 
     @property
@@ -128,7 +150,7 @@ class Budget:
         return replace(self, limits=rest).bounds
 
     def _amount(self, key: str) -> int:
-        amount = KEYS[key].read(self.limits[key])
+        amount = _limited(key).read(self.limits[key])
         if key != EPOCHS.key:
             return amount
         if self.steps_per_epoch is None:
@@ -141,8 +163,10 @@ class Budget:
 
     def changed_from(self, mode: object, limits: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
         """Return what differs from a budget stated earlier: key → (then, now)."""
-        then = {"mode": mode} | {key: limits.get(key) for key in KEYS}
-        now = {"mode": self.mode} | {key: self.limits.get(key) for key in KEYS}
+        stated = (key for key in (*limits, *self.limits) if dimension_of(key) is not None)
+        keys = dict.fromkeys((*KEYS, *stated))
+        then = {"mode": mode} | {key: limits.get(key) for key in keys}
+        now = {"mode": self.mode} | {key: self.limits.get(key) for key in keys}
         return {key: (then[key], now[key]) for key in then if then[key] != now[key]}
 
 
@@ -156,12 +180,38 @@ def _check_words(mode: str, limits: Mapping[str, object], charge: str | None) ->
     if charge is not None and charge not in CHARGES:
         raise InvalidValue("charge", charge, choices(CHARGES))
     for key in limits:
-        if key not in LIMIT_KEYS:
-            raise InvalidValue("budget limit", key, choices(LIMIT_KEYS))
+        if not is_limit_key(key):
+            raise InvalidValue("budget limit", key, choices(SHOWN_KEYS))
+
+
+def is_limit_key(key: str) -> bool:
+    """Say whether a key states a limit, or the length of an epoch."""
+    return key in LIMIT_KEYS or dimension_of(key) is not None
+
+
+def _check_limits(mode: str, given: Iterable[str]) -> None:
+    """Refuse a mode without its limit, and limits on money in two currencies."""
+    money = sorted(key for key in given if _limited(key).name == COST.name)
+    if len(money) > 1:
+        raise InvalidValue("budget limits", ", ".join(money), "one limit on money, not two")
+    if not any(_limited(key).mode == mode for key in given):
+        required = MODES[mode].key
+        other = ", or that of another currency" if MODES[mode] is COST else ""
+        raise InvalidValue(required, None, f"a limit: mode {mode!r} requires {required!r}{other}")
+
+
+def _limited(key: str) -> Dimension:
+    dimension = dimension_of(key)
+    assert dimension is not None
+    return dimension
+
+
+def _place(key: str) -> int:
+    return _ORDER.index(_limited(key).name)
 
 
 def _canonical(key: str, value: object) -> int | float:
-    dimension = KEYS[key]
+    dimension = _limited(key)
     return dimension.number(dimension.read(value))
 
 
@@ -195,7 +245,8 @@ def iso_epochs(limit: object, **caps: object) -> Budget:
 def iso_cost(limit: object, **caps: object) -> Budget:
     """Return a budget that stops once the run has cost so much: ``iso_cost("5 USD")``.
 
-    All of the cost counts, start-up included; with ``charge="training"``, that of steps alone.
+    It is in the currency of the run's price. All of the cost counts, start-up included; with
+    ``charge="training"``, that of steps alone.
     """
     return _with_caps("iso_cost", limit, caps)
 
@@ -219,5 +270,5 @@ def _with_caps(mode: str, limit: object, caps: dict[str, object]) -> Budget:
     stated = caps.pop("charge", None)
     charge = None if stated is None else str(stated)
     allow_change = bool(caps.pop("allow_change", False))
-    limits = {**caps, MODES[mode].key: limit}
+    limits = {**caps, dimension_for(mode, limit).key: limit}
     return Budget.of(mode, limits, charge=charge, allow_change=allow_change)

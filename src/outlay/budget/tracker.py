@@ -51,7 +51,8 @@ class BudgetTracker:
         limits: Limits by configuration key, such as ``{"max_tokens": 50_000}``.
         charge: ``all`` counts evaluation, checkpoints and logging as time, see ``spend``;
             ``training`` does not count their money either.
-        rate: What an hour costs; prices steps whose cost is not stated.
+        rate: What an hour costs, in the currency of the limit on money (USD where there is none);
+            prices steps whose cost is not stated.
         clock: Times what ``spend`` encloses.
 
     Attributes:
@@ -90,7 +91,8 @@ class BudgetTracker:
         self.clocks = Clocks()
         self.findings: list[Finding] = []
         self.loaded_progress: Usage | None = None
-        self._rate = None if rate is None else Rate.parse(rate, name="rate")
+        self._currency = budget.currency
+        self._rate = None if rate is None else _read_rate(rate, self._currency)
         self._clock = clock
         self._lock = threading.RLock()
         self._training_before_ns = 0
@@ -119,7 +121,7 @@ class BudgetTracker:
             step_wall_ms: Milliseconds it took, the wait for its data included.
             comm_bytes: Payload bytes of its collectives.
             energy_Wh: Energy it used (a difference, not a meter's reading).
-            cost: What it cost, where the tracker has no rate.
+            cost: What it cost, where the tracker has no rate; a number is in the limit's currency.
             flops: Floating-point operations it did.
             step: Its number, where it is not the last one's + 1; a lower one is a rollback, which
                 takes back the progress it undoes.
@@ -128,8 +130,9 @@ class BudgetTracker:
             InvalidValue: An amount is negative, NaN or infinite.
         """
         usage = step_usage(
-            step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate
-        )
+            step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate,
+            self._currency,
+        )  # fmt: skip
         self.count(usage, step=step)
 
     def count(self, usage: Usage, *, step: int | None = None) -> None:
@@ -160,8 +163,9 @@ class BudgetTracker:
     ) -> bool:
         """Return whether one more step of this size would pass a limit; hitting it is fine."""
         usage = step_usage(
-            step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate
-        )
+            step_samples, step_wall_ms, comm_bytes, energy_Wh, cost, flops, self._rate,
+            self._currency,
+        )  # fmt: skip
         return would_pass(self.used, usage, self.bounds) is not None
 
     def admit(self, step: Usage) -> bool:
@@ -201,7 +205,7 @@ class BudgetTracker:
         """
         if time_ns < 0:
             raise InvalidValue("time_ns", time_ns, "a whole number of nanoseconds, zero or more")
-        units = money_units(cost) if cost is not None else self._priced(time_ns)
+        units = money_units(cost, self._currency) if cost is not None else self._priced(time_ns)
         energy_mj = millijoules(energy_Wh)
         self.charge_usage(clock, Usage(time_ns=time_ns, cost_units=units, energy_mj=energy_mj))
 
@@ -242,7 +246,7 @@ class BudgetTracker:
     @property
     def totals(self) -> dict[str, int | float]:
         """What was used so far, under the documented names; a copy."""
-        return snapshots.totals_of(self.used, self.budget.steps_per_epoch)
+        return snapshots.totals_of(self.used, self.budget.steps_per_epoch, self._currency)
 
     @property
     def remaining(self) -> dict[str, int | float]:
@@ -276,9 +280,9 @@ class BudgetTracker:
             return
         if not (allow_change or self.budget.allow_change):
             snapshots.check_unchanged(self.budget, snapshot)
-        snapshots.check_totals(snapshot)
+        snapshots.check_totals(snapshot, self._currency)
         with self._lock:
-            saved, _ = snapshots.usage_in(snapshot, otherwise=self.used)
+            saved, _ = snapshots.usage_in(snapshot, otherwise=self.used, currency=self._currency)
             self.clocks.spent_ns |= snapshots.clocks_in(snapshot, at_least=self.clocks.spent_ns)
             if self.budget.steps_per_epoch is None and snapshot.get("steps_per_epoch"):
                 self.set_steps_per_epoch(int(snapshot["steps_per_epoch"]))
@@ -373,3 +377,10 @@ class BudgetTracker:
         except Exception as error:  # noqa: BLE001 - a listener's bug must not end a training run
             message = f"a threshold listener failed: {error!r}"
             self.findings.append(Finding(source="budget", message=message, severity="warning"))
+
+
+def _read_rate(rate: Rate | str, currency: str) -> Rate:
+    read = Rate.parse(rate, name="rate", currency=currency)
+    if read.currency != currency:
+        raise InvalidValue("rate", str(read), f"an amount per hour in {currency}, as is counted")
+    return read

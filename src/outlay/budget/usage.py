@@ -390,27 +390,31 @@ class CostParts:
         """Return the parts in micro-units; they sum to the rounded total."""
         return apportion(asdict(self))
 
-    def document(self, charge_cost: str) -> dict[str, Any]:
-        """Return the parts as JSON shows them."""
-        micros = self.micros()
+    def document(self, charge_cost: str, currency: str) -> dict[str, Any]:
+        """Return the parts as JSON shows them; the currency is in the names."""
+        micros, code = self.micros(), currency.lower()
         charged = [name for name in micros if self.is_charged(name, charge_cost)]
         return {
             "charge": charge_cost,
-            "cost_usd": sum(micros.values()) / MICROS,
-            "charged_usd": sum(micros[name] for name in charged) / MICROS,
+            f"cost_{code}": sum(micros.values()) / MICROS,
+            f"charged_{code}": sum(micros[name] for name in charged) / MICROS,
             "parts": {
-                name: {"usd": amount / MICROS, "charged": name in charged}
+                name: {code: amount / MICROS, "charged": name in charged}
                 for name, amount in micros.items()
             },
         }
 
-    def rows(self, charge_cost: str) -> list[tuple[str, str, str]]:
+    def rows(self, charge_cost: str, currency: str) -> list[tuple[str, str, str]]:
         """Return what each part is called, costs, and whether it is charged.
 
         Parts of zero are left out, but for the time between attempts, which people look for.
         """
         return [
-            (LABELS[name], str(Money(amount)), _charged(self.is_charged(name, charge_cost)))
+            (
+                LABELS[name],
+                str(Money(amount, currency)),
+                _charged(self.is_charged(name, charge_cost)),
+            )
             for name, amount in self.micros().items()
             if amount or name == "down"
         ]

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from outlay.budget.limits import MODES
+from outlay.budget.limits import MODES, dimension_for
 from outlay.budget.report import BudgetReport, budget_report, plan_from
 from outlay.budget.terms import Budget
 from outlay.budget.usage import CostParts
@@ -69,7 +69,7 @@ def plan(
     if mode not in MODES:
         raise InvalidValue("--mode", mode, choices(MODES))
     view = read_view(run, SYSTEM.wall_ns())
-    limits = {MODES[mode].key: limit}
+    limits = {dimension_for(mode, limit).key: limit}
     if mode == "iso_epochs":
         limits |= _epoch_of(view)
     result = plan_from(view, Budget.of(mode, limits))
@@ -114,7 +114,7 @@ def _limits_table(report: BudgetReport) -> object:
 
 def _cost_table(report: BudgetReport, cost: CostParts) -> object:
     table = new_table("part of the cost", ">cost", "budget")
-    for row in cost.rows(report.budget.charge_cost):
+    for row in cost.rows(report.budget.charge_cost, report.budget.currency):
         table.add_row(*row)
     return table
 

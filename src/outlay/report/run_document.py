@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import Final
 
 from outlay.advise.recommendation import gain_text, nothing_above, of_kind
-from outlay.budget.limits import Bound
+from outlay.budget.limits import COST, Bound
 from outlay.clock import utc_text
 from outlay.goodput import phases as ph
 from outlay.goodput.summary import GoodputSummary, PhaseRow, checkpoint_spacing
@@ -259,7 +259,7 @@ def _budget(run: RunReading) -> Iterator[Block]:
     limits = [_limit(bound, bound.used(report.used)) for bound in report.budget.bounds_known]
     yield Table(("limit", "share", "used", "of", "left"), limits)
     if report.cost is not None:
-        rows = report.cost.rows(report.budget.charge_cost)
+        rows = report.cost.rows(report.budget.charge_cost, report.budget.currency)
         parts = tuple((name, _amount_in(cost), charged) for name, cost, charged in rows)
         yield Table(("part of the cost", "cost", "budget"), parts)
     if report.stop_reason is not None:
@@ -282,7 +282,7 @@ def _amount_in(text: str) -> Money:
 def _limit(bound: Bound, used: int) -> tuple[object, ...]:
     def shown(value: int) -> object:
         text = bound.dimension.text(value)
-        if bound.dimension.key == "max_cost_usd":
+        if bound.dimension.name == COST.name:
             return _amount_in(text)
         return Cell(text=text, value=value, is_number=True)
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from outlay.budget.display import read_document
+from outlay.budget.limits import currency_in, total_key
 from outlay.cli.output import console, new_table
 from outlay.clock import SYSTEM
 from outlay.guard.lease import Terms
@@ -204,8 +205,9 @@ def _difference(manifest: SweepManifest, ended: list[Money]) -> str:
 def charged_of(manifest: SweepManifest, run: str) -> Money | None:
     """Return what a run's own budget has charged, as it last wrote it; None where it did not."""
     document = read_document(manifest.root / manifest.runs[run]["run_dir"]) or {}
-    totals = document.get("totals")
-    amount = totals.get("cost_usd") if isinstance(totals, dict) else None
+    totals, limits = document.get("totals"), document.get("limits")
+    currency = currency_in(limits if isinstance(limits, dict) else ())
+    amount = totals.get(total_key(currency)) if isinstance(totals, dict) else None
     if not isinstance(amount, int | float) or isinstance(amount, bool):
         return None
     return Money(round(amount * MICROS), manifest.state(run).currency or "USD")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from statistics import mean, stdev
 from typing import Final
 
+from outlay.budget.limits import COST, cost_in, currency_in
 from outlay.escaping import markdown_row, markdown_text
 from outlay.sweep.aggregate.rows import Row, Subject, exact_money, unit_of
 from outlay.sweep.grid.reading import NO_TARGET
@@ -101,13 +102,19 @@ _USED: Final = {
 }  # fmt: skip
 
 
+def _used_columns(row: Row) -> dict[str, str]:
+    """Return where a row says what was used, by limit; that on money is named by its currency."""
+    money = cost_in(currency_in(name.removeprefix("limit_") for name in row)).key
+    return {money if key == COST.key else key: column for key, column in _USED.items()}
+
+
 def fairness(rows: Sequence[Row]) -> list[Fairness]:
     """Return, for each limit, how much of it the completed runs really used."""
     shares: dict[str, list[float]] = {}
     for row in rows:
         if row["status"] != "completed":
             continue
-        for key, column in _USED.items():
+        for key, column in _used_columns(row).items():
             limit, used = row.get(f"limit_{key}"), row.get(column)
             if used is None and column == "charged_cost":
                 used = row.get("cost")  # No budget wrote down what it charged.

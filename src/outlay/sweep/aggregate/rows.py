@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
+from outlay.budget.limits import currency_in, total_key
 from outlay.ledger.price import Kind
 from outlay.sweep.grid.reading import Target, usual_direction
 from outlay.sweep.state.outcomes import RunState
@@ -249,6 +250,7 @@ def _row(subject: Subject) -> Row:
     """Return the summary of one run by itself; whatever is not known is None."""
     static, state, facts = subject.static, subject.state, subject.facts
     about, target = static.get("metadata", {}), subject.target
+    limits = (static.get("budget") or {}).get("limits", {})
     row: Row = {
         "run_id": static["id"],
         "status": "completed" if subject.completed else "error",
@@ -258,11 +260,10 @@ def _row(subject: Subject) -> Row:
         "errors": "; ".join(_errors(subject)),
         "budget_mode": about.get("budget_mode"),
         "planned_cost": _planned(static),
-        "charged_cost": subject.totals.get("cost_usd"),
+        "charged_cost": subject.totals.get(total_key(currency_in(limits))),
     } | _money(static, state, facts)
     if facts is not None:
         row |= _figures(facts) | _metric(facts, target, subject.totals)
-    limits = (static.get("budget") or {}).get("limits", {})
     row |= {f"limit_{key}": value for key, value in limits.items()}
     row |= _totals(subject)
     row |= {f"param_{key}": value for key, value in static.get("params", {}).items()}

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final
 
-from outlay.budget.terms import Budget
+from outlay.budget.terms import Budget, is_limit_key
 from outlay.errors import InvalidValue
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, is_price_name, split_kind, typed_price
@@ -238,7 +238,7 @@ def _read_budget(block: Block, shared: Settings) -> tuple[Budget | None, Target]
     if "budget" not in block.values:
         return shared.budget, shared.target
     inner = block.block("budget")
-    inner.allow(BUDGET_KEYS)
+    inner.allow({*BUDGET_KEYS, *filter(is_limit_key, map(str, inner.values))})
     target = shared.target
     budget = shared.budget
     try:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeVar
 
 from outlay import plugins
-from outlay.budget.limits import MODES
-from outlay.budget.terms import LIMIT_KEYS, Budget
+from outlay.budget.limits import MODES, dimension_for
+from outlay.budget.terms import LIMIT_KEYS, Budget, is_limit_key
 from outlay.decoding import BadYaml, YamlPath, parse_yaml
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.sweep.engines.names import ENGINES, EngineOptions, PlainOptions, engine_names
@@ -423,13 +423,13 @@ def read_budget(block: Mapping[str, Any]) -> Budget | None:
     if block.get("enabled") is False:
         return None
     mode = block.get("mode")
-    if mode is None and not any(key in block for key in ("limit", *LIMIT_KEYS)):
+    limits = {key: value for key, value in block.items() if is_limit_key(key)}
+    if mode is None and not limits and "limit" not in block:
         return None
     if mode not in MODES:
         raise InvalidValue("budget mode", mode, choices(MODES))
-    limits = {key: block[key] for key in LIMIT_KEYS if key in block}
     if block.get("limit") is not None:
-        own = MODES[mode].key
+        own = dimension_for(mode, block["limit"]).key
         if limits.get(own) is not None:
             raise InvalidValue("budget", {"limit": block["limit"], own: limits[own]}, "one of them")
         limits[own] = block["limit"]
@@ -498,7 +498,11 @@ def budget_overrides(budget: Budget | None) -> list[str]:
     stated = {"mode": budget.mode, **budget.limits}
     if budget.steps_per_epoch is not None:
         stated["steps_per_epoch"] = budget.steps_per_epoch
-    words = [f"runtime.budget.{key}={literal(value)}" for key, value in stated.items()]
+    known = ("mode", *LIMIT_KEYS)  # Hydra takes a key that its group lacks, max_cost_eur, with ++.
+    words = [
+        f"{'' if key in known else '++'}runtime.budget.{key}={literal(value)}"
+        for key, value in stated.items()
+    ]
     return ["runtime.budget.enabled=true", *words]
 
 

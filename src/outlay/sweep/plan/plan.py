@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 from outlay.budget.limits import COST, TIME, StartUp
+from outlay.budget.terms import Budget
 from outlay.budget.usage import Usage
 from outlay.errors import Finding
 from outlay.guard.lease import Terms
@@ -53,7 +54,7 @@ def predict(settings: Settings, gpus: Fraction, start_up_ns: int | None = None) 
         times["its time budget"] = bounds[TIME] + (start_up_ns or 0)
     times["its timeout"] = None if settings.timeout is None else settings.timeout.ns
     rate = None if settings.price is None else rate_of(settings.price.rate, gpus)
-    stated = Money(Usage(cost_units=bounds[COST]).cost_micros) if COST in bounds else None
+    stated = _stated_cost(budget)
     if stated is not None and rate is not None and rate.micros_per_hour:
         times["its cost budget"] = Terms(rate=rate).paid_ns(stated)
     known = {basis: ns for basis, ns in times.items() if ns is not None}
@@ -72,9 +73,18 @@ def start_up_share(settings: Settings, gpus: int, start_up_ns: int) -> float:
     shares = [start_up_ns / bounds[TIME]] if TIME in bounds else []
     rate = None if settings.price is None else settings.price.rate * gpus
     paid = _cost(rate, start_up_ns)
-    if COST in bounds and paid is not None:
-        shares.append(paid.micros / Usage(cost_units=bounds[COST]).cost_micros)
+    stated = _stated_cost(budget)
+    if stated is not None and paid is not None:
+        shares.append(paid.micros / stated.micros)
     return max(shares, default=0.0)
+
+
+def _stated_cost(budget: Budget | None) -> Money | None:
+    """Return a budget's limit on money, if it has one."""
+    if budget is None or not budget.limits_money:
+        return None
+    units = next(b.limit for b in budget.bounds_known if b.dimension.name == COST.name)
+    return Money(Usage(cost_units=units).cost_micros, budget.currency)
 
 
 def measured(rate: Rate | None, finished_ns: Sequence[int]) -> Prediction:

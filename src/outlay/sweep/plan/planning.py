@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import msgspec
 
-from outlay.budget.limits import COST, MODES, TENTH, StartUp
+from outlay.budget.limits import TENTH, StartUp, cost_in
 from outlay.errors import Finding, InvalidValue, choices
 from outlay.ledger import Price
 from outlay.ledger.price import AUTO, split_kind
@@ -280,7 +280,7 @@ def _budget_metadata(settings: Settings) -> dict[str, Any]:
     budget, target = settings.budget, settings.target
     about: dict[str, Any] = {}
     if budget is not None:
-        key = MODES[budget.mode].key
+        key = budget.own_key
         about |= {"budget_mode": budget.mode, "budget_limit_key": key}
         about["budget_limit_value"] = budget.limits[key]
     if target.metric:
@@ -299,9 +299,14 @@ def _messages(entry: GridEntry) -> Iterator[str]:
     for value in entry.axes.get("amp_dtype", ()):
         if value not in AMP_DTYPES:
             yield str(InvalidValue("amp_dtype", value, choices(AMP_DTYPES)))
-    price, limits = settings.price, {} if settings.budget is None else settings.budget.limits
-    if price is not None and price.currency != "USD" and COST.key in limits:
-        yield f"{COST.key} is in USD, and the price in {price.currency}; state both in USD"
+    price, budget = settings.price, settings.budget
+    if price is not None and budget is not None and budget.limits_money:
+        stated, paid = cost_in(budget.currency).key, cost_in(price.currency).key
+        if stated != paid:
+            yield (
+                f"{stated} is in {budget.currency}, and the price in {price.currency}; state both "
+                f'in one: `{paid}`, or `limit: "5 {price.currency}"` in mode iso_cost'
+            )
     known = {*entry.axes, *RUN_PLACEHOLDERS} | ({"seed"} if settings.seeds else set())
     for name in sorted(placeholders(settings.entrypoint) - known):
         yield f"the command has {{{name}}}, which is no parameter; expected {choices(known)}"

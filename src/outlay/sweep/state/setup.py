@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from outlay._version import __version__
+from outlay.budget.limits import cost_in
 from outlay.clock import Clock, utc_datetime
 from outlay.errors import Finding, InvalidValue
 from outlay.files import open_own
@@ -175,7 +176,7 @@ def check_predictable(plan: SweepPlan, *, finished: bool) -> None:
         elif run.prediction.cost is None and not finished:
             problem = (
                 "nothing says how long it takes; add `timeout`, or a budget with `max_minutes` or "
-                "`max_cost_usd`"
+                f"`{cost_in(rate.currency).key}`"
             )
         else:
             continue
