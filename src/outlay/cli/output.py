@@ -134,8 +134,8 @@ def print_sentence(text: str) -> None:
 
 
 def print_indented(text: str) -> None:
-    """Print text below a title; on a terminal every line of it is indented."""
-    if console.is_terminal:
+    """Print text below a title; where lines have a width, every line of it is indented."""
+    if console.width < _UNBOUNDED:
         console.print(Padding(text, (0, 0, 0, 2), expand=False))
     else:
         console.print(f"  {text}", soft_wrap=True)
