@@ -303,15 +303,19 @@ class AccountedCluster(Cluster):
 
     def _start_database(self) -> None:
         data, sock = self.directory / "data", self.directory / "database.socket"
+        # A server that starts removes the temporary tables that it finds, those of others, too.
+        temporary = self.directory / "temporary"
+        temporary.mkdir()
         made = self.run(
             "mariadb-install-db", "--no-defaults", f"--user={getpass.getuser()}",
-            f"--datadir={data}", "--auth-root-authentication-method=socket", "--skip-test-db",
+            f"--datadir={data}", f"--tmpdir={temporary}", "--skip-test-db",
+            "--auth-root-authentication-method=socket",
         )  # fmt: skip
         assert made.returncode == 0, made.stdout + made.stderr
         self._daemon(
             "mariadbd", "mariadbd", "--no-defaults", f"--user={getpass.getuser()}",
-            f"--datadir={data}", f"--socket={sock}", "--bind-address=127.0.0.1",
-            f"--port={self.reserved[-2]}", "--skip-name-resolve",
+            f"--datadir={data}", f"--tmpdir={temporary}", f"--socket={sock}",
+            "--bind-address=127.0.0.1", f"--port={self.reserved[-2]}", "--skip-name-resolve",
             f"--pid-file={self.directory / 'mariadbd.pid'}", "--innodb-buffer-pool-size=64M",
             "--innodb-flush-log-at-trx-commit=0", "--innodb-lock-wait-timeout=900",
         )  # fmt: skip

@@ -17,7 +17,7 @@ from outlay.runs.slurm.sacct import COMMAND, Accounts, SacctJob, read_accounts
 from slurm_cluster import ACCOUNTING_PROGRAMS, AccountedCluster, require_programs
 from waiting import until
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("accounts")]
 SECOND_NS = 10**9
 EXEC = f"{sys.executable} -m outlay exec --"
 TRAIN = f"{sys.executable} train.py"
