@@ -98,7 +98,7 @@ def updating(directory: Path) -> None:
             f"{n:05d}": {"id": f"{n:05d}", "run_dir": "", "params": {"x": n}} for n in range(runs)
         }
         manifest = SweepManifest(root, {"name": "x"}, static)
-        journal = Journal(root, SYSTEM)
+        journal = Journal(root)
         names = list(static)
 
         def update(
@@ -123,7 +123,7 @@ def summarising(directory: Path) -> None:
     about = {"target_metric": "acc", "target_value": 0.5}
     statics = [{"id": run, "run_dir": run, "params": {}, "metadata": about} for run in runs]
     (root / "sweep_manifest.json").write_text(json.dumps({"name": "x", "runs": statics}))
-    journal = Journal(root, SYSTEM)
+    journal = Journal(root)
     for run in runs:
         journal.append(Event(t_ns=1, run=run, status="completed"))
     journal.close()
