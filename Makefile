@@ -25,9 +25,10 @@ lint: .venv/.dev-installed
 types: .venv/.dev-installed
 	$(BIN)/mypy
 
+# Three at a time on two cores: tests of clusters and of watchers wait more than they work.
 unit: .venv/.dev-installed
 	$(BIN)/coverage erase
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadgroup $(PYTEST_ARGS)
 
 # Not part of `check`: under coverage the tests of the pure zone take as long as all of them without.
 coverage: .venv/.dev-installed
@@ -56,33 +57,38 @@ dist: .venv/.dev-installed
 	$(BIN)/python -m build --outdir dist .
 	PYTHON=$(PYTHON) tools/try-wheel
 
-# What uses the libraries of the core, with the lowest versions that outlay allows, and the newest.
-VERSION_TESTS ?= tests/laws tests/test_account_*.py tests/test_budget_config.py tests/test_budget_gate.py \
-  tests/test_budget_tracker.py tests/test_cli_*.py tests/test_cost_*.py tests/test_decoding.py \
-  tests/test_goodput_*.py tests/test_guard_budget_guard.py tests/test_guard_cli.py tests/test_ledger_*.py \
-  tests/test_prices_*.py tests/test_report_run.py tests/test_store_*.py tests/test_sweep_aggregate.py \
-  tests/test_sweep_plan.py tests/test_sweep_run.py tests/test_sweep_whole_way.py tests/test_units.py
+# What uses the libraries of the core and of light extras, with the lowest versions that outlay allows,
+# and with the newest.
+VERSION_TESTS ?= tests/laws tests/test_account_*.py tests/test_advise_formulas.py tests/test_budget_config.py \
+  tests/test_budget_gate.py tests/test_budget_tracker.py tests/test_cli_*.py tests/test_compat_[cp]*.py \
+  tests/test_cost_*.py tests/test_decoding.py tests/test_dependencies.py tests/test_documents.py \
+  tests/test_export_google.py tests/test_export_monitor.py tests/test_goodput_*.py \
+  tests/test_guard_budget_guard.py tests/test_guard_cli.py tests/test_ledger_*.py tests/test_prices_*.py \
+  tests/test_record_meters.py tests/test_report_pictures.py tests/test_report_run.py tests/test_store_*.py \
+  tests/test_sweep_aggregate.py tests/test_sweep_engines_slurm.py tests/test_sweep_plan.py \
+  tests/test_sweep_run.py tests/test_sweep_whole_way.py tests/test_units.py
 
-# Old libraries warn of how they use newer ones, which is for their makers.
 test-lowest:
 	$(PYTHON) -m venv .venv-lowest
 	tools/lowest-versions > .venv-lowest/constraints.txt
-	.venv-lowest/bin/pip install --quiet -c .venv-lowest/constraints.txt -e '.[dev,postgres]'
-	.venv-lowest/bin/python -m pytest -n 2 --dist loadgroup -W ignore::DeprecationWarning \
-	  $(VERSION_TESTS) $(PYTEST_ARGS)
+	.venv-lowest/bin/pip install --quiet -c .venv-lowest/constraints.txt -e '.[dev,energy,postgres]'
+	.venv-lowest/bin/python -m pytest -n 2 --dist loadgroup $(VERSION_TESTS) $(PYTEST_ARGS)
 
-# Hydra pins OmegaConf below its newest: that one is put in its place afterwards.
+# Hydra pins OmegaConf below its newest: what composes with Hydra runs with the one that pip resolves, and
+# then the newest is put in its place for the others.
 test-newest:
 	$(PYTHON) -m venv .venv-newest
-	.venv-newest/bin/pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev,postgres]'
+	.venv-newest/bin/pip install --quiet --upgrade --upgrade-strategy eager -e '.[dev,energy,postgres]'
+	.venv-newest/bin/python -m pytest -m hydra tests/test_budget_config.py tests/test_documents.py
 	.venv-newest/bin/pip install --quiet --upgrade --no-deps omegaconf
-	.venv-newest/bin/python -m pytest -n 2 --dist loadgroup $(VERSION_TESTS) $(PYTEST_ARGS)
+	.venv-newest/bin/python -m pytest -n 2 --dist loadgroup -m 'not slow and not hydra' $(VERSION_TESTS) \
+	  $(PYTEST_ARGS)
 
 bench: .venv/.bench-installed
 	$(BIN)/python benchmarks/run_all.py
 
 clean:
-	rm -rf .venv .venv-lowest .venv-newest dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
+	rm -rf .venv .venv-lowest .venv-newest dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage*
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv

@@ -1,4 +1,4 @@
-"""Brings the README and the changelog into the site, and unlinks what lies outside of it."""
+"""Brings the pages beside ``docs/`` into the site, and unlinks what lies outside of it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parent.parent
-BROUGHT = {"README.md": "index.md", "CHANGELOG.md": "changes.md"}
+BROUGHT = {"README.md": "index.md", "CHANGELOG.md": "changes.md", "SECURITY.md": "security.md"}
 
+_PICTURE = re.compile(r'\b(src|srcset)="docs/')
 _LINK = re.compile(r"(!?)\[([^\]]+)\]\(([^)\s#]+)(#[^)]*)?\)")
 
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the pages that stand beside ``docs/``."""
     for name, page in BROUGHT.items():
-        text = (ROOT / name).read_text(encoding="utf-8")
+        text = _PICTURE.sub(r'\1="', (ROOT / name).read_text(encoding="utf-8"))
         files.append(File.generated(config, page, content=_relinked(text, "", files)))
     return files
 
