@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from scipy.optimize import OptimizeWarning, curve_fit
@@ -54,8 +55,7 @@ def main() -> None:
     warnings.simplefilter("ignore", OptimizeWarning)
     series = {count: losses(count) for count in POINTS}
     works: dict[str, Callable[[], object]] = {
-        f"outlay, {count:,} losses": lambda values=values: advise(values)
-        for count, values in series.items()
+        f"outlay, {count:,} losses": partial(advise, values) for count, values in series.items()
     }
     ours = compare(works, calls=1, rounds=ROUNDS)
     (theirs,) = compare(

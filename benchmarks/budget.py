@@ -19,7 +19,7 @@ from pathlib import Path
 import timing
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import spawn
 
 import outlay
 from outlay.budget.agreement import RankAgreement, TorchGroup
@@ -107,17 +107,23 @@ def show_steps() -> None:
 
 
 def train(rank: int, port: int, result: str) -> None:
-    """Run 20 ms steps on one rank: with agreements, then with an all-reduce every step."""
+    """Run 20 ms steps on one rank: with either kind of agreement, then with a bare all-reduce."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     torch.set_num_threads(1)
     dist.init_process_group("gloo", rank=rank, world_size=2)
     lines = []
-    for name in ("agreements", "all-reduce every step"):
-        tracker = BudgetTracker.of(iso_tokens(10**12))
+    for name in (
+        "agreements",
+        "tokens of the batch",
+        "the same, at the end",
+        "all-reduce every step",
+    ):
+        tracker = BudgetTracker.of(iso_tokens(4096 * 8 * STEPS if "end" in name else 10**12))
         agreement = RankAgreement(TorchGroup(), tracker, SYSTEM)
-        ask = agreement.before_step if name == "agreements" else _all_reduce
+        agreement.steady = name == "agreements"
+        ask = _all_reduce if name == "all-reduce every step" else agreement.before_step
         shares = [_share(ask, agreement, tracker) for _ in range(3)]
-        met = agreement.gathers if name == "agreements" else 3 * STEPS
+        met = agreement.gathers if ask == agreement.before_step else 3 * STEPS
         lines.append(f"{name:>22}: {min(shares):.3%} of a 20 ms step, {met} in {3 * STEPS} steps")
     if rank == 0:
         Path(result).write_text("\n".join(lines))
@@ -147,7 +153,7 @@ def _share(
 def show_agreements() -> None:
     with tempfile.TemporaryDirectory() as directory:
         result = Path(directory) / "result"
-        mp.spawn(train, (Ports().reserve(), str(result)), nprocs=2)
+        spawn(train, (Ports().reserve(), str(result)), nprocs=2)  # type: ignore[no-untyped-call]
         print(result.read_text())
 
 

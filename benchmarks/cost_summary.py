@@ -47,7 +47,7 @@ def main() -> None:
         directory, reports = Path(name), rows()
         CostBook(open_store(directory)).record(reports)
         history = directory / "cost_history.json"
-        plain = {r.run_id: {n: getattr(r, n) for n in CostRow.__slots__} for r in reports}
+        plain = {r.run_id: {n: getattr(r, n) for n in CostRow.__struct_fields__} for r in reports}
         history.write_text(json.dumps(plain, indent=2))
         analyzer = CostAnalyzer(directory)
         works: dict[str, Callable[[], object]] = {

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -261,9 +261,8 @@ def main() -> None:
             sizes = [int(size) for size in chosen] or SIZES
             print(timing.machine())
             show_imports()
-            for steps in sizes:
-                for disruptions in DISRUPTIONS:
-                    show(steps, disruptions)
+            for size, each in product(sizes, DISRUPTIONS):
+                show(size, each)
 
 
 if __name__ == "__main__":

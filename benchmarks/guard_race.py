@@ -123,7 +123,7 @@ def outlay_races(directory: Path) -> dict[str, float]:
     def open_guard(name: str) -> BudgetGuard:
         return BudgetGuard(CEILING, directory / name / "spend.jsonl", environ={})
 
-    races = {
+    races: dict[str, tuple[str, Callable[[], Race], float]] = {
         f"outlay: {CALLERS:,} threads, one guard": (
             "a", lambda: in_threads([holder(open_guard("a"))] * CALLERS), 2.0
         ),
@@ -162,7 +162,7 @@ def litellm_caller() -> Caller:
     def call() -> bool:
         if manager.get_current_cost("race") + float(EACH) > manager.get_total_budget("race"):
             return False
-        manager.update_cost(user="race", completion_obj=call_model())  # type: ignore[arg-type]
+        manager.update_cost(user="race", completion_obj=call_model())
         return True
 
     return call

@@ -155,7 +155,7 @@ class Storm:
 def small_disk(directory: Path) -> Iterator[bool]:
     """Mount a small file system; yields whether that is allowed here."""
     directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "outlay-storm", directory]
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "outlay-storm", str(directory)]
     try:
         mounted = subprocess.run(command, check=False, capture_output=True).returncode == 0
     except OSError:

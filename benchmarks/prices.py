@@ -30,7 +30,7 @@ from gpuhunt._internal.catalog import OFFLINE_PROVIDERS, ProviderCatalog
 from outlay.clock import ManualClock
 from outlay.compat.cost_module.price_history import import_history
 from outlay.compat.cost_module.tracker import GPUPriceTracker
-from outlay.prices.book import PriceBook
+from outlay.prices.book import PriceBook, look_up
 from outlay.prices.catalog import Catalog, Query
 from outlay.prices.gpus import SPECS
 from outlay.prices.offer import Offer, Snapshot, Tier
@@ -109,7 +109,7 @@ def compare_queries(directory: Path, offers: int) -> None:
     def our_h100() -> list[Offer]:
         return ours.find(Query(gpu="H100"), limit=20)
 
-    def their_h100() -> list[Any]:
+    def their_h100() -> Any:
         return theirs.query(gpu_name="H100")[:20]
 
     # gpuhunt's order holds within a provider only, so the answers are compared as prices of all.
@@ -120,7 +120,7 @@ def compare_queries(directory: Path, offers: int) -> None:
     five = Money.parse("5")
     query = Query(tier=Tier.SPOT, min_memory_gb=40, max_total_price=five)
 
-    def their_spot() -> list[Any]:
+    def their_spot() -> Any:
         return theirs.query(spot=True, min_gpu_memory=40, max_price=5)
 
     assert len(ours.find(query)) == len(their_spot())
@@ -178,7 +178,7 @@ def _write_history(path: Path, prices: int) -> Path:
 
 
 def _exact_per_gpu(item: Any) -> Decimal:
-    each = Decimal(repr(item.price)) / item.gpu_count
+    each = Decimal(repr(item.price)) / int(item.gpu_count)
     return each.quantize(Decimal("0.000001"), ROUND_HALF_UP)
 
 
@@ -199,13 +199,13 @@ def measure_book(directory: Path, observations: int) -> None:
     PriceBook(store).record(_history(clock, hours))
     took = time.perf_counter() - begun
     print(f"\n{hours * 2000:,} observations in the store ({took:.0f} s to write)")
-    book, tracker = PriceBook(store), GPUPriceTracker(directory, clock=clock)
+    tracker, query = GPUPriceTracker(directory, clock=clock), Query(gpu="H100")
     past_ns = clock.wall_ns() - hours * HOUR_NS // 2
     begun = time.perf_counter()
     PriceBook(store).record([_look("vendor-0", clock.wall_ns() + 1, random.Random(2))])
     _figure("record 500 offers", (time.perf_counter() - begun) * 1000)
-    _figure("as-of: cheapest H100", best_ms(lambda: book.price_at("H100", past_ns)))
-    _figure("as-of: cheapest now", best_ms(lambda: book.price_at("H100", clock.wall_ns())))
+    _figure("as-of: cheapest H100", best_ms(lambda: look_up(store, query, at_ns=past_ns)))
+    _figure("as-of: cheapest now", best_ms(lambda: look_up(store, query)))
     _figure("24 h statistics", best_ms(tracker.get_price_statistics))
 
 

@@ -26,8 +26,7 @@ SHAPES = (RANKS // PART // 4, RANKS // PART // 2, RANKS // PART)
 def measure(run_dir: Path) -> dict[str, float]:
     """Return what one cold reading takes: seconds of processor, and peak memory in MB."""
     from outlay.clock import SYSTEM
-    from outlay.goodput.follower import read_view
-    from outlay.goodput.summary import summarise
+    from outlay.goodput.follower import read_view, summarise
 
     before = time.process_time()
     summarise(read_view(run_dir, SYSTEM.wall_ns()))

@@ -29,7 +29,7 @@ from outlay.sweep.grid.files import plan_file
 from outlay.sweep.run.harness import SweepOptions
 from outlay.sweep.run.sweeps import FiguresKeeper, start
 from outlay.sweep.state.journal import Event, Journal
-from outlay.sweep.state.manifest import SweepManifest
+from outlay.sweep.state.manifest import ManifestRun, SweepManifest
 
 PLANNED = 10_000
 LAUNCHED = 200
@@ -94,12 +94,10 @@ def updating(directory: Path) -> None:
     for runs in (100, 10_000):
         root = directory / f"updated{runs}"
         root.mkdir()
-        static = {
-            f"{n:05d}": {"id": f"{n:05d}", "run_dir": "", "params": {"x": n}} for n in range(runs)
-        }
-        manifest = SweepManifest(root, {"name": "x"}, static)
+        names = [f"{n:05d}" for n in range(runs)]
+        listed = {name: ManifestRun.of({"id": name, "params": {"x": name}}) for name in names}
+        manifest = SweepManifest(root, {"name": "x"}, listed)
         journal = Journal(root)
-        names = list(static)
 
         def update(
             manifest: SweepManifest = manifest, journal: Journal = journal, names: list[str] = names

@@ -85,7 +85,7 @@ def lightning_steps(callback: Callback, folder: Path) -> Callable[[], None]:
 def report(folder: Path) -> None:
     options: dict[str, Any] = {"model": "m", "price": "1 USD/h"}
     budgeted = options | {"budget": BUDGET}
-    ours = [
+    ours: list[Any] = [
         TransformersCallback(**options), TransformersCallback(**budgeted),
         LightningCallback(**options), LightningCallback(**budgeted),
     ]  # fmt: skip

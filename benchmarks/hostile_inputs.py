@@ -1,6 +1,6 @@
 """100,000 damaged inputs over all readers: documented errors only, in little time and memory.
 
-python benchmarks/hostile.py [inputs]
+python benchmarks/hostile_inputs.py [inputs]
 """
 
 from __future__ import annotations
