@@ -77,8 +77,8 @@ with outlay.run("m", budget="iso_tokens=12000") as run:
     run.on_preemption(lambda: run.checkpoint_committed())
     for _ in run.steps(range(1000), tokens=100):
         time.sleep(0.1)
-    if run.budget.should_stop():
-        pathlib.Path("done").touch()
+if run.budget.should_stop():  # Outside: the job is cancelled as soon as the file is there.
+    pathlib.Path("done").touch()
 """
 
 
